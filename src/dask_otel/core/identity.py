@@ -1,0 +1,60 @@
+"""Deterministic trace and span ids: computable anywhere, without any propagation.
+
+One rule (see the telemetry contract): BLAKE2b over the UTF-8 text of Dask's span id,
+16 bytes for a trace id, 8 for a span id; zero, which OpenTelemetry calls invalid,
+becomes 1.
+
+Why a hash and not the uuid itself: OpenTelemetry's ratio samplers compare the low 64 bits
+of the trace id, and in a uuid4 these always begin with binary 10, so every ratio up to
+one half would sample nothing.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+
+def _digest(text: str, size: int) -> int:
+    # A lone surrogate can't come over Dask's comms, but an id made inside the scheduler's
+    # process could hold one: it must not raise.
+    raw = text.encode("utf-8", "backslashreplace")
+    return int.from_bytes(blake2b(raw, digest_size=size).digest(), "big") or 1
+
+
+def trace_id(root_id: str) -> int:
+    """Return the 128-bit trace id of the tree whose root has this Dask span id."""
+    return _digest(root_id, 16)
+
+
+def span_id(dask_id: str, generation: int = 1) -> int:
+    """Return the 64-bit span id of one generation of a Dask span.
+
+    Parameters
+    ----------
+    dask_id
+        Dask's span id, as it is: ids that are no uuid are hashed like any other.
+    generation
+        1 for the span itself, 2 and up for its continuations.
+    """
+    return _digest(dask_id if generation == 1 else f"{dask_id}#{generation}", 8)
+
+
+def continuation_trace_id(dask_id: str, generation: int) -> int:
+    """Return the trace id of a continuation that starts a trace of its own."""
+    return _digest(f"{dask_id}#{generation}", 16)
+
+
+def group_span_id(dask_id: str, generation: int, name: str, ordinal: int) -> int:
+    """Return the span id of a task group.
+
+    Parameters
+    ----------
+    dask_id, generation
+        The Dask span and generation that own the group.
+    name
+        The group's name, or another text that names a part of the span (markers).
+    ordinal
+        1 for the first group of that name in the span, 2 for the next (Dask can have
+        several groups of one name in one span).
+    """
+    return _digest(f"{dask_id}#{generation}/{name}#{ordinal}", 8)
