@@ -1,0 +1,307 @@
+"""What leaves the core, in two steps.
+
+Step one crosses from the event loop to the export thread: `FinishedSpan` and
+`MetricBatch` hold what Dask said, raw. Making text, ids and attributes of it costs more
+than collecting it, so that is done in the thread.
+
+Step two goes to the exporters: `SpanRecord` and `MetricRecord` are OpenTelemetry's data
+model in plain Python. Every string in them is clean and cut, every number has its final
+type.
+
+All records are immutable by convention once they have been handed over: two threads read
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+#: An attribute value of a span, event, link or data point.
+AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+
+#: A Dask span's full name: its tags and those of its ancestors, outermost first. Dask does
+#: not validate tags: any hashable can come.
+Tags: TypeAlias = tuple[Hashable, ...]
+
+#: A fine performance metric's key with the span id removed, as in Dask's
+#: ``Span.cumulative_worker_metrics``: ``(context, *rest)``, mostly
+#: ``("execute", prefix, activity, unit)``.
+WorkerMetricKey: TypeAlias = tuple[Hashable, ...]
+
+Outcome: TypeAlias = Literal["memory", "erred", "cancelled"]
+Result: TypeAlias = Literal["success", "cancellation", "error", "failure"]
+
+
+# ---------------------------------------------------------------- loop -> export thread
+
+
+@dataclass(frozen=True, slots=True)
+class SpanIdentity:
+    """Which OpenTelemetry span one generation of a Dask span is, and where it hangs."""
+
+    #: Dask's ids of the span itself and of the root of its tree.
+    dask_id: str
+    root_id: str
+    tags: Tags
+    generation: int
+    trace_id: int
+    span_id: int
+    #: None for the root span of a trace.
+    parent_span_id: int | None
+    #: (trace id, span id) of the first generation, for a continuation.
+    first: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task that failed for good."""
+
+    time: float
+    key: str
+    prefix: str
+    worker: str | None
+    #: ``repr`` of the exception as Dask sends it, such as ``KeyError('b')``; None where
+    #: the scheduler itself decided.
+    text: str | None
+    traceback: str | None
+    #: Class name of an exception that the scheduler itself raised (``KilledWorker``).
+    scheduler_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that happened to a span's tasks: retries, recomputations, lost workers."""
+
+    time: float
+    name: str
+    attributes: Attributes
+
+
+@dataclass(slots=True)
+class TaskCounts:
+    """Tasks of a span, all and by outcome; the last four count events, not tasks."""
+
+    tasks: int = 0
+    memory: int = 0
+    erred: int = 0
+    cancelled: int = 0
+    retried: int = 0
+    lost: int = 0
+    recomputed: int = 0
+
+    def add(self, other: TaskCounts) -> None:
+        """Add another span's counts to these."""
+        self.tasks += other.tasks
+        self.memory += other.memory
+        self.erred += other.erred
+        self.cancelled += other.cancelled
+        self.retried += other.retried
+        self.lost += other.lost
+        self.recomputed += other.recomputed
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGroup:
+    """One task group's part of a finished generation. Times are seconds since the epoch."""
+
+    name: str
+    prefix: str
+    #: 1 for the first group of that name in the generation.
+    ordinal: int
+    start: float
+    stop: float
+    counts: TaskCounts
+    output_bytes: int
+    #: Seconds by action, as Dask's ``TaskGroup.all_durations``.
+    durations: Mapping[str, float]
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSpan:
+    """One generation of a Dask span, complete and ready for export."""
+
+    identity: SpanIdentity
+    #: When it was enqueued (generation 1) or when its first new work came.
+    start: float
+    #: When its last work, or that of the tree below it, really ended.
+    stop: float
+    #: When its own first task started computing; None if nothing started.
+    first_start: float | None
+    result: Result
+    complete: bool
+    #: Own tasks and the tree below.
+    counts: TaskCounts
+    output_bytes: int
+    group_count: int
+    worker_count: int
+    #: Threads of the cluster at `stop`.
+    thread_count: int
+    #: Dask's ``active_cpu_seconds`` over ``[start, stop]`` and its "idle or other spans".
+    active_cpu: float
+    dask_idle: float
+    #: Own seconds of context ``execute``, by activity, as Dask spells it.
+    activities: Mapping[Hashable, float]
+    groups: tuple[FinishedGroup, ...] = ()
+    #: Groups left out by the cap.
+    dropped_groups: int = 0
+    failures: tuple[Failure, ...] = ()
+    #: Failures left out by the cap.
+    dropped_failures: int = 0
+    #: First final failure of the tree below, where the span has none of its own.
+    error_type: str | None = None
+    incidents: tuple[Incident, ...] = ()
+    dropped_incidents: int = 0
+    #: ``type`` of each collection in the span's metadata.
+    collections: tuple[str, ...] = ()
+    #: (file, line, function) where the client submitted it, if Dask collected code.
+    code: tuple[str, int, str | None] | None = None
+    #: Tags that the client asked for, where Dask booked work of another span here.
+    requested: Tags | None = None
+    #: True where it came after its parent had been exported.
+    late: bool = False
+
+    @property
+    def weight(self) -> int:
+        """How many OpenTelemetry spans this becomes."""
+        return 1 + len(self.groups)
+
+
+@dataclass(slots=True)
+class SpanDeltas:
+    """What the workers reported for one Dask span since the last batch."""
+
+    tags: Tags
+    #: (trace id, span id) for the exemplars.
+    ids: tuple[int, int]
+    values: dict[WorkerMetricKey, float] = field(default_factory=dict)
+
+
+class Observation(NamedTuple):
+    """One point of a histogram."""
+
+    metric: str
+    #: Label values in the order of the metric's definition in `semconv`; the span label
+    #: stands as one `Tags` tuple.
+    labels: tuple[Hashable, ...]
+    value: float
+    ids: tuple[int, int] | None
+
+
+#: A series before its labels are text: the metric's name, then the label values in the
+#: order of `semconv`; the span label (name and root name) stands as one `Tags` tuple.
+RawSeries: TypeAlias = tuple[Hashable, ...]
+
+
+@dataclass(slots=True)
+class MetricBatch:
+    """Everything that changed in the metrics since the last batch.
+
+    The event loop fills one and swaps it for an empty one: handing over costs the same
+    however much is in it.
+    """
+
+    #: When the batch was handed over; 0 while it is being filled.
+    time_ns: int = 0
+    #: By Dask span id.
+    span_deltas: dict[str, SpanDeltas] = field(default_factory=dict)
+    #: Deltas of ``Scheduler.cumulative_worker_metrics``, over all workers.
+    worker_deltas: dict[Hashable, float] = field(default_factory=dict)
+    #: Increments of counters and up-down counters.
+    increments: dict[RawSeries, float] = field(default_factory=dict)
+    #: Present values of up-down counters and gauges.
+    levels: dict[RawSeries, float] = field(default_factory=dict)
+    observations: list[Observation] = field(default_factory=list)
+
+
+# ------------------------------------------------------------ export thread -> exporters
+
+
+class Event(NamedTuple):
+    """A span event."""
+
+    name: str
+    time_ns: int
+    attributes: Attributes
+
+
+class Link(NamedTuple):
+    """A link to another span."""
+
+    trace_id: int
+    span_id: int
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """One OpenTelemetry span."""
+
+    trace_id: int
+    span_id: int
+    parent_span_id: int | None
+    name: str
+    kind: Literal["server", "internal"]
+    start_ns: int
+    end_ns: int
+    attributes: Attributes
+    events: tuple[Event, ...]
+    links: tuple[Link, ...]
+    #: Description of status ERROR; None leaves the status UNSET.
+    error: str | None
+    #: Name of the root: the sampler decides once for a trace, by its id and this.
+    root_name: str
+
+
+class Exemplar(NamedTuple):
+    """The span that made a measurement."""
+
+    trace_id: int
+    span_id: int
+    value: float
+    time_ns: int
+
+
+class NumberPoint(NamedTuple):
+    """A data point of a counter, up-down counter or gauge."""
+
+    attributes: Attributes
+    start_ns: int
+    time_ns: int
+    value: int | float
+    exemplars: tuple[Exemplar, ...] = ()
+
+
+class HistogramPoint(NamedTuple):
+    """A data point of a histogram with explicit bounds."""
+
+    attributes: Attributes
+    start_ns: int
+    time_ns: int
+    count: int
+    sum: float
+    min: float
+    max: float
+    #: One more than `bounds`.
+    bucket_counts: tuple[int, ...]
+    bounds: tuple[float, ...]
+    exemplars: tuple[Exemplar, ...] = ()
+
+
+Instrument: TypeAlias = Literal["counter", "updowncounter", "gauge", "histogram"]
+Temporality: TypeAlias = Literal["cumulative", "delta"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRecord:
+    """All points of one instrument in one export, in the order in which they are sent."""
+
+    name: str
+    unit: str
+    description: str
+    instrument: Instrument
+    temporality: Temporality
+    points: tuple[NumberPoint, ...] | tuple[HistogramPoint, ...]

@@ -1,0 +1,315 @@
+"""Every span, attribute and metric name that the bridge exports, with unit and instrument.
+
+This is the telemetry contract in code. Dashboards, alerts and users' queries rely on it: a
+change here is breaking and goes into the changelog. Naming follows OpenTelemetry's rules
+(https://opentelemetry.io/docs/specs/semconv/general/naming/): dots are namespaces,
+snake_case inside a part, no unit and no ``total`` in a name, ``time`` for a monotone sum
+whose sum over attribute values has a limit, ``duration`` for a histogram, ``io`` for bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dask_otel.core.records import Instrument
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.38.0"
+SCOPE_NAME: Final = "dask_otel"
+
+# ------------------------------------------------------------------------------ resource
+
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+SERVICE_VERSION: Final = "service.version"
+CLUSTER_NAME: Final = "dask.cluster.name"
+
+# ------------------------------------------------------------------------ span attributes
+
+SPAN_TYPE: Final = "dask.span.type"
+SPAN_ID: Final = "dask.span.id"
+SPAN_ROOT_ID: Final = "dask.span.root.id"
+SPAN_NAME: Final = "dask.span.name"
+SPAN_TAGS: Final = "dask.span.tags"
+SPAN_ROOT_NAME: Final = "dask.span.root.name"
+SPAN_RESULT: Final = "dask.span.result"
+SPAN_COMPLETE: Final = "dask.span.complete"
+SPAN_GENERATION: Final = "dask.span.generation"
+SPAN_QUEUE_TIME: Final = "dask.span.queue.time"
+SPAN_DASK_ACTIVE_CPU_TIME: Final = "dask.span.dask.active_cpu.time"
+SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
+SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
+SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
+SPAN_COLLISION: Final = "dask.span.collision"
+SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
+SPAN_LATE: Final = "dask.span.late"
+SPAN_DROPPED_COUNT: Final = "dask.span.dropped.count"
+SPAN_DROPPED_EVENT_COUNT: Final = "dask.span.dropped_event.count"
+TASK_COUNT: Final = "dask.task.count"
+TASK_OUTCOME_COUNT: Final = "dask.task.{}.count"
+TASK_GROUP_COUNT: Final = "dask.task_group.count"
+WORKER_COUNT: Final = "dask.worker.count"
+THREAD_COUNT: Final = "dask.thread.count"
+COLLECTION_TYPES: Final = "dask.collection.types"
+CODE_FILE_PATH: Final = "code.file.path"
+CODE_LINE_NUMBER: Final = "code.line.number"
+CODE_FUNCTION_NAME: Final = "code.function.name"
+ERROR_TYPE: Final = "error.type"
+
+TASK_GROUP_NAME: Final = "dask.task_group.name"
+TASK_GROUP_DURATION: Final = "dask.task_group.duration"  # followed by .<action>
+TASK_GROUP_TYPES: Final = "dask.task_group.types"
+TASK_PREFIX: Final = "dask.task.prefix"
+TASK_KEY: Final = "dask.task.key"
+WORKER_NAME: Final = "dask.worker.name"
+
+# --------------------------------------------------------------------------- span events
+
+EVENT_START: Final = "dask.span.start"
+EVENT_EXCEPTION: Final = "exception"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+
+# -------------------------------------------------------------------------------- labels
+
+ACTIVITY: Final = "dask.activity"
+P2P_STAGE: Final = "dask.p2p.stage"
+UNIT: Final = "dask.unit"
+TASK_OUTCOME: Final = "dask.task.outcome"
+TASK_RETRY_REASON: Final = "dask.task.retry.reason"
+TASK_STATE: Final = "dask.task.state"
+IO_DIRECTION: Final = "network.io.direction"
+OTEL_SIGNAL: Final = "dask.otel.signal"
+OTEL_REASON: Final = "dask.otel.reason"
+OTEL_KIND: Final = "dask.otel.kind"
+
+#: The span label of a metric: one name that stands for two keys, because both come from
+#: the same Dask span.
+SPAN: Final = "span"
+SPAN_KEYS: Final = (SPAN_NAME, SPAN_ROOT_NAME)
+
+FOLDED: Final = "_OTHER"
+EMPTY: Final = "_EMPTY"
+
+# ------------------------------------------------------------------------------- metrics
+
+
+class Metric(NamedTuple):
+    """The definition of one metric."""
+
+    name: str
+    instrument: Instrument
+    unit: str
+    #: Keys in the order in which the bridge gives their values; `SPAN` stands for two.
+    labels: tuple[str, ...]
+    description: str
+    #: Whether its values are whole numbers. A key never has two types.
+    integer: bool = False
+
+
+_S, _BY, _OPS, _TASK = "s", "By", "{operation}", "{task}"
+
+_EXECUTE = (SPAN, TASK_PREFIX, ACTIVITY)
+_P2P = (SPAN, P2P_STAGE, ACTIVITY)
+_TRANSFER = (IO_DIRECTION, ACTIVITY)
+
+SPAN_EXECUTE_TIME: Final = Metric(
+    "dask.span.execute.time", "counter", _S, _EXECUTE, "Seconds that tasks spent, by activity"
+)
+SPAN_EXECUTE_IO: Final = Metric(
+    "dask.span.execute.io", "counter", _BY, _EXECUTE, "Bytes that tasks moved, by activity", True
+)
+SPAN_EXECUTE_OPERATIONS: Final = Metric(
+    "dask.span.execute.operations",
+    "counter",
+    _OPS,
+    _EXECUTE,
+    "Operations of tasks, by activity",
+    True,
+)
+SPAN_P2P_TIME: Final = Metric(
+    "dask.span.p2p.time", "counter", _S, _P2P, "Seconds that peer-to-peer shuffles spent"
+)
+SPAN_P2P_IO: Final = Metric(
+    "dask.span.p2p.io", "counter", _BY, _P2P, "Bytes that peer-to-peer shuffles moved", True
+)
+SPAN_P2P_OPERATIONS: Final = Metric(
+    "dask.span.p2p.operations",
+    "counter",
+    _OPS,
+    _P2P,
+    "Operations of peer-to-peer shuffles",
+    True,
+)
+SPAN_CUSTOM: Final = Metric(
+    "dask.span.custom",
+    "counter",
+    "1",
+    (SPAN, TASK_PREFIX, ACTIVITY, UNIT),
+    "Metrics of any other unit or context; sum only within one dask.unit",
+)
+SPAN_ACTIVE: Final = Metric(
+    "dask.span.active",
+    "updowncounter",
+    "{span}",
+    (SPAN,),
+    "Dask spans with unfinished work",
+    True,
+)
+SPAN_DURATION: Final = Metric(
+    "dask.span.duration",
+    "histogram",
+    _S,
+    (SPAN, SPAN_RESULT),
+    "From enqueued to the end of the last task, one point per Dask span",
+)
+SPAN_QUEUE_DURATION: Final = Metric(
+    "dask.span.queue.duration",
+    "histogram",
+    _S,
+    (SPAN, SPAN_RESULT),
+    "From enqueued to the start of the first task, one point per Dask span",
+)
+TASK_FINISHED: Final = Metric(
+    "dask.task.finished",
+    "counter",
+    _TASK,
+    (SPAN, TASK_PREFIX, TASK_OUTCOME),
+    "Task runs that ended, by outcome",
+    True,
+)
+TASK_RETRIED: Final = Metric(
+    "dask.task.retried",
+    "counter",
+    _TASK,
+    (SPAN, TASK_PREFIX, TASK_RETRY_REASON),
+    "Task runs that had to be repeated, by reason",
+    True,
+)
+CLUSTER_TRANSFER_TIME: Final = Metric(
+    "dask.cluster.transfer.time", "counter", _S, _TRANSFER, "Seconds of network transfer"
+)
+CLUSTER_TRANSFER_IO: Final = Metric(
+    "dask.cluster.transfer.io", "counter", _BY, _TRANSFER, "Bytes of network transfer", True
+)
+CLUSTER_TRANSFER_OPERATIONS: Final = Metric(
+    "dask.cluster.transfer.operations",
+    "counter",
+    _OPS,
+    _TRANSFER,
+    "Operations of network transfer",
+    True,
+)
+CLUSTER_SPILL_TIME: Final = Metric(
+    "dask.cluster.spill.time", "counter", _S, (ACTIVITY,), "Seconds of spilling outside of tasks"
+)
+CLUSTER_SPILL_IO: Final = Metric(
+    "dask.cluster.spill.io", "counter", _BY, (ACTIVITY,), "Bytes spilled outside of tasks", True
+)
+CLUSTER_SPILL_OPERATIONS: Final = Metric(
+    "dask.cluster.spill.operations",
+    "counter",
+    _OPS,
+    (ACTIVITY,),
+    "Operations of spilling outside of tasks",
+    True,
+)
+CLUSTER_SPILL_SIZE: Final = Metric(
+    "dask.cluster.spill.size", "updowncounter", _BY, (), "Bytes on disk now", True
+)
+CLUSTER_WORKER_COUNT: Final = Metric(
+    "dask.cluster.worker.count", "updowncounter", "{worker}", (), "Workers of the cluster", True
+)
+CLUSTER_THREAD_COUNT: Final = Metric(
+    "dask.cluster.thread.count", "updowncounter", "{thread}", (), "Threads of the cluster", True
+)
+CLUSTER_TASK_COUNT: Final = Metric(
+    "dask.cluster.task.count",
+    "updowncounter",
+    _TASK,
+    (TASK_STATE,),
+    "Tasks that the scheduler knows, by state",
+    True,
+)
+OTEL_RUNNING: Final = Metric(
+    "dask.otel.running",
+    "updowncounter",
+    "{bridge}",
+    (),
+    "1 while the bridge runs, 0 in the last export of a clean close",
+    True,
+)
+OTEL_EXPORTED: Final = Metric(
+    "dask.otel.exported",
+    "counter",
+    "{item}",
+    (OTEL_SIGNAL,),
+    "Spans and data points that an exporter accepted",
+    True,
+)
+OTEL_DROPPED: Final = Metric(
+    "dask.otel.dropped",
+    "counter",
+    "{item}",
+    (OTEL_SIGNAL, OTEL_REASON),
+    "Spans and data points that were lost, by reason",
+    True,
+)
+OTEL_FOLDED: Final = Metric(
+    "dask.otel.folded", "counter", "{item}", (OTEL_KIND,), "Names and series over the caps", True
+)
+OTEL_SANITIZED: Final = Metric(
+    "dask.otel.sanitized", "counter", "{item}", (OTEL_KIND,), "Values that had to be changed", True
+)
+OTEL_LATE: Final = Metric(
+    "dask.otel.late",
+    "counter",
+    "1",
+    (OTEL_KIND,),
+    "What came for a span after its export without new tasks, by unit",
+)
+OTEL_UNSETTLED: Final = Metric(
+    "dask.otel.unsettled",
+    "counter",
+    "{item}",
+    (OTEL_KIND,),
+    "Spans exported at the settle timeout, before their last metrics",
+    True,
+)
+OTEL_INTERNAL_ERRORS: Final = Metric(
+    "dask.otel.internal.errors",
+    "counter",
+    "{error}",
+    (OTEL_KIND,),
+    "Errors inside the bridge, swallowed at its boundary",
+    True,
+)
+OTEL_QUEUE_SIZE: Final = Metric(
+    "dask.otel.queue.size", "updowncounter", "{span}", (), "Spans that wait for export", True
+)
+OTEL_QUEUE_CAPACITY: Final = Metric(
+    "dask.otel.queue.capacity", "updowncounter", "{span}", (), "Limit of the export queue", True
+)
+
+#: Every metric by name.
+METRICS: Final[dict[str, Metric]] = {
+    value.name: value for value in list(globals().values()) if isinstance(value, Metric)
+}
+
+#: Bounds of the duration histograms, in seconds: from a tenth of a second to a day.
+DURATION_BOUNDS: Final = (
+    0.1,
+    0.5,
+    1.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    900.0,
+    1800.0,
+    3600.0,
+    10800.0,
+    43200.0,
+    86400.0,
+)
