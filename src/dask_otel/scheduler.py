@@ -41,13 +41,13 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
         self.overrides = dict(overrides or {})
         self.bridge: Bridge | None = None
+        self._scheduler: Scheduler | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"overrides": self.overrides}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.overrides = state["overrides"]
-        self.bridge = None
+        self.__init__(state["overrides"])  # type: ignore[misc]
 
     async def start(self, scheduler: Scheduler) -> None:
         """Start the bridge, if it is not running already.
@@ -63,8 +63,8 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             if not settings.enabled:
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
-            bridge = Bridge(scheduler, settings)
-            bridge.start(self)
+            self._scheduler = scheduler
+            Bridge(scheduler, settings).start(self)
         except (ConfigurationError, UnsupportedScheduler) as error:
             logger.error("dask-otel does not run on this scheduler: %s", error)
         except Exception:
@@ -76,6 +76,45 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         """Export what is left, within ``otel.close-timeout``, and let go of the scheduler."""
         if self.bridge is not None:
             await self.bridge.close()
+
+    # ------------------------------------------------------------------------ the bridge's
+
+    def carry(self, bridge: Bridge) -> None:
+        """Take up a bridge: from now on Dask's calls go to it."""
+        self.bridge = bridge
+        # Bound on the instance, without a method of ours in between: `transition` is called
+        # six times a task.
+        self.transition = bridge.adapter.transition
+
+    def drop(self) -> None:
+        """Let go of the bridge, and leave the scheduler."""
+        self.bridge = None
+        vars(self).pop("transition", None)
+        if self.installed:
+            assert self._scheduler is not None
+            self._scheduler.remove_plugin(NAME)
+
+    @property
+    def installed(self) -> bool:
+        """Whether Dask calls this plugin."""
+        return self._scheduler is not None and self._scheduler.plugins.get(NAME) is self
+
+    # -------------------------------------------------------------------------- Dask's hooks
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """See ``SchedulerPlugin.restart``."""
+        if self.bridge is not None:
+            self.bridge.adapter.restart()
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """See ``SchedulerPlugin.add_worker``."""
+        if self.bridge is not None:
+            self.bridge.adapter.add_worker(worker)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """See ``SchedulerPlugin.remove_worker``."""
+        if self.bridge is not None:
+            self.bridge.adapter.remove_worker(worker)
 
 
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
@@ -141,6 +180,4 @@ async def uninstall(scheduler: Scheduler) -> str:
     if not isinstance(plugin, OtelSchedulerPlugin):
         return "absent"
     await plugin.close()
-    if scheduler.plugins.get(NAME) is plugin:
-        scheduler.remove_plugin(NAME)
     return "stopped"

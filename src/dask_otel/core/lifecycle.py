@@ -382,6 +382,11 @@ class Lifecycle:
 
     # ----------------------------------------------------------------------- decisions
 
+    @property
+    def settling(self) -> bool:
+        """Whether there are finished spans whose last metrics may be missing."""
+        return bool(self._settling)
+
     def tick(self, now: float) -> None:
         """Move on every span that is due; what was exported is in `finished`."""
         for span in list(self._settling):
