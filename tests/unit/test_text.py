@@ -23,8 +23,8 @@ from dask_otel.core.text import (
 
 
 class Unprintable:
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
 
 
 class Colour(str, enum.Enum):

@@ -38,7 +38,8 @@ from dask_otel.core.text import (
     suffix_text,
 )
 
-_TIME_MAX_NS: Final = 2**63 - 1
+#: OTLP has 64 bits, of which some backends read the highest as a sign.
+_TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
 
 #: What comes before the arguments or the message in an exception's text:
@@ -403,12 +404,11 @@ class _Translation:
         value = self._seconds(seconds)
         if value is None:
             return None
-        # Float seconds resolve about 240 ns: whole nanoseconds lose nothing.
-        time_ns = int(value * 1e9) if value * 1e9 <= _TIME_MAX_NS else -1
-        if time_ns <= 0:
-            self.note.count("value")
-            return None
-        return time_ns
+        scaled = value * 1e9
+        if 1 <= scaled < _TIME_LIMIT_NS:
+            return int(scaled)
+        self.note.count("value")
+        return None
 
     def _interval(self, start: object, stop: object) -> tuple[int, int]:
         """Return start and end; a missing one is the other, never is the end earlier."""
