@@ -186,9 +186,13 @@ class MetricState:
             self._note.count("value")
 
     def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
-        if not ids or (self._sampled is not None and not self._sampled(ids[0])):
+        if not ids or self._sampled is None:
+            return ids or None
+        try:
+            return ids if self._sampled(ids[0]) else None
+        except Exception:  # noqa: BLE001 - a sampler may be a user's; the value still counts
+            self._note.count("error")
             return None
-        return ids
 
     # ------------------------------------------------------------------------- what goes out
 
