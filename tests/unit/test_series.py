@@ -262,6 +262,14 @@ def test_a_series_retires_an_hour_after_its_last_change_and_returns_from_zero(st
     assert (value.value, value.start_ns) == (2.0, zero.time_ns - MS)
 
 
+def test_a_change_keeps_a_series_for_another_hour(state):
+    for seconds in (60, 3000):
+        state.apply(span_batch({CPU: 5.0}))
+        collect(state, seconds)
+    assert "dask.span.execute.time" in collect(state, 6599)
+    assert collect(state, 6600) == {}
+
+
 def test_a_series_does_not_retire_before_its_last_value_was_accepted(state):
     state.apply(span_batch({CPU: 5.0}))
     for seconds in (60, 4000, 8000):
@@ -415,6 +423,15 @@ def test_a_histogram_is_born_with_an_empty_point(state):
         "dask.span.result": "success",
     }
     assert point.exemplars == (Exemplar(11, 22, 0.0, START + 60 * S),)
+
+
+def test_a_histogram_delta_has_the_extremes_of_what_it_holds(delta_state):
+    found = []
+    for number, (value, ok) in enumerate([(5.0, True), (9.0, False), (7.0, True), (8.0, True)], 1):
+        observe(delta_state, value)
+        point = collect(delta_state, 60 * number, ok)["dask.span.duration"][-1]
+        found.append((point.count, point.min, point.max))
+    assert found == [(1, 5.0, 5.0), (1, 9.0, 9.0), (2, 7.0, 9.0), (1, 8.0, 8.0)]
 
 
 def test_a_point_carries_the_last_measurement_since_the_previous_export(state):

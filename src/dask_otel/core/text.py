@@ -37,6 +37,7 @@ UNREADABLE: Final = "<unreadable>"
 
 _HASH_CHARACTERS: Final = 8
 _NOT_SUFFIX: Final = re.compile(r"[^A-Za-z0-9_-]")
+_IS_SUFFIX: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LABEL_LIMIT}}}").fullmatch
 
 
 class Sanitizer:
@@ -177,4 +178,6 @@ def suffix_text(value: object, note: Sanitizer) -> str:
     Anything but ASCII letters, digits, ``_`` and ``-`` becomes ``_``: two activities can
     get one suffix, and their seconds then belong together.
     """
+    if type(value) is str and _IS_SUFFIX(value):
+        return value
     return _NOT_SUFFIX.sub("_", label_text(value, note))

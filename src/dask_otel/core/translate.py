@@ -47,9 +47,13 @@ _INT64_MAX: Final = 2**63 - 1
 _TYPE_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?=\(|:|$)")
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
 
-_OUTCOME_KEYS: Final = tuple(
-    (name, semconv.TASK_OUTCOME_COUNT.format(name))
-    for name in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+#: Fields of `TaskCounts` with their attributes.
+_COUNT_KEYS: Final = (
+    ("tasks", semconv.TASK_COUNT),
+    *[
+        (name, semconv.TASK_OUTCOME_COUNT.format(name))
+        for name in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+    ],
 )
 
 _Attributes = dict[str, AttributeValue]
@@ -318,8 +322,7 @@ class _Translation:
         }
 
     def _put_counts(self, out: _Attributes, counts: TaskCounts) -> None:
-        self._put_count(out, semconv.TASK_COUNT, counts.tasks)
-        for name, key in _OUTCOME_KEYS:
+        for name, key in _COUNT_KEYS:
             self._put_count(out, key, getattr(counts, name, None))
 
     def _put_parts(self, out: _Attributes, namespace: str, seconds: Mapping[Any, float]) -> None:
@@ -340,9 +343,13 @@ class _Translation:
             out[f"{namespace}.{suffix}"] = value
 
     def _put_count(self, out: _Attributes, key: str, value: object) -> None:
-        count = self._count(value)
-        if count is not None:
+        count = value if type(value) is int else self._count(value)
+        if count is None:
+            return
+        if -_INT64_MAX <= count <= _INT64_MAX:
             out[key] = count
+        else:
+            self.note.count("value")
 
     def _put_seconds(self, out: _Attributes, key: str, value: object) -> None:
         seconds = self._seconds(value)
@@ -369,7 +376,7 @@ class _Translation:
         if isinstance(value, bool):
             return value
         if isinstance(value, int):
-            return self._count(value)
+            return max(-_INT64_MAX, min(int(value), _INT64_MAX))
         if isinstance(value, float):
             return self._seconds(value)
         if isinstance(value, (tuple, list)):
@@ -377,19 +384,17 @@ class _Translation:
         return self._text(value)
 
     def _count(self, value: object) -> int | None:
-        """Return a count; None, counted, if it is no number."""
+        """Return a count of any size; None, counted, if it is no number."""
         try:
-            count = int(value)  # type: ignore[call-overload]
+            return int(value)  # type: ignore[call-overload, no-any-return]
         except Exception:  # noqa: BLE001 - anything can come
             self.note.count("value")
             return None
-        if -_INT64_MAX <= count <= _INT64_MAX:
-            return int(count)
-        self.note.count("value")
-        return None
 
     def _seconds(self, value: object, origin: object = 0.0) -> float | None:
         """Return seconds (since `origin`); None, counted, if they are no finite number."""
+        if type(value) is float and value - value == 0 and origin == 0.0:
+            return value
         try:
             seconds = float(value) - float(origin)  # type: ignore[arg-type]
         except Exception:  # noqa: BLE001 - anything can come
