@@ -168,7 +168,9 @@ def read_environment() -> Environment:
         # Both mean delta for synchronous counters and histograms, and ours behave as such.
         temporality="cumulative" if preference == "cumulative" else "delta",
         exemplars=_choice(
-            "OTEL_METRICS_EXEMPLAR_FILTER", ("always_on", "always_off", "trace_based"), "trace_based"
+            "OTEL_METRICS_EXEMPLAR_FILTER",
+            ("always_on", "always_off", "trace_based"),
+            "trace_based",
         ),
     )
 
@@ -258,7 +260,10 @@ def exporter_names(signal: str) -> list[str]:
 
 
 def _otlp_entry_point(signal: str) -> str:
-    for variable in (f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+    for variable in (
+        f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+    ):
         if os.environ.get(variable, "").strip():
             return _OTLP_BY_PROTOCOL[_choice(variable, tuple(_OTLP_BY_PROTOCOL), "grpc")]
     return "otlp_proto_grpc"
@@ -315,7 +320,9 @@ def _compression(signal: str) -> dict[str, Any]:
             value = _choice(variable, ("none", "gzip"), "none")
             from grpc import Compression
 
-            return {"compression": Compression.Gzip if value == "gzip" else Compression.NoCompression}
+            return {
+                "compression": Compression.Gzip if value == "gzip" else Compression.NoCompression
+            }
     return {}
 
 

@@ -78,7 +78,6 @@ class ErrorBoundary:
                 exc_info=True,
             )
 
-
     def take(self) -> dict[str, int]:
         """Return the errors by kind since the last call."""
         counts, self._counts = self._counts, {}
@@ -197,8 +196,9 @@ class Bridge:
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
-        while not pump.closed.is_set() and clocks.monotonic() < deadline:
+        while not pump.closed and clocks.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        pump.release()
 
     def _abandon(self) -> None:
         """Take ourselves off: there is nowhere to export to."""
@@ -308,9 +308,7 @@ def _observations(span: FinishedSpan) -> list[Observation]:
     ident = span.identity
     labels = (ident.tags, span.result)
     ids = (ident.trace_id, ident.span_id)
-    observations = [
-        Observation(semconv.SPAN_DURATION.name, labels, span.stop - span.start, ids)
-    ]
+    observations = [Observation(semconv.SPAN_DURATION.name, labels, span.stop - span.start, ids)]
     if span.first_start is not None:
         queued = max(0.0, span.first_start - span.start)
         observations.append(Observation(semconv.SPAN_QUEUE_DURATION.name, labels, queued, ids))

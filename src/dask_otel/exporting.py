@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
+from dask_otel._version import __version__
 from dask_otel.core.cardinality import SeriesLimits
 from dask_otel.core.records import FinishedSpan, SpanRecord
 from dask_otel.core.series import MetricState
@@ -59,7 +60,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         instance_id=instance_id,
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
-        version=version("dask-otel"),
+        version=__version__,
     )
     if outputs is None:
         return None

@@ -94,6 +94,16 @@ class MetricTotals(Protocol):
         """Say what became of it; whether to collect and send once more."""
 
 
+class ThreadLogs(Protocol):
+    """Marks threads as ours, so that exporters' messages in them are held back."""
+
+    def ours(self) -> AbstractContextManager[None]:
+        """Enter it in a thread for as long as that lives."""
+
+    def remove(self) -> None:
+        """Hold back nothing any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class PumpLimits:
     """Sizes in spans, times in seconds."""
@@ -228,9 +238,7 @@ class _Outlet:
             self._tally.add(semconv.OTEL_EXPORTED.name, "traces")
         return ok
 
-    def _isolate(
-        self, batch: Sequence[SpanRecord], reason: str, error: Exception | None
-    ) -> None:
+    def _isolate(self, batch: Sequence[SpanRecord], reason: str, error: Exception | None) -> None:
         """Take a bad batch apart: a smaller one is next, or the record alone is dropped."""
         if len(batch) > 1:
             self._size = max(1, len(batch) // 2)
@@ -358,7 +366,9 @@ class SpanLane(_Lane):
         self._take_in()
         more = True
         while more and self.deadline is None:
-            more = any([outlet.pump(time.monotonic) for outlet in self._outlets])
+            # Each outlet gets its turn, whatever the others say.
+            turns = [outlet.pump(time.monotonic) for outlet in self._outlets]
+            more = any(turns)
             if more:
                 time.sleep(self._limits.breath)
                 self._take_in()
@@ -435,9 +445,7 @@ class MetricLane(_Lane):
                 self._export(sink, totals, health, latest.time_ns)
         return 60.0
 
-    def _export(
-        self, sink: MetricSink, totals: MetricTotals, health: Health, time_ns: int
-    ) -> None:
+    def _export(self, sink: MetricSink, totals: MetricTotals, health: Health, time_ns: int) -> None:
         ok = self._send(sink, totals.collect(time_ns))
         if totals.settled(ok, rejected=not ok and sink.rejected):
             # It was refused because of its zero points; the values alone are in order.
@@ -486,8 +494,8 @@ class Pump:
         Makes OpenTelemetry spans of a finished Dask span; called in the traces thread.
     limits
         Sizes and times.
-    surroundings
-        Entered by each thread for as long as it lives.
+    logs
+        Entered by each thread for as long as it lives; removed when both have ended.
     extra
         More counts of the translation, drained: by kind of what had to be sanitised.
     """
@@ -498,13 +506,14 @@ class Pump:
         metric_sinks: Sequence[tuple[MetricSink, MetricTotals]],
         translate: Callable[[FinishedSpan], Sequence[SpanRecord]],
         limits: PumpLimits,
-        surroundings: Callable[[], AbstractContextManager[None]],
+        logs: ThreadLogs,
         extra: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._limits = limits
         self._extra = extra
-        self._traces = SpanLane(span_sinks, translate, limits, surroundings) if span_sinks else None
-        self._metrics = MetricLane(metric_sinks, surroundings, self._own) if metric_sinks else None
+        self._logs = logs
+        self._traces = SpanLane(span_sinks, translate, limits, logs.ours) if span_sinks else None
+        self._metrics = MetricLane(metric_sinks, logs.ours, self._own) if metric_sinks else None
         self._seen: list[dict[tuple[Hashable, ...], int]] = [{}, {}, {}]
 
     def start(self) -> None:
@@ -535,6 +544,10 @@ class Pump:
     def closed(self) -> bool:
         """Whether both threads have finished."""
         return all(lane.closed.is_set() for lane in self._lanes())
+
+    def release(self) -> None:
+        """Let go of what is shared by the threads; a thread that hangs is left behind."""
+        self._logs.remove()
 
     def _lanes(self) -> list[SpanLane | MetricLane]:
         return [lane for lane in (self._traces, self._metrics) if lane is not None]

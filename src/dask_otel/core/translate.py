@@ -214,11 +214,9 @@ class _Translation:
             return _SCHEDULER_CLOSED
         if finished.result != "failure":
             return None
-        if finished.failures:
-            return error_type(finished.failures[0], self.note)
-        if finished.error_type:
-            return self._text(finished.error_type)
-        return semconv.FOLDED
+        if finished.tree_failure is None:
+            return semconv.FOLDED
+        return error_type(finished.tree_failure, self.note)
 
     def _description(self, failed: str) -> str:
         if self.finished.result == "error":
