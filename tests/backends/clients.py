@@ -117,6 +117,17 @@ def _series(data: Mapping[str, Any]) -> list[Series]:
     ]
 
 
+class AlertmanagerClient:
+    """The API of Alertmanager, version 2."""
+
+    def __init__(self, url: str) -> None:
+        self._api = f"{url}/api/v2"
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Every alert it holds, with labels, annotations and state."""
+        return list(get_json(f"{self._api}/alerts"))
+
+
 # ---------------------------------------------------------------------------- OTLP as JSON
 
 

@@ -156,6 +156,12 @@ class Server:
                 self.process.kill()
         self.process.wait()
 
+    def kill(self) -> None:
+        """End it at once, as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
     def log_tail(self) -> str:
         """The end of its log, as a test report shows it."""
         if not self.log.exists():

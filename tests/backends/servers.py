@@ -132,9 +132,11 @@ def local(port: int) -> str:
 
 
 def start_prometheus(
-    folder: Path, config: Path = DEPLOY / "prometheus" / "prometheus.yml"
+    folder: Path,
+    config: Path = DEPLOY / "prometheus" / "prometheus.yml",
+    options: Sequence[str] = (),
 ) -> Prometheus:
-    """Prometheus with the OTLP receiver and exemplars, as `config` says."""
+    """Prometheus with the OTLP receiver and exemplars, as `config` says; `options` come last."""
     program = binary("prometheus", "prometheus")
 
     def make() -> Prometheus:
@@ -147,6 +149,7 @@ def start_prometheus(
             f"--web.listen-address={local(port)}",
             "--web.enable-otlp-receiver",
             "--enable-feature=exemplar-storage",
+            *options,
         ]
         return Prometheus(Server("prometheus", command, folder, f"{url}/-/ready"), url)
 
@@ -156,9 +159,9 @@ def start_prometheus(
 def start_collector(
     folder: Path,
     environment: Mapping[str, str],
-    configs: Sequence[Path] = (DEPLOY / "collector" / "config.yaml",),
+    configs: Sequence[Path | str] = (DEPLOY / "collector" / "config.yaml",),
 ) -> Collector:
-    """The Collector with `configs`; `environment` names the backends behind it."""
+    """The Collector with `configs` (files, or ``yaml:`` settings); `environment` names backends."""
     program = binary("collector")
 
     def make() -> Collector:

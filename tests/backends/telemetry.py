@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,11 @@ def new_resource(**attributes: str) -> Resource:
             **attributes,
         }
     )
+
+
+def now_ns() -> int:
+    """The time in whole milliseconds, which is all that Prometheus keeps."""
+    return time.time_ns() // 1_000_000 * 1_000_000
 
 
 def cluster_of(resource: Resource) -> str:

@@ -1,4 +1,4 @@
-"""Every file of ``deploy/`` is valid for its own server, and uses nothing deprecated."""
+"""Every file of ``deploy/`` is valid for its own server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _run(*command: str, **environment: str) -> str:
 @pytest.mark.parametrize("files", [["config"], ["config", "tail-sampling"]], ids="+".join)
 def test_collector(backend_binary: FindBinary, files: list[str]) -> None:
     configs = [f"--config={DEPLOY / 'collector' / name}.yaml" for name in files]
-    output = _run(backend_binary("collector"), "validate", *configs)
-    assert "deprecated" not in output.lower()
+    # Deprecations are only logged by a running Collector: see test_collector.py.
+    _run(backend_binary("collector"), "validate", *configs)
 
 
 def test_collector_validation_can_fail(backend_binary: FindBinary, tmp_path: Path) -> None:
