@@ -88,7 +88,8 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
 
 
 def failed(**changes) -> FinishedSpan:
-    return make_span(result="failure", failures=(make_failure(),), **changes)
+    failures = changes.pop("failures", (make_failure(),))
+    return make_span(result="failure", failures=failures, tree_failure=failures[0], **changes)
 
 
 def test_a_span_that_went_well():
@@ -201,7 +202,7 @@ def test_a_failure_has_status_type_and_an_exception_event():
 
 
 def test_a_failure_below_is_named_by_its_type():
-    (record,) = translate(make_span(result="failure", error_type="KeyError"))
+    (record,) = translate(make_span(result="failure", tree_failure=make_failure("KeyError('b')")))
     assert record.error == "A task below failed: KeyError"
     assert record.attributes["error.type"] == "KeyError"
 
@@ -397,7 +398,7 @@ HOSTILE = st.builds(
     dropped_groups=NUMBERS,
     failures=tuples(FAILURES),
     dropped_failures=NUMBERS,
-    error_type=TEXTS,
+    tree_failure=st.none() | FAILURES,
     incidents=tuples(INCIDENTS),
     dropped_incidents=NUMBERS,
     collections=st.lists(st.one_of(TEXTS, st.just([])), max_size=3).map(tuple),

@@ -286,6 +286,7 @@ class _Translation:
         prefix = self._text(group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
         out = self._identity("group")
+        erred = self._count(group.counts.erred)
         out[semconv.TASK_GROUP_NAME] = name
         out[semconv.TASK_PREFIX] = prefix
         self._put_counts(out, group.counts)
@@ -304,7 +305,8 @@ class _Translation:
             attributes=self._limited(out),
             events=(),
             links=(),
-            error=None,
+            # A group that failed must not be green below a red span.
+            error=f"{erred} of its tasks failed" if erred else None,
             root_name=self.root_name or semconv.EMPTY,
         )
 
