@@ -14,6 +14,10 @@ from distributed import Client, LocalCluster
 PRELOAD: Final = "dask_otel.preload"
 WORKERS: Final = 2
 
+#: Ctrl-C in a terminal reaches the workers too; they are to end with the cluster, not with
+#: a traceback each. (A preload may be a module's text.)
+_IGNORE_CTRL_C: Final = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
+
 #: The user's variables for the user's endpoint: headers may carry a token, certificates
 #: and compression may not fit ours. Other preferences, such as the temporality, stay.
 _ENDPOINT_VARIABLES: Final = tuple(
@@ -39,6 +43,15 @@ _SILENCING_VARIABLES: Final = (
     "OTEL_TRACES_SAMPLER",
     "OTEL_TRACES_SAMPLER_ARG",
 )
+
+
+def configured_environment() -> dict[str, str]:
+    """Return the environment with the defaults that Dask's config has for it.
+
+    ``otel.environment`` gives OTEL_* variables where the process has none.
+    """
+    defaults = dask.config.get("otel.environment", None) or {}
+    return {key: str(value) for key, value in defaults.items()} | dict(os.environ)
 
 
 def export_environment(environ: Mapping[str, str], endpoint: str) -> dict[str, str]:
@@ -78,10 +91,11 @@ def process_environment(environ: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _preloads() -> list[Any]:
-    configured = dask.config.get("distributed.scheduler.preload", [])
+def _with_preload(key: str, preload: str) -> list[Any]:
+    """Return the user's preloads and one more."""
+    configured = dask.config.get(key, [])
     before = [configured] if isinstance(configured, str) else list(configured or ())
-    return before if PRELOAD in before else [*before, PRELOAD]
+    return before if preload in before else [*before, preload]
 
 
 @contextmanager
@@ -97,13 +111,19 @@ def observed_cluster(endpoint: str, log_level: int = logging.ERROR) -> Iterator[
     log_level
         From which level on Dask's own log messages are shown.
     """
-    config = {
-        "distributed.scheduler.preload": _preloads(),
+    preloads = {
+        "distributed.scheduler.preload": PRELOAD,
+        "distributed.worker.preload": _IGNORE_CTRL_C,
+    }
+    config: dict[str, Any] = {
+        **{key: _with_preload(key, preload) for key, preload in preloads.items()},
+        # Is in the environment already, without what would lead past our endpoint.
+        "otel.environment": {},
         # Fusion of array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,
     }
     with (
-        process_environment(export_environment(os.environ, endpoint)),
+        process_environment(export_environment(configured_environment(), endpoint)),
         dask.config.set(config),
         LocalCluster(
             n_workers=WORKERS,

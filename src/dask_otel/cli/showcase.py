@@ -27,7 +27,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from dask_otel.cli import forward, otlp_json, text, workflow
-from dask_otel.cli.cluster import PRELOAD, WORKERS, observed_cluster
+from dask_otel.cli.cluster import PRELOAD, WORKERS, configured_environment, observed_cluster
 from dask_otel.cli.demo import DemoError
 from dask_otel.cli.received import Telemetry, spans
 from dask_otel.cli.sink import Sink
@@ -92,9 +92,10 @@ def _check_writable(options: Options) -> None:
 def _targets(console: Console) -> list[forward.Destination]:
     """Return the configured destinations at which something listens, and say which."""
     found = []
+    environ = configured_environment()
     for signal in ("traces", "metrics"):
         try:
-            target = forward.destination(signal, os.environ)
+            target = forward.destination(signal, environ)
         except ValueError as error:
             raise DemoError(f"can't use the configured endpoint for {signal}: {error}") from error
         if target is None:
