@@ -66,6 +66,7 @@ WORKER_NAME: Final = "dask.worker.name"
 
 EVENT_START: Final = "dask.span.start"
 EVENT_EXCEPTION: Final = "exception"
+EVENT_TASK_RETRIED: Final = "dask.task.retried"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"

@@ -151,8 +151,8 @@ class FinishedSpan:
     failures: tuple[Failure, ...] = ()
     #: Failures left out by the cap.
     dropped_failures: int = 0
-    #: First final failure of the tree below, where the span has none of its own.
-    error_type: str | None = None
+    #: First final failure of the span or of the tree below it.
+    tree_failure: Failure | None = None
     incidents: tuple[Incident, ...] = ()
     dropped_incidents: int = 0
     #: ``type`` of each collection in the span's metadata.
@@ -275,7 +275,8 @@ class NumberPoint(NamedTuple):
     exemplars: tuple[Exemplar, ...] = ()
 
 
-class HistogramPoint(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HistogramPoint:
     """A data point of a histogram with explicit bounds."""
 
     attributes: Attributes

@@ -1,0 +1,60 @@
+# Everything here sets itself up: Python 3.10 or later with venv, and make, are enough.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+OLDEST := .venv-oldest
+PYTEST_ARGS ?=
+
+# The oldest releases that pyproject.toml admits; the suite runs against them, too.
+OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
+	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-newest test-oldest lint types format bench clean
+
+help: ## Show what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.done ## Install the package and its tools into .venv
+
+demo: $(VENV)/.done ## Run a real workflow and show where its time went
+	$(BIN)/dask-otel demo $(ARGS)
+
+test: test-newest test-oldest ## Run every test that this machine can run
+
+test-newest: $(VENV)/.done ## Run the tests against the newest releases
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-oldest: $(OLDEST)/.done ## Run the tests against the oldest supported releases
+	$(OLDEST)/bin/python -m pytest -m "not backend" $(PYTEST_ARGS)
+
+lint: $(VENV)/.done ## Check style, types and architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.done ## Put the code into the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.done ## Measure what the bridge costs
+	$(BIN)/python -m benchmarks
+
+clean: ## Remove what was installed and built here
+	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.done: pyproject.toml
+	@echo "Setting up $(VENV) (once; takes a minute or two)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[demo]" --group lint --group test
+	@touch $@
+
+$(OLDEST)/.done: pyproject.toml Makefile
+	@echo "Setting up $(OLDEST) with the oldest supported releases (once)"
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet "pip>=25.1"
+	$(OLDEST)/bin/python -m pip install --quiet --editable ".[demo]" --group test $(OLDEST_PINS)
+	@touch $@

@@ -1,0 +1,650 @@
+"""Dask's side: the only module that looks inside Scheduler, Worker, Span and TaskState.
+
+`SchedulerAdapter` turns what Dask does into calls of the core. It is attached to one
+scheduler, hangs on it with everything it knows, and takes itself off again without a trace.
+
+What it relies on and Dask does not document is listed in `UNDOCUMENTED`; a contract test
+checks each entry on a live cluster against the oldest and the newest supported release.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from distributed.metrics import time
+
+from dask_otel import semconv
+from dask_otel.core import identity
+from dask_otel.core.lifecycle import Lifecycle
+from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
+from dask_otel.core.spans import Group, GroupFacts, Limits, OpenSpan, RetryReason, SpanFacts
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
+    from distributed.spans import Span, SpansSchedulerExtension
+
+#: Attributes that Dask does not document, by the class that has them.
+UNDOCUMENTED: Final = {
+    "Scheduler": (
+        "extensions",
+        "task_groups",
+        "task_prefixes",
+        "tasks",
+        "total_nthreads",
+        "total_nthreads_history",
+        "workers",
+    ),
+    "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
+    "Span": ("_code", "enqueued", "groups", "id", "metadata", "name", "parent"),
+    "TaskGroup": ("_types", "all_durations", "name", "nbytes_total", "prefix", "span_id", "states"),
+    "TaskState": (
+        "actor",
+        "annotations",
+        "exception_blame",
+        "group",
+        "has_lost_dependencies",
+        "processing_on",
+        "waiters",
+        "who_wants",
+    ),
+    "WorkerState": ("address", "last_seen", "metrics", "name", "time_delay"),
+}
+
+#: Task states in which there is work left to do.
+UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
+
+#: The states that are counted: all but ``forgotten``, which is no state to be in.
+_STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
+
+#: Tags of the span that Dask gives to work outside of any span.
+DEFAULT_SPAN: Final[Tags] = ("default",)
+
+#: Contexts that spans own; their cluster-wide sums would be counted twice.
+_SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
+
+_DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
+
+_LATE_KINDS: Final = frozenset({"seconds", "bytes", "count"})
+
+
+class UnsupportedScheduler(RuntimeError):
+    """The scheduler lacks something that the bridge can't do without."""
+
+
+class Boundary(Protocol):
+    """Where the bridge's own errors end."""
+
+    def failed(self, kind: str) -> None:
+        """Count the exception that is being handled, and log the first of its kind."""
+
+
+class _GroupSource:
+    """A TaskGroup and where its sums stood when the generation began."""
+
+    __slots__ = ("durations", "group", "nbytes")
+
+    def __init__(self, group: TaskGroup) -> None:
+        self.group = group
+        self.nbytes: int = group.nbytes_total
+        self.durations: Mapping[str, float] = group.all_durations
+
+    def facts(self) -> GroupFacts:
+        group = self.group
+        durations = {
+            action: seconds - self.durations.get(action, 0.0)
+            for action, seconds in group.all_durations.items()
+        }
+        return GroupFacts(
+            output_bytes=max(0, group.nbytes_total - self.nbytes),
+            durations={action: seconds for action, seconds in durations.items() if seconds > 0},
+            types=tuple(group._types),
+        )
+
+
+class SchedulerAdapter:
+    """Feeds the core from one scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        A running scheduler.
+    limits
+        For the lifecycle.
+    boundary
+        Takes every error of ours: none may reach Dask, whose extension methods are not
+        guarded. An exception in ``heartbeat`` closes the worker, one in ``observe_tasks``
+        fails the user's graph.
+
+    Raises
+    ------
+    UnsupportedScheduler
+        If the scheduler has no spans extension.
+
+    Notes
+    -----
+    All methods belong to the scheduler's event loop.
+    """
+
+    def __init__(self, scheduler: Scheduler, limits: Limits, boundary: Boundary) -> None:
+        extension = scheduler.extensions.get("spans")
+        if extension is None:
+            raise UnsupportedScheduler(
+                "this scheduler runs without Dask's 'spans' extension, so there are no spans "
+                "to export; start it with its default extensions"
+            )
+        self.scheduler = scheduler
+        self.lifecycle = Lifecycle(limits, self)
+        #: What changed in the metrics since the last `swap`.
+        self.batch = MetricBatch()
+        self._boundary = boundary
+        self._extension: SpansSchedulerExtension = extension
+        self._groups: dict[TaskGroup, Group] = {}
+        #: Where the tasks in processing were sent.
+        self._assigned: dict[Hashable, WorkerState] = {}
+        #: By group, the span that the client asked for in the submission at hand.
+        self._requested: dict[TaskGroup, Tags] = {}
+        self._unwrap: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------ attach, detach
+
+    def attach(self) -> None:
+        """Begin to observe: take in what is there, then wrap the extension's methods."""
+        for address in self.scheduler.workers:
+            self._first_report(address)
+        now = time()
+        for group in self.scheduler.task_groups.values():
+            self._take_in(group, now)
+        self._wrap("heartbeat", self._wrapped_heartbeat)
+        self._wrap("observe_tasks", self._wrapped_observe_tasks)
+
+    def detach(self) -> None:
+        """Put everything back as it was, and let go of Dask's objects."""
+        while self._unwrap:
+            self._unwrap.pop()()
+        self._groups.clear()
+        self._assigned.clear()
+
+    def _wrap(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace a method on the extension's instance, which Dask looks up for each call."""
+        extension = self._extension
+        shadowed = vars(extension).get(name)
+        original = getattr(extension, name)
+        wrapper = make(original)
+        setattr(extension, name, wrapper)
+
+        def unwrap() -> None:
+            if vars(extension).get(name) is not wrapper:
+                # Somebody wrapped it after us: ours stays below theirs, and does nothing.
+                return
+            if shadowed is None:
+                delattr(extension, name)
+            else:
+                setattr(extension, name, shadowed)
+
+        self._unwrap.append(unwrap)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the adapter observes the scheduler."""
+        return bool(self._unwrap)
+
+    def _take_in(self, group: TaskGroup, now: float) -> None:
+        """Adopt the unfinished work that was there before the bridge."""
+        states = group.states
+        unfinished = sum(states[state] for state in UNFINISHED)
+        if not unfinished or not group.span_id:
+            return
+        dask_span = self._extension.spans[group.span_id]
+        span = self.lifecycle.open.get(dask_span.id) or self._created(dask_span)
+        own = self._add_group(span, group)
+        self.lifecycle.tasks_taken_in(own, unfinished, now)
+
+    # ---------------------------------------------------------------- the Dask plugin's
+
+    def transition(
+        self,
+        key: Hashable,
+        start: str,
+        finish: str,
+        *args: Any,
+        stimulus_id: str,
+        **kwargs: Any,
+    ) -> None:
+        """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
+        try:
+            if finish in UNFINISHED:
+                if start not in UNFINISHED:
+                    self._entered(key, stimulus_id)
+                elif finish == "processing":
+                    self._assigned[key] = self.scheduler.tasks[key].processing_on
+            elif start in UNFINISHED:
+                self._left(key, start, finish, stimulus_id, kwargs)
+            elif finish == "forgotten":
+                if self._groups:
+                    self._forgotten(key)
+            elif start == "memory":
+                self._lost(key, finish)
+        except Exception:
+            self._boundary.failed("transition")
+
+    def restart(self) -> None:
+        """See ``SchedulerPlugin.restart``: every task is gone."""
+        try:
+            self._assigned.clear()
+        except Exception:
+            self._boundary.failed("restart")
+
+    def add_worker(self, address: str) -> None:
+        """See ``SchedulerPlugin.add_worker``."""
+        try:
+            self._first_report(address)
+        except Exception:
+            self._boundary.failed("add_worker")
+
+    def remove_worker(self, address: str) -> None:
+        """See ``SchedulerPlugin.remove_worker``."""
+        try:
+            self.lifecycle.reports.left(address)
+        except Exception:
+            self._boundary.failed("remove_worker")
+
+    # ----------------------------------------------------------------- task transitions
+
+    def _entered(self, key: Hashable, stimulus_id: str) -> None:
+        """A task has work left to do."""
+        now = time()
+        dask_group = self.scheduler.tasks[key].group
+        group = self._groups.get(dask_group)
+        if group is None:
+            group = self._adopt(dask_group, now)
+            if group is None:
+                return
+        reason = self.lifecycle.task_added(group, key, now)
+        if self._requested and dask_group in self._requested:
+            group.span.requested = self._requested[dask_group]
+        if reason is None and stimulus_id.startswith("stimulus-retry"):
+            # The failure has been exported; the retry is a continuation's.
+            reason = "client"
+        if reason is not None:
+            self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
+            self.lifecycle.incident(
+                group.span,
+                now,
+                semconv.EVENT_TASK_RETRIED,
+                {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
+            )
+
+    def _left(
+        self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
+    ) -> None:
+        """A task has no work left to do, or is about to begin again."""
+        assigned = self._assigned.pop(key, None) if start == "processing" else None
+        task = self.scheduler.tasks[key]
+        group = self._groups.get(task.group)
+        if group is None:
+            return
+        now = time()
+        lifecycle = self.lifecycle
+        if finish == "memory":
+            started, stopped = _computed(info)
+            lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
+            if start == "processing":
+                increments = self.batch.increments
+                increments[group.finished] = increments.get(group.finished, 0) + 1
+        elif finish == "erred":
+            if info.get("cause") == key:
+                self._failed(group, key, info, now, was_unfinished=True)
+            else:
+                lifecycle.task_blamed(group, now)
+        elif task.exception_blame is not None:
+            lifecycle.task_blamed(group, now)
+        elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
+            by_error = stimulus_id.startswith(("task-erred", "reschedule"))
+            reason: RetryReason = "error" if by_error else "worker_lost"
+            ran = start == "processing"
+            lifecycle.task_interrupted(group, key, reason if ran else None, now)
+        else:
+            worker = None if assigned is None else assigned.address
+            lifecycle.task_cancelled(group, worker, now)
+            if start == "processing":
+                self._count(
+                    semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
+                )
+
+    def _lost(self, key: Hashable, finish: str) -> None:
+        """A result is no longer in memory, and that was not its end."""
+        task = self.scheduler.tasks[key]
+        if finish == "erred":
+            # Only an actor can fail after it was done: its worker left.
+            group = self._groups.get(task.group) or self._adopt(task.group, time())
+            if group is not None:
+                self._failed(group, key, {}, time(), was_unfinished=False)
+        elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
+            group = self._groups.get(task.group) or self._adopt(task.group, time())
+            if group is not None:
+                self.lifecycle.result_lost(group, key)
+
+    def _forgotten(self, key: Hashable) -> None:
+        group = self._groups.get(self.scheduler.tasks[key].group)
+        if group is not None and key in group.span.reruns:
+            self.lifecycle.task_forgotten(group, key)
+
+    def _failed(
+        self, group: Group, key: Hashable, info: dict[str, Any], now: float, was_unfinished: bool
+    ) -> None:
+        started, stopped = _computed(info)
+        worker = info.get("worker")
+        text = info.get("exception_text")
+        scheduler_error = None
+        if text is None:
+            scheduler_error = _pickled_class(info.get("exception")) or "RuntimeError"
+        failure = Failure(
+            time=min(stopped, now) if stopped else now,
+            key=str(key),
+            prefix=group.prefix,
+            worker=worker,
+            text=text,
+            traceback=info.get("traceback_text"),
+            scheduler_error=scheduler_error,
+        )
+        self.lifecycle.task_failed(group, key, failure, started, stopped, now, was_unfinished)
+        if was_unfinished:
+            self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
+
+    def _count(self, *series: Hashable) -> None:
+        increments = self.batch.increments
+        increments[series] = increments.get(series, 0) + 1
+
+    # ----------------------------------------------------------------- spans and groups
+
+    def _wrapped_observe_tasks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
+            if not self.attached:
+                return original(tss, *args, **kwargs)
+            before = len(self._extension.spans)
+            tss = tss if isinstance(tss, list) else list(tss)
+            try:
+                self._requested = self._collisions(tss)
+            except Exception:
+                self._boundary.failed("observe_tasks")
+            result = original(tss, *args, **kwargs)
+            try:
+                self._observed(before)
+            except Exception:
+                self._boundary.failed("observe_tasks")
+            return result
+
+        return observe_tasks
+
+    def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
+        """Return the span that the client asked for, by group, where it will not get it.
+
+        A TaskGroup belongs to one span for life; ``observe_tasks`` overwrites the annotation
+        of tasks that come later under another span.
+        """
+        requested: dict[TaskGroup, Tags] = {}
+        for task in tasks:
+            span_id = task.group.span_id
+            if span_id:
+                asked = (task.annotations or {}).get("span")
+                if asked:
+                    if asked["ids"][-1] != span_id:
+                        requested[task.group] = tuple(asked["name"])
+                elif self._extension.spans[span_id].name != DEFAULT_SPAN:
+                    requested[task.group] = DEFAULT_SPAN
+        return requested
+
+    def submission_over(self) -> None:
+        """Forget what concerns one submission alone; call it between loop callbacks."""
+        if self._requested:
+            self._requested = {}
+
+    def _observed(self, before: int) -> None:
+        """Take in the spans that a call of ``observe_tasks`` has made."""
+        spans = self._extension.spans
+        born = list(islice(reversed(spans.values()), len(spans) - before))
+        for dask_span in reversed(born):
+            if dask_span.id not in self.lifecycle.open:
+                self._created(dask_span)
+
+    def _created(self, dask_span: Span) -> OpenSpan:
+        ancestors = _ancestors(dask_span)
+        for ancestor in ancestors:
+            # Only where the bridge came to a running cluster: else they are there, or gone.
+            if not self.attached and ancestor.id not in self.lifecycle.open:
+                self._created(ancestor)
+        return self.lifecycle.span_created(
+            dask_span.id, dask_span.name, tuple(a.id for a in ancestors), dask_span.enqueued
+        )
+
+    def _reopened(self, dask_span: Span, now: float) -> OpenSpan:
+        ancestors = tuple(ancestor.id for ancestor in _ancestors(dask_span))
+        return self.lifecycle.span_reopened(dask_span.id, dask_span.name, ancestors, now)
+
+    def _adopt(self, group: TaskGroup, now: float) -> Group | None:
+        """Return our record of a task group, on its span's open generation."""
+        if not group.span_id:
+            # Data that a Variable or Queue announced: no span, and no work, yet.
+            return None
+        dask_span = self._extension.spans[group.span_id]
+        return self._add_group(self._reopened(dask_span, now), group)
+
+    def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:
+        own = self.lifecycle.add_group(span, group.name, group.prefix.name, _GroupSource(group))
+        self._groups[group] = own
+        return own
+
+    # ---------------------------------------------------------------------- heartbeats
+
+    def _wrapped_heartbeat(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def heartbeat(ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
+            original(ws, data)
+            if self.attached:
+                try:
+                    self._heartbeat(ws, data)
+                except Exception:
+                    self._boundary.failed("heartbeat")
+
+        return heartbeat
+
+    def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
+        metrics = ws.metrics
+        cancelled = metrics.get("task_counts", {}).get("cancelled", 0)
+        self.lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
+        self._worker_deltas(metrics)
+        if data:
+            self._span_deltas(ws.address, data)
+
+    def _first_report(self, address: str) -> None:
+        """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
+        ws = self.scheduler.workers[address]
+        self.lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
+        if self.attached:
+            self._worker_deltas(ws.metrics)
+
+    def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:
+        deltas = self.batch.worker_deltas
+        for key, value in metrics.get("digests_total_since_heartbeat", {}).items():
+            if type(key) is tuple and key and key[0] not in _SPAN_CONTEXTS:
+                deltas[key] = deltas.get(key, 0) + value
+
+    def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
+        open_spans = self.lifecycle.open
+        by_span = self.batch.span_deltas
+        span_id: Any = None
+        span: OpenSpan | None = None
+        values: dict[tuple[Hashable, ...], float] = {}
+        for key, value in data.items():
+            if key[1] != span_id:
+                span_id = key[1]
+                span = open_spans.get(span_id)
+                deltas = by_span.get(span_id)
+                if deltas is None:
+                    deltas = by_span[span_id] = self._deltas_of(span_id, span)
+                values = deltas.values
+                if span is not None:
+                    span.reporters.add(worker)
+            own_key = (key[0], *key[2:])
+            values[own_key] = values.get(own_key, 0) + value
+            if span is None:
+                self._late(key[-1], value)
+            elif key[0] == "execute" and key[-1] == "seconds" and len(key) == 5:
+                activities = span.activities
+                activities[key[3]] = activities.get(key[3], 0.0) + value
+                span.execute_seconds += value
+
+    def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
+        if span is not None:
+            return SpanDeltas(span.identity.tags, (span.identity.trace_id, span.identity.span_id))
+        dask_span = self._extension.spans[span_id]
+        ancestors = _ancestors(dask_span)
+        root_id = ancestors[0].id if ancestors else span_id
+        return SpanDeltas(dask_span.name, (identity.trace_id(root_id), identity.span_id(span_id)))
+
+    def _late(self, unit: Hashable, value: float) -> None:
+        series = (semconv.OTEL_LATE.name, unit if unit in _LATE_KINDS else "other")
+        increments = self.batch.increments
+        increments[series] = increments.get(series, 0) + value
+
+    # ------------------------------------------------- what the lifecycle asks and tells
+
+    def thread_seconds(self, start: float, stop: float) -> float:
+        """Return the integral of ``total_nthreads`` over the interval."""
+        history = self.scheduler.total_nthreads_history
+        first = max(0, bisect_right(history, start, key=_time_of) - 1)
+        total, since, threads = 0.0, start, 0
+        for when, count in islice(history, first, None):
+            if when >= stop:
+                break
+            if when > since:
+                total += (when - since) * threads
+                since = when
+            threads = count
+        return total + max(0.0, stop - since) * threads
+
+    def threads_at(self, time: float) -> int:
+        """Return ``total_nthreads`` at that time."""
+        history = self.scheduler.total_nthreads_history
+        index = bisect_right(history, time, key=_time_of) - 1
+        return int(history[max(0, index)][1])
+
+    def group_facts(self, group: Group) -> GroupFacts:
+        """Read the TaskGroup's sums."""
+        assert isinstance(group.source, _GroupSource)
+        return group.source.facts()
+
+    def span_facts(self, span: OpenSpan) -> SpanFacts:
+        """Read the Span's metadata and code."""
+        dask_span = self._extension.spans.get(span.identity.dask_id)
+        if dask_span is None:
+            return SpanFacts()
+        return SpanFacts(_collection_types(dask_span), _code(dask_span))
+
+    def span_active(self, span: OpenSpan, now: float) -> None:
+        """Count the span as active."""
+        series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
+        increments = self.batch.increments
+        increments[series] = increments.get(series, 0) + 1
+
+    def span_inactive(self, span: OpenSpan, now: float) -> None:
+        """Count the span as no longer active."""
+        series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
+        increments = self.batch.increments
+        increments[series] = increments.get(series, 0) - 1
+
+    def span_exported(self, span: OpenSpan) -> None:
+        """Let go of the span's TaskGroups."""
+        for group in span.groups:
+            assert isinstance(group.source, _GroupSource)
+            self._groups.pop(group.source.group, None)
+
+    # -------------------------------------------------------------------------- metrics
+
+    def swap(self, time_ns: int) -> MetricBatch:
+        """Hand over what changed since the last call, with the levels of now."""
+        batch = self.batch
+        batch.time_ns = time_ns
+        batch.levels.update(self._levels())
+        self.batch = MetricBatch()
+        return batch
+
+    def _levels(self) -> dict[tuple[Hashable, ...], float]:
+        scheduler = self.scheduler
+        name = semconv.CLUSTER_TASK_COUNT.name
+        levels: dict[tuple[Hashable, ...], float] = {(name, state): 0 for state in _STATES}
+        levels |= {
+            (semconv.CLUSTER_WORKER_COUNT.name,): len(scheduler.workers),
+            (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
+            (semconv.CLUSTER_SPILL_SIZE.name,): sum(
+                ws.metrics.get("spilled_bytes", {}).get("disk", 0)
+                for ws in scheduler.workers.values()
+            ),
+        }
+        # Read from the prefixes, not summed from transitions: scattered data, Variables and
+        # Queues make tasks without any hook being called.
+        for prefix in scheduler.task_prefixes.values():
+            states = prefix.states
+            for state in _STATES:
+                levels[name, state] += states[state]
+        return levels
+
+
+def _time_of(entry: tuple[float, int]) -> float:
+    return entry[0]
+
+
+def _ancestors(dask_span: Span) -> list[Span]:
+    """Return the ancestors of a Dask span, root first."""
+    ancestors = []
+    parent = dask_span.parent
+    while parent is not None:
+        ancestors.append(parent)
+        parent = parent.parent
+    ancestors.reverse()
+    return ancestors
+
+
+def _computed(info: Mapping[str, Any]) -> tuple[float, float]:
+    """Return when a run computed, from a transition's ``startstops``; zeros if it did not."""
+    for startstop in reversed(info.get("startstops") or ()):
+        if startstop["action"] == "compute":
+            return startstop["start"], startstop["stop"]
+    return 0.0, 0.0
+
+
+def _collection_types(dask_span: Span) -> tuple[str, ...]:
+    metadata = dask_span.metadata or {}
+    types = (collection.get("type") for collection in metadata.get("collections", ()))
+    # One entry per submission: the list grows for as long as the span is used.
+    return tuple(dict.fromkeys(str(name) for name in types if name))
+
+
+def _code(dask_span: Span) -> tuple[str, int, str | None] | None:
+    """Return (file, line, function) of the innermost frame of the first submission."""
+    for frames in dask_span._code:
+        if frames:
+            frame = frames[-1]
+            function = _DEFINITION.match(frame.code)
+            name = function.group(1) if function else None
+            return str(frame.filename), int(frame.lineno_frame), name
+    return None
+
+
+def _pickled_class(pickled: object) -> str | None:
+    """Return the class name of an exception that the scheduler pickled, without unpickling."""
+    if not isinstance(pickled, bytes):
+        return None
+    strings: list[str] = []
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL":
+            return str(argument).rpartition(" ")[2]
+        if opcode.name == "STACK_GLOBAL":
+            return strings[-1] if strings else None
+        if isinstance(argument, str):
+            strings.append(argument)
+    return None

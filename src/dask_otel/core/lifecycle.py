@@ -1,0 +1,445 @@
+"""The life of a bridged span, as a table.
+
+A Dask span has no end: ``Span.done`` is derived from task states and may go back to False
+at any time. An OpenTelemetry span has exactly one end, and is exported once. What lies
+between is this state machine. One generation of a Dask span is
+
+    OPEN        it, or a span below it, has unfinished work (or a client's open block)
+    SETTLING    all work is done, but workers may still owe it metrics
+    LINGERING   everything is in; new work still re-opens it at no cost
+    EXPORTED    handed over, and gone from here but for a line in a bounded table
+
+New work after the export opens the *next generation*: a new OpenTelemetry span, linked to
+the first. Seconds that arrive after the export, without work, open nothing.
+
+Times come in with the events: seconds since the epoch on the scheduler's clock. Nothing is
+decided inside an event, for in the middle of a Dask stimulus a span can look done for an
+instant (every retry goes through ``released``); decisions fall in `Lifecycle.tick`, which
+the bridge calls between two callbacks of the event loop.
+
+Cost: an event is O(1), or O(depth) where a span begins or ends to be busy; a tick is O(spans
+in SETTLING + spans exported). Finished trees are never walked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping
+from enum import Enum
+
+from dask_otel.core.completion import finish
+from dask_otel.core.generations import Generations
+from dask_otel.core.records import (
+    Attributes,
+    Failure,
+    FinishedSpan,
+    Incident,
+    SpanIdentity,
+    Tags,
+    TaskCounts,
+)
+from dask_otel.core.reports import Reports
+from dask_otel.core.spans import Cluster, Group, Limits, OpenSpan, Phase, RetryReason
+
+
+class Trigger(Enum):
+    """What can move a span on."""
+
+    #: It, or a span below it, got unfinished work or an open block.
+    WORK = "work"
+    #: The last of that is done.
+    QUIET = "quiet"
+    #: Every worker that owed metrics has reported, or is gone.
+    REPORTED = "reported"
+    #: Some worker did not report within the settle timeout.
+    TIMED_OUT = "timed out"
+    #: The linger is over and no span below it is left.
+    ELAPSED = "elapsed"
+    #: The scheduler closes.
+    CLOSED = "closed"
+
+
+#: The whole life of a span. What is not listed can't happen. Work for an exported span is
+#: not listed either: it opens the next generation, in OPEN.
+TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = {
+    (Phase.OPEN, Trigger.QUIET): Phase.SETTLING,
+    (Phase.SETTLING, Trigger.WORK): Phase.OPEN,
+    (Phase.SETTLING, Trigger.REPORTED): Phase.LINGERING,
+    (Phase.SETTLING, Trigger.TIMED_OUT): Phase.LINGERING,
+    (Phase.LINGERING, Trigger.WORK): Phase.OPEN,
+    (Phase.LINGERING, Trigger.ELAPSED): Phase.EXPORTED,
+    (Phase.OPEN, Trigger.CLOSED): Phase.EXPORTED,
+    (Phase.SETTLING, Trigger.CLOSED): Phase.EXPORTED,
+    (Phase.LINGERING, Trigger.CLOSED): Phase.EXPORTED,
+}
+
+
+class Lifecycle:
+    """All open spans of one scheduler.
+
+    Parameters
+    ----------
+    limits
+        Times and caps.
+    cluster
+        Dask's side.
+
+    Notes
+    -----
+    Belongs to the thread that runs the scheduler's event loop.
+    """
+
+    def __init__(self, limits: Limits, cluster: Cluster) -> None:
+        self._limits = limits
+        self._cluster = cluster
+        self.open: dict[str, OpenSpan] = {}
+        #: What the workers' heartbeats say; the adapter feeds it.
+        self.reports = Reports()
+        #: Finished generations, in the order of their export, children first; the bridge
+        #: takes them away.
+        self.finished: list[FinishedSpan] = []
+        #: Spans that were exported at the settle timeout, since the start.
+        self.unsettled = 0
+        self._generations = Generations(limits)
+        self._settling: dict[OpenSpan, None] = {}
+        self._lingering: list[tuple[float, int, int, OpenSpan]] = []
+        self._sequence = 0
+
+    # ----------------------------------------------------------------------- the spans
+
+    def span_created(
+        self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], enqueued: float
+    ) -> OpenSpan:
+        """Open the first generation of a Dask span.
+
+        Parameters
+        ----------
+        dask_id, tags
+            Dask's id and full name.
+        ancestors
+            Ids of its ancestors, root first. They are expected to have been created.
+        enqueued
+            ``Span.enqueued``.
+        """
+        return self._open(self._generations.first(dask_id, tags, ancestors), ancestors, enqueued)
+
+    def span_reopened(
+        self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], now: float
+    ) -> OpenSpan:
+        """Return the span's open generation; open the next one if it has been exported.
+
+        So does a span that finished before the bridge came: its earlier life counts as a
+        generation that was never exported.
+        """
+        span = self.open.get(dask_id)
+        if span is not None:
+            return span
+        ident = self._generations.next(dask_id, tags, ancestors, now, self.open)
+        return self._open(ident, ancestors, now)
+
+    def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
+        parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
+        late = bool(ancestors) and ancestors[-1] not in self.open
+        span = OpenSpan(ident, start, parent, late)
+        if parent is not None:
+            parent.open_children += 1
+        self.open[ident.dask_id] = span
+        # Until its first work it counts as done: a span can be born without any.
+        self._settling[span] = None
+        return span
+
+    def add_group(self, span: OpenSpan, name: str, prefix: str, source: object) -> Group:
+        """Add a task group to an open span."""
+        group = Group(span, name, prefix, source)
+        span.groups.append(group)
+        return group
+
+    # ----------------------------------------------------------------------- the tasks
+
+    def task_added(self, group: Group, key: Hashable, now: float) -> RetryReason | None:
+        """A task became unfinished: it was submitted, or is to run again.
+
+        Returns
+        -------
+        reason
+            Why it runs again; None for a new task.
+        """
+        span = group.span
+        reason: RetryReason | None = None
+        if span.reruns and key in span.reruns:
+            reason = span.reruns.pop(key)
+            self._count_rerun(group.counts, reason)
+        elif span.failed and key in span.failed:
+            # Client.retry: the failure did not stand.
+            del span.failed[key]
+            reason = "client"
+            group.counts.erred -= 1
+            group.counts.retried += 1
+        else:
+            group.counts.tasks += 1
+        span.unfinished += 1
+        if not span.active:
+            self._activate(span, now)
+        return reason
+
+    @staticmethod
+    def _count_rerun(counts: TaskCounts, reason: RetryReason | None) -> None:
+        if reason == "recomputed":
+            counts.recomputed += 1
+            if counts.memory:
+                counts.memory -= 1
+            else:
+                # Its result was an earlier generation's: here it is a task of its own.
+                counts.tasks += 1
+        elif reason is not None:
+            counts.retried += 1
+
+    def tasks_taken_in(self, group: Group, count: int, now: float) -> None:
+        """Unfinished tasks were there before the bridge."""
+        group.counts.tasks += count
+        group.span.unfinished += count
+        if not group.span.active:
+            self._activate(group.span, now)
+
+    def task_finished(
+        self, group: Group, worker: str | None, start: float, stop: float, now: float
+    ) -> None:
+        """A task's result is in memory.
+
+        Parameters
+        ----------
+        worker
+            Where it ran.
+        start, stop
+            When it computed; 0.0 if it did not.
+        """
+        group.counts.memory += 1
+        if stop:
+            self._computed(group, worker, start, stop, now)
+        elif now > group.span.last_stop:
+            group.span.last_stop = now
+        self._removed(group, now)
+
+    def task_failed(
+        self,
+        group: Group,
+        key: Hashable,
+        failure: Failure,
+        start: float,
+        stop: float,
+        now: float,
+        was_unfinished: bool = True,
+    ) -> None:
+        """A task failed for good. Dependents that never ran are no failures of their own."""
+        span = group.span
+        group.counts.erred += 1
+        detailed = len(span.failed) < self._limits.max_exceptions
+        span.failed[key] = failure if detailed else None
+        if stop:
+            self._computed(group, failure.worker, start, stop, now)
+        elif now > span.last_stop:
+            span.last_stop = now
+        if was_unfinished:
+            self._removed(group, now)
+
+    def task_cancelled(self, group: Group, worker: str | None, now: float) -> None:
+        """A task that nobody wants any more left the unfinished states.
+
+        Parameters
+        ----------
+        worker
+            Where it was processing, and may still run; None if it was not.
+        """
+        span = group.span
+        group.counts.cancelled += 1
+        if worker is not None:
+            span.zombies.add(worker)
+        if now > span.last_stop:
+            span.last_stop = now
+        self._removed(group, now)
+
+    def task_blamed(self, group: Group, now: float) -> None:
+        """A task will never run, because one that it depends on failed."""
+        if now > group.span.last_stop:
+            group.span.last_stop = now
+        self._removed(group, now)
+
+    def task_interrupted(
+        self, group: Group, key: Hashable, reason: RetryReason | None, now: float
+    ) -> None:
+        """A task left the unfinished states only to come back.
+
+        Parameters
+        ----------
+        reason
+            ``error`` (with retries left) or ``worker_lost``; None for a task that was not
+            processing, so that no run of it was lost.
+        """
+        span = group.span
+        span.reruns[key] = reason
+        if reason == "worker_lost":
+            group.counts.lost += 1
+        if now > span.last_stop:
+            span.last_stop = now
+        self._removed(group, now)
+
+    def result_lost(self, group: Group, key: Hashable) -> None:
+        """A result is gone from memory, and will be computed again."""
+        group.span.reruns[key] = "recomputed"
+
+    def task_forgotten(self, group: Group, key: Hashable) -> None:
+        """A task that was to come back is gone instead: after all it was cancelled."""
+        if group.span.reruns.pop(key, "recomputed") != "recomputed":
+            group.counts.cancelled += 1
+
+    def _computed(
+        self, group: Group, worker: str | None, start: float, stop: float, now: float
+    ) -> None:
+        span = group.span
+        if worker is not None:
+            span.workers.add(worker)
+        # Workers estimate the scheduler's clock, and err: nothing ends in the future, or
+        # starts before it was asked for.
+        if stop > now:
+            stop = now
+        if start < span.start:
+            start = span.start
+        if start > stop:
+            start = stop
+        if start < group.start or not group.start:
+            group.start = start
+        if stop > group.stop:
+            group.stop = stop
+        if start < span.first_start or not span.first_start:
+            span.first_start = start
+        if stop > span.last_stop:
+            span.last_stop = stop
+
+    def _removed(self, group: Group, now: float) -> None:
+        span = group.span
+        span.unfinished -= 1
+        if not span.unfinished:
+            self._deactivate(span, now)
+
+    def incident(self, span: OpenSpan, now: float, name: str, attributes: Attributes) -> None:
+        """Remember something worth an event on the span, up to a cap."""
+        if len(span.incidents) < self._limits.max_incidents:
+            span.incidents.append(Incident(now, name, attributes))
+        else:
+            span.dropped_incidents += 1
+
+    # ------------------------------------------------------------------ busy and quiet
+
+    def _activate(self, span: OpenSpan, now: float) -> None:
+        span.active = True
+        self._cluster.span_active(span, now)
+        if not span.holds:
+            self._more_busy(span)
+
+    def _deactivate(self, span: OpenSpan, now: float) -> None:
+        span.active = False
+        self._cluster.span_inactive(span, now)
+        if not span.holds:
+            self._less_busy(span, now)
+
+    def hold(self, span: OpenSpan) -> None:
+        """Keep a span open: a client has entered its block."""
+        span.holds += 1
+        if span.holds == 1 and not span.active:
+            self._more_busy(span)
+
+    def unhold(self, span: OpenSpan, now: float) -> None:
+        """Undo one `hold`: the block was left, or its client is gone."""
+        span.holds -= 1
+        if not span.holds and not span.active:
+            self._less_busy(span, now)
+
+    def _more_busy(self, span: OpenSpan) -> None:
+        node: OpenSpan | None = span
+        while node is not None:
+            node.busy += 1
+            if node.busy > 1:
+                return
+            self._step(node, Trigger.WORK)
+            node.owing = None
+            self._settling.pop(node, None)
+            node = node.parent
+
+    def _less_busy(self, span: OpenSpan, now: float) -> None:
+        node: OpenSpan | None = span
+        while node is not None:
+            node.busy -= 1
+            if node.busy:
+                return
+            self._step(node, Trigger.QUIET)
+            node.quiet_since = now
+            self._settling[node] = None
+            node = node.parent
+
+    @staticmethod
+    def _step(span: OpenSpan, trigger: Trigger) -> None:
+        span.phase = TRANSITIONS[span.phase, trigger]
+
+    # ----------------------------------------------------------------------- decisions
+
+    @property
+    def settling(self) -> bool:
+        """Whether there are finished spans whose last metrics may be missing."""
+        return bool(self._settling)
+
+    def tick(self, now: float) -> None:
+        """Move on every span that is due; what was exported is in `finished`."""
+        for span in list(self._settling):
+            self._settle(span, now)
+        while self._lingering and self._lingering[0][0] <= now:
+            due, _, _, span = heapq.heappop(self._lingering)
+            # A span that was re-opened since has another due time, or none.
+            if span.phase is Phase.LINGERING and span.due == due:
+                self._elapse(span, now)
+
+    def _settle(self, span: OpenSpan, now: float) -> None:
+        if self.reports.complete(span):
+            self._step(span, Trigger.REPORTED)
+        elif now - span.quiet_since >= self._limits.settle_timeout:
+            self._step(span, Trigger.TIMED_OUT)
+            self.unsettled += 1
+        else:
+            return
+        del self._settling[span]
+        span.due = now + self._limits.linger
+        self._sequence += 1
+        # Children before their parents where they are due at the same time.
+        heapq.heappush(self._lingering, (span.due, -span.depth, self._sequence, span))
+
+    def _elapse(self, span: OpenSpan, now: float) -> None:
+        while span.open_children == 0 and span.phase is Phase.LINGERING and span.due <= now:
+            self._step(span, Trigger.ELAPSED)
+            self._export(span, complete=True)
+            if span.parent is None:
+                return
+            # It may have waited for this child alone.
+            span = span.parent
+
+    def close(self, now: float) -> None:
+        """Export everything that is open: the scheduler closes.
+
+        A span without unfinished work is complete and has its own result; any other, and
+        those above it, is cut off and has result ``error``.
+        """
+        for span in sorted(self.open.values(), key=lambda s: -s.depth):
+            unfinished = span.phase is Phase.OPEN and (span.unfinished or span.holds)
+            if unfinished:
+                span.last_stop = max(span.last_stop, now)
+            self._step(span, Trigger.CLOSED)
+            self._export(span, complete=not unfinished)
+        self._settling.clear()
+        self._lingering.clear()
+
+    def _export(self, span: OpenSpan, complete: bool) -> None:
+        finished = finish(span, self._cluster, self._limits, complete)
+        del self.open[span.identity.dask_id]
+        if span.parent is not None:
+            span.parent.open_children -= 1
+        self._generations.remember(finished)
+        self._cluster.span_exported(span)
+        self.finished.append(finished)

@@ -1,0 +1,219 @@
+"""What is known of a span while it is open: plain state, and what Dask's side must offer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, NamedTuple, Protocol
+
+from dask_otel import semconv
+from dask_otel.core.records import (
+    Failure,
+    Incident,
+    RawSeries,
+    Result,
+    SpanIdentity,
+    Tags,
+    TaskCounts,
+)
+
+#: Why a task's run had to be repeated.
+RetryReason = Literal["error", "worker_lost", "recomputed", "client"]
+
+
+class Phase(Enum):
+    """Where a generation of a Dask span stands."""
+
+    OPEN = "open"
+    SETTLING = "settling"
+    LINGERING = "lingering"
+    EXPORTED = "exported"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds and caps; see ``otel.spans`` in the configuration."""
+
+    linger: float = 2.0
+    settle_timeout: float = 30.0
+    max_groups: int = 64
+    trace_gap: float = 3600.0
+    max_per_trace: int = 5000
+    max_exceptions: int = 16
+    max_incidents: int = 32
+    #: Exported spans kept in mind for their continuations.
+    remember: int = 10_000
+    #: Whether groups become spans of their own.
+    groups: bool = True
+
+
+class GroupFacts(NamedTuple):
+    """What Dask's TaskGroup says of the work since the generation began."""
+
+    output_bytes: int
+    #: Seconds by action.
+    durations: Mapping[str, float]
+    types: tuple[str, ...]
+
+
+class SpanFacts(NamedTuple):
+    """What Dask's Span says at the export."""
+
+    collections: tuple[str, ...] = ()
+    #: (file, line, function) where the client submitted it.
+    code: tuple[str, int, str | None] | None = None
+
+
+class Cluster(Protocol):
+    """What the lifecycle asks Dask's side, and tells it."""
+
+    def thread_seconds(self, start: float, stop: float) -> float:
+        """Return the integral of the cluster's thread count over the interval."""
+
+    def threads_at(self, time: float) -> int:
+        """Return the cluster's thread count at that time."""
+
+    def group_facts(self, group: Group) -> GroupFacts:
+        """Return what Dask's TaskGroup says of the work since the generation began."""
+
+    def span_facts(self, span: OpenSpan) -> SpanFacts:
+        """Return what Dask's Span says."""
+
+    def span_active(self, span: OpenSpan, now: float) -> None:
+        """Take note that the span owns an unfinished task, and did not before."""
+
+    def span_inactive(self, span: OpenSpan, now: float) -> None:
+        """Take note that the span's last unfinished task is gone."""
+
+    def span_exported(self, span: OpenSpan) -> None:
+        """Take note that the generation is over: let go of what belonged to it."""
+
+
+class Group:
+    """One task group's part of an open generation."""
+
+    __slots__ = ("counts", "finished", "name", "prefix", "source", "span", "start", "stop")
+
+    def __init__(self, span: OpenSpan, name: str, prefix: str, source: object) -> None:
+        self.span = span
+        self.name = name
+        self.prefix = prefix
+        #: Whatever the cluster needs to know it by.
+        self.source = source
+        self.counts = TaskCounts()
+        #: First start and last stop of computing; 0.0 until something computed.
+        self.start = 0.0
+        self.stop = 0.0
+        #: The series of ``dask.task.finished`` for results in memory: made once, because
+        #: every task counts on it.
+        self.finished: RawSeries = (
+            semconv.TASK_FINISHED.name,
+            span.identity.tags,
+            prefix,
+            "memory",
+        )
+
+
+@dataclass(slots=True)
+class Below:
+    """Sums over the exported spans of the tree below an open span."""
+
+    counts: TaskCounts = field(default_factory=TaskCounts)
+    output_bytes: int = 0
+    groups: int = 0
+    workers: set[str] = field(default_factory=set)
+    execute_seconds: float = 0.0
+    stop: float = 0.0
+    result: Result = "success"
+    #: The first that became known.
+    failure: Failure | None = None
+    complete: bool = True
+
+
+class OpenSpan:
+    """One generation of a Dask span that has not been exported."""
+
+    __slots__ = (
+        "active",
+        "activities",
+        "below",
+        "busy",
+        "depth",
+        "dropped_incidents",
+        "due",
+        "execute_seconds",
+        "failed",
+        "first_start",
+        "groups",
+        "holds",
+        "identity",
+        "incidents",
+        "last_stop",
+        "late",
+        "open_children",
+        "owing",
+        "parent",
+        "phase",
+        "quiet_since",
+        "reporters",
+        "requested",
+        "reruns",
+        "start",
+        "unfinished",
+        "workers",
+        "zombies",
+    )
+
+    def __init__(
+        self,
+        identity: SpanIdentity,
+        start: float,
+        parent: OpenSpan | None,
+        late: bool,
+    ) -> None:
+        self.identity = identity
+        self.start = start
+        #: Nearest open ancestor, which waits for this span; None for a root, and where all
+        #: ancestors have been exported.
+        self.parent = parent
+        self.depth = len(identity.tags)
+        self.late = late
+        self.phase = Phase.SETTLING
+        self.groups: list[Group] = []
+        #: Own tasks in waiting, queued, no-worker or processing.
+        self.unfinished = 0
+        #: Whether the observer was told that it owns unfinished tasks.
+        self.active = False
+        #: 1 for own work or open blocks, plus 1 for each span below (direct, as `parent` goes)
+        #: that is busy. Zero: the tree below is done.
+        self.busy = 0
+        #: Client blocks (``with span()``) that are known to be open.
+        self.holds = 0
+        #: Spans whose `parent` this is. It can't be exported before them.
+        self.open_children = 0
+        self.quiet_since = start
+        self.due = 0.0
+        #: Workers that must report before it is settled, with their count of heartbeats
+        #: when the waiting began; None before the first look.
+        self.owing: dict[str, int] | None = None
+        #: Workers that ran own tasks; workers that reported metrics for it.
+        self.workers: set[str] = set()
+        self.reporters: set[str] = set()
+        #: Workers on which a cancelled task may still be running.
+        self.zombies: set[str] = set()
+        #: Keys that left their state only to come back, and why; None where no run of
+        #: theirs was lost.
+        self.reruns: dict[Hashable, RetryReason | None] = {}
+        #: Tasks that failed for good; the value is None beyond the cap on details.
+        self.failed: dict[Hashable, Failure | None] = {}
+        self.incidents: list[Incident] = []
+        self.dropped_incidents = 0
+        #: Own first start and last end; 0.0 if there was none.
+        self.first_start = 0.0
+        self.last_stop = 0.0
+        #: Seconds of context ``execute``, by activity; their sum.
+        self.activities: dict[Hashable, float] = {}
+        self.execute_seconds = 0.0
+        self.requested: Tags | None = None
+        self.below: Below | None = None

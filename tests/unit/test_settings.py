@@ -1,0 +1,578 @@
+"""The section ``otel`` of Dask's configuration: defaults, ways to set it, errors."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, asdict, fields
+from datetime import timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dask_otel.settings as module
+from dask_otel.settings import (
+    ConfigurationError,
+    MetricSettings,
+    Settings,
+    SpanSettings,
+    differences,
+)
+
+PACKAGE = Path(module.__file__).parent
+DOCS = PACKAGE.parents[1] / "docs" / "configuration.md"
+DEFAULTS = yaml.safe_load((PACKAGE / "otel.yaml").read_text(encoding="utf-8"))
+SCHEMA = yaml.safe_load((PACKAGE / "otel-schema.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def shipped_defaults():
+    """Run each test on the shipped defaults, whatever the machine is configured to."""
+    with dask.config.set({"otel": copy.deepcopy(DEFAULTS["otel"])}):
+        yield
+
+
+def problems(overrides: Any = None) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.from_config(overrides)
+    return list(caught.value.problems)
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return ``{"spans": {"linger": value}}`` for ``otel.spans.linger``."""
+    for name in reversed(key.split(".")[1:]):
+        value = {name: value}
+    return value
+
+
+def by_key(settings: Settings) -> dict[str, Any]:
+    """Return full key: parsed value, with ``otel.environment`` as one key."""
+    found = {}
+    for section, owner in [
+        ("otel", settings),
+        ("otel.spans", settings.spans),
+        ("otel.metrics", settings.metrics),
+    ]:
+        for knob in fields(owner):
+            if knob.name not in ("spans", "metrics"):
+                found[f"{section}.{knob.name.replace('_', '-')}"] = getattr(owner, knob.name)
+    return found
+
+
+def run_python(code: str, **env: str) -> str:
+    """Run code in a new process, away from any configuration of this machine."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "OTEL_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**inherited, "DASK_CONFIG": os.devnull, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# ------------------------------------------------------- four places, one list of keys
+
+
+def schema_leaves(schema: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, part in schema["properties"].items():
+        key = f"{prefix}.{name}".lstrip(".")
+        found |= schema_leaves(part, key) if "properties" in part else {key: part}
+    return found
+
+
+def yaml_leaves() -> dict[str, Any]:
+    found = {}
+    for name, value in DEFAULTS["otel"].items():
+        if name in ("spans", "metrics"):
+            found |= {f"otel.{name}.{leaf}": v for leaf, v in value.items()}
+        else:
+            found[f"otel.{name}"] = value
+    return found
+
+
+def docs_rows() -> dict[str, tuple[str, Any, str]]:
+    """Return key: (environment variable, default, meaning) of the table in the docs."""
+    row = re.compile(r"^\| `(otel\.[^`]+)` \| `([^`]+)` \| `([^`]+)` \| (.+) \|$", re.MULTILINE)
+    rows = row.findall(DOCS.read_text(encoding="utf-8"))
+    assert len(rows) == len({key for key, *_ in rows})
+    return {key: (name, yaml.safe_load(default), text) for key, name, default, text in rows}
+
+
+def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
+    shipped = yaml_leaves()
+    leaves = schema_leaves(SCHEMA)
+    rows = docs_rows()
+    assert len(shipped) == 18
+    assert list(shipped) == list(leaves) == list(rows)
+    assert set(shipped) == set(by_key(Settings()))
+    assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
+    assert shipped == {key: default for key, (_, default, _) in rows.items()}
+    # What YAML spells as 2s the dataclass has as 2.0: compare it parsed.
+    assert Settings.from_config() == Settings()
+
+
+def test_docs_name_the_right_environment_variables():
+    for key, (name, _, _) in docs_rows().items():
+        assert name == "DASK_" + key.upper().replace(".", "__").replace("-", "_")
+
+
+def test_schema_is_valid_accepts_the_shipped_defaults_and_describes_every_key():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(DEFAULTS, SCHEMA)
+    assert all(leaf["description"].strip() for leaf in schema_leaves(SCHEMA).values())
+    with pytest.raises(jsonschema.ValidationError, match="lingre"):
+        jsonschema.validate({"otel": {"spans": {"lingre": 1}}}, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "step"),
+    [
+        (key, leaf[limit], step)
+        for key, leaf in schema_leaves(SCHEMA).items()
+        for limit, step in (("minimum", -1), ("maximum", 1))
+        if limit in leaf
+    ],
+)
+def test_schema_and_parser_draw_the_same_limits(key, limit, step):
+    assert by_key(Settings.from_config(nested(key, limit)))[key] == limit
+    [line] = problems(nested(key, limit + step))
+    assert line.startswith(f"{key} = {limit + step}, ")
+
+
+@pytest.mark.parametrize("key", [k for k, v in schema_leaves(SCHEMA).items() if "enum" in v])
+def test_schema_and_parser_allow_the_same_words(key):
+    words = schema_leaves(SCHEMA)[key]["enum"]
+    assert [by_key(Settings.from_config(nested(key, word)))[key] for word in words] == words
+    [line] = problems(nested(key, "all"))
+    assert line.endswith(f"Allowed: {' or '.join(words)}.")
+
+
+# ---------------------------------------------------------------------- ways to set it
+
+
+def test_defaults_are_the_contract_s():
+    assert Settings() == Settings(
+        enabled=True,
+        cluster_name=None,
+        close_timeout=5.0,
+        environment={},
+        spans=SpanSettings(
+            default="export",
+            detail="group",
+            linger=2.0,
+            settle_timeout=30.0,
+            max_groups=64,
+            trace_gap=3600.0,
+            max_per_trace=5000,
+            max_exceptions=16,
+            exception_message=True,
+            exception_stacktrace=True,
+            remember=10_000,
+        ),
+        metrics=MetricSettings(max_names=200, max_series=2000, retire_after=3600.0),
+    )
+
+
+def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy():
+    out = run_python(
+        "import sys, dask.config\n"
+        "from dask_otel.settings import Settings\n"
+        "settings = Settings.from_config()\n"
+        "print(settings.spans.settle_timeout, settings.spans.max_groups, settings.enabled)\n"
+        "get = dask.config.get\n"
+        "print(get('otel.spans.linger'), get('otel.spans.settle-timeout'))\n"
+        "heavy = {'distributed', 'opentelemetry', 'tornado', 'asyncio', 'numpy', 'pandas',"
+        " 'jsonschema'}\n"
+        "print(sorted(heavy & set(sys.modules)))",
+        DASK_OTEL__SPANS__SETTLE_TIMEOUT="10s",
+        DASK_OTEL__SPANS__MAX_GROUPS="7",
+        DASK_OTEL__ENABLED="false",
+    )
+    assert out.splitlines() == ["10.0 7 False", "2s 10s", "[]"]
+
+
+def test_yaml_file_in_the_configuration_directory(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "otel:\n  spans:\n    trace-gap: 2h\n  metrics:\n  environment:\n    OTEL_SERVICE_NAME: a\n"
+        "    OTEL_TRACES_EXPORTER: otlp\n"
+    )
+    out = run_python(
+        "from dask_otel.settings import Settings\n"
+        "s = Settings.from_config()\n"
+        "print(s.spans.trace_gap, s.metrics.max_names, dict(s.environment))",
+        DASK_CONFIG=str(tmp_path),
+        DASK_OTEL__ENVIRONMENT__OTEL_SERVICE_NAME="b",
+    )
+    assert out == "7200.0 200 {'OTEL_SERVICE_NAME': 'b', 'OTEL_TRACES_EXPORTER': 'otlp'}"
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("DASK_OTEL", "otel = False, in Dask's configuration, is not valid."),
+        ("DASK_OTEL__SPANS", "otel.spans = False, in Dask's configuration, is not valid."),
+    ],
+)
+def test_a_value_in_the_place_of_a_section_is_reported_and_not_overwritten(variable, line):
+    out = run_python(
+        "from dask_otel.settings import Settings, ConfigurationError\n"
+        "try: Settings.from_config()\n"
+        "except ConfigurationError as e: print(*e.problems)\n"
+        "else: print('no error')",
+        **{variable: "false"},
+    )
+    assert out == f"{line} Allowed: a section with keys below it."
+
+
+def test_dask_config_set_then_overrides_win():
+    with dask.config.set({"otel.spans.linger": "3s", "otel.spans.max_groups": 8}):
+        assert Settings.from_config().spans.linger == 3.0
+        settings = Settings.from_config({"spans": {"linger": 4}})
+        assert (settings.spans.linger, settings.spans.max_groups) == (4.0, 8)
+        assert Settings.from_config().spans.linger == 3.0  # for that bridge only
+
+
+def test_a_section_that_replaces_the_defaults_still_has_defaults():
+    with dask.config.set({"otel": {"spans": {"linger": 1}}}):
+        assert differences(Settings.from_config(), Settings()) == ["otel.spans.linger"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"spans": {"settle_timeout": "9s"}},
+        {"spans": {"settle-timeout": "9s"}},
+        {"spans.settle_timeout": "9s"},
+    ],
+)
+def test_dashes_underscores_and_dots_in_overrides(overrides):
+    assert Settings.from_config(overrides).spans.settle_timeout == 9.0
+
+
+@pytest.mark.parametrize("section", ["otel", "otel.spans", "otel.metrics", "otel.environment"])
+def test_an_empty_section_means_the_defaults(section):
+    with dask.config.set({section: None}):
+        assert Settings.from_config() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (0, 0.0),
+        (1.5, 1.5),
+        ("1.5", 1.5),
+        ("500ms", 0.5),
+        ("2 minutes", 120.0),
+        ("15m", 900.0),
+        ("1H", 3600.0),
+        (timedelta(minutes=1), 60.0),
+        (Fraction(1, 2), 0.5),
+    ],
+)
+def test_durations(value, seconds):
+    linger = Settings.from_config({"spans": {"linger": value}}).spans.linger
+    assert (linger, type(linger)) == (seconds, float)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(-1, "-1s", float("nan"), "nan", float("inf"), 10**400, "1e400s", timedelta(seconds=-1)),
+        *("", " ", "s", ".5s", "5 parsecs", "1h30m", "0x1", b"2s", True, None, [], {}, "2d", 1j),
+    ],
+)
+def test_bad_durations(value):
+    [line] = problems({"spans": {"linger": value}})
+    assert line.startswith("otel.spans.linger = ")
+    assert line.endswith(
+        "Allowed: a duration from 0s to 1d: a number of seconds, or a number and a unit, "
+        "such as 500ms, 2s or 1h."
+    )
+
+
+def test_retire_after_is_never_below_15_minutes():
+    assert Settings.from_config({"metrics": {"retire-after": "15m"}}).metrics.retire_after == 900.0
+    [line] = problems({"metrics": {"retire-after": "14m"}})
+    assert line.startswith("otel.metrics.retire-after = '14m', ")
+    assert "from 15 minutes to 365d" in line
+
+
+def test_whole_numbers():
+    assert Settings.from_config({"spans": {"max-groups": 1e3}}).spans.max_groups == 1000
+    for bad in (True, 1.5, "7", None, -1, float("inf"), float("nan")):
+        [line] = problems({"spans": {"max-groups": bad}})
+        assert line.endswith("Allowed: a whole number from 0 to 10000.")
+
+
+@pytest.mark.parametrize("bad", [0, 1, "yes", None])
+def test_flags_are_true_or_false_only(bad):
+    [line] = problems({"enabled": bad})
+    assert line.endswith("Allowed: true or false.")
+
+
+@pytest.mark.parametrize("bad", ["", "  ", 7, "x" * 1025, "\ud800", ["a"]])
+def test_bad_cluster_names(bad):
+    assert Settings.from_config({"cluster-name": "nightly"}).cluster_name == "nightly"
+    [line] = problems({"cluster-name": bad})
+    line.encode()
+    assert line.startswith("otel.cluster-name = ")
+
+
+# --------------------------------------------------------------------- otel.environment
+
+
+def test_environment_is_text_in_upper_case_and_dask_s_lower_case_spelling_wins():
+    settings = Settings.from_config(
+        {
+            "environment": {
+                "OTEL_TRACES_SAMPLER_ARG": 0.25,
+                "OTEL_BSP_SCHEDULE_DELAY": 1e3,
+                "OTEL_SDK_DISABLED": False,
+                "otel_service_name": "env",
+                "OTEL_SERVICE_NAME": "yaml",
+            }
+        }
+    )
+    assert settings.environment == {
+        "OTEL_TRACES_SAMPLER_ARG": "0.25",
+        "OTEL_BSP_SCHEDULE_DELAY": "1000",
+        "OTEL_SDK_DISABLED": "false",
+        "OTEL_SERVICE_NAME": "env",
+    }
+
+
+@pytest.mark.parametrize("bad", [None, "a\0b", "\ud800", float("nan"), ["x"], {"a": "b"}])
+def test_bad_values_in_the_environment_are_not_shown(bad):
+    [line] = problems({"environment": {"OTEL_EXPORTER_OTLP_HEADERS": bad}})
+    assert line.startswith("otel.environment.OTEL_EXPORTER_OTLP_HEADERS = (")
+    assert "'none'" in line
+
+
+@pytest.mark.parametrize("name", ["PATH", "OTEL", "OTEL_", "XOTEL_A", "OTEL_A B", "OTEL_Ä", "", 5])
+def test_names_in_the_environment_begin_with_otel(name):
+    [line] = problems({"environment": {name: "s3cret"}})
+    assert line.endswith("a name here must begin with OTEL_.")
+    assert "s3cret" not in line
+
+
+# --------------------------------------------------------------------------------- errors
+
+
+def test_one_error_lists_every_problem():
+    with (
+        dask.config.set({"otel.spans.lingre": "4s", "otel.metrics.max-names": 0}),
+        pytest.raises(ConfigurationError) as caught,
+    ):
+        Settings.from_config({"spans": {"detail": "tasks"}, "metric": {}})
+    assert isinstance(caught.value, ValueError)
+    assert str(caught.value) == (
+        "dask-otel does not start: its configuration has 4 problems. Dask itself is not "
+        "affected.\n"
+        "  - otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
+        "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
+        "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
+        "exception-stacktrace, remember.\n"
+        "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
+        "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
+        "environment, spans, metrics.\n"
+        "  - otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
+        "Allowed: span or group.\n"
+        "  - otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "
+        "number from 1 to 100000.\n"
+        "Correct this where it was set (a YAML file in ~/.config/dask, an environment variable "
+        "DASK_OTEL__…, dask.config.set or dask_otel.register) and start again. All keys are "
+        "described in docs/configuration.md of dask-otel."
+    )
+
+
+def test_a_good_override_makes_a_bad_value_of_the_configuration_harmless():
+    with dask.config.set({"otel.spans.linger": "soon"}):
+        assert Settings.from_config({"spans": {"linger": 1}}).spans.linger == 1.0
+        assert len(problems()) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "advice"),
+    [
+        ({"spans": {"max_group": 1}}, "Did you mean otel.spans.max-groups?"),
+        ({"linger": 1}, "Did you mean otel.spans.linger?"),
+        ({"spans": {"max-series": 1}}, "Did you mean otel.metrics.max-series?"),
+        ({"enviroment": {}}, "Did you mean otel.environment?"),
+        ({"endpoint": "http://x"}, "Use the standard variable OTEL_EXPORTER_OTLP_ENDPOINT, or"),
+        ({"service_name": "x"}, "Use the standard variable OTEL_SERVICE_NAME, or"),
+        ({"zzz": 1}, "there is no such key. Allowed in otel: enabled, "),
+    ],
+)
+def test_advice_for_unknown_keys(overrides, advice):
+    [line] = problems(overrides)
+    assert advice in line
+
+
+def test_a_key_given_in_two_spellings():
+    assert problems({"cluster-name": "a", "cluster_name": "b"}) == [
+        "otel.cluster-name is given twice in the arguments of dask_otel.register, once with _ "
+        "and once with -. Keep one of them."
+    ]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"headers": "authorization=s3cret"},
+        {"api_token": "s3cret"},
+        {"enviroment": {"OTEL_EXPORTER_OTLP_HEADERS": "s3cret"}},
+        {"endpoint": "https://me:s3cret@collector:4318"},
+        {"url": "x" * 80 + "https://me:s3cret" + "y" * 80 + "@collector"},
+        {"environment": "s3cret"},
+    ],
+)
+def test_errors_show_no_credentials(overrides):
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.from_config(overrides)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_error_survives_pickling():
+    error = ConfigurationError(["otel.a = 1", "otel.b = 2"])
+    copied = pickle.loads(pickle.dumps(error))
+    assert (copied.problems, str(copied)) == (error.problems, str(error))
+
+
+# ----------------------------------------------------------------------- settings objects
+
+
+def test_settings_are_frozen_hashable_picklable_and_hide_the_environment():
+    settings = Settings.from_config({"environment": {"OTEL_EXPORTER_OTLP_HEADERS": "s3cret"}})
+    with pytest.raises(FrozenInstanceError):
+        settings.enabled = False  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert hash(settings) == hash(copy.deepcopy(settings))
+    assert "s3cret" not in repr(settings)
+
+
+def test_differences_name_keys_and_no_values():
+    a = Settings.from_config({"environment": {"OTEL_A": "1", "OTEL_B": "1", "OTEL_C": "1"}})
+    b = Settings.from_config(
+        {
+            "cluster_name": "x",
+            "spans": {"linger": 9},
+            "metrics": {"max_names": 1},
+            "environment": {"OTEL_A": "1", "OTEL_B": "2", "OTEL_D": "1"},
+        }
+    )
+    assert differences(a, a) == []
+    assert sorted(differences(a, b)) == sorted(differences(b, a))
+    assert differences(a, b) == [
+        "otel.cluster-name",
+        "otel.spans.linger",
+        "otel.metrics.max-names",
+        "otel.environment.OTEL_B",
+        "otel.environment.OTEL_C",
+        "otel.environment.OTEL_D",
+    ]
+
+
+# ----------------------------------------------------------------------------- properties
+
+NAMES = st.sampled_from(
+    [leaf.rpartition(".")[2] for leaf in schema_leaves(SCHEMA)]
+    + ["spans", "metrics", "environment", "OTEL_A", "otel_a", "settle_timeout", "spans.linger"]
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-3, 3).map(lambda i: i * 10**5000)  # too long for Python to print
+    | st.floats()
+    | st.complex_numbers()
+    | st.fractions()
+    | st.decimals()
+    | st.timedeltas()
+    | st.binary(max_size=5)
+    | st.text(st.characters(codec=None), max_size=8)
+    | st.from_regex(r"\A-?[0-9.e]{0,9} ?[a-z]{0,3}\Z")
+    | st.builds(object)
+)
+JUNK = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            NAMES | st.text(st.characters(codec=None), max_size=6) | st.integers() | st.none(),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JUNK, JUNK)
+def test_junk_raises_nothing_but_a_configuration_error_that_can_be_printed(config, overrides):
+    with dask.config.set({"otel": config}):
+        result = parse(overrides)
+    if isinstance(result, Settings):
+        assert Settings.from_config(asdict(result)) == result
+    else:
+        assert result.problems
+        assert all(line.startswith("otel") for line in result.problems)
+        # One line each, and nothing that a log's encoder refuses.
+        assert len(str(result).encode().splitlines()) == len(result.problems) + 2
+
+
+def parse(overrides: Any) -> Settings | ConfigurationError:
+    try:
+        return Settings.from_config(overrides)
+    except ConfigurationError as error:
+        return error
+
+
+def leaf_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Return what the schema allows for a key."""
+    if "enum" in leaf:
+        return st.sampled_from(leaf["enum"])
+    if leaf["type"] == "boolean":
+        return st.booleans()
+    if leaf["type"] == "integer":
+        return st.integers(leaf["minimum"], leaf["maximum"])
+    if "number" in leaf["type"]:
+        return st.floats(leaf["minimum"], leaf["maximum"])
+    if leaf["type"] == "object":
+        text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
+        return st.dictionaries(st.from_regex(r"\AOTEL_[A-Z0-9_]{1,9}\Z"), text, max_size=3)
+    return st.none() | st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
+
+
+@given(st.fixed_dictionaries({k: leaf_values(v) for k, v in schema_leaves(SCHEMA).items()}))
+def test_every_valid_setting_round_trips(values):
+    raw: dict[str, Any] = {"spans": {}, "metrics": {}}
+    for key, value in values.items():
+        _, *section, name = key.split(".")
+        (raw[section[0]] if section else raw)[name] = value
+    jsonschema.validate({"otel": raw}, SCHEMA)
+    with dask.config.set({"otel": raw}):
+        settings = Settings.from_config()
+    assert by_key(settings) == values
+    assert Settings.from_config(asdict(settings)) == settings
+
+
+@given(st.floats(0, 86_400_000).map(lambda x: round(x, 3)))
+def test_durations_with_a_unit_are_the_number_times_the_unit(milliseconds):
+    linger = Settings.from_config({"spans": {"linger": f"{milliseconds}ms"}}).spans.linger
+    assert linger == pytest.approx(milliseconds / 1000, rel=1e-12)
