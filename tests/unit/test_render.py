@@ -141,6 +141,11 @@ def test_ascii_terminal_gets_ascii_only():
     assert "#" * 32 in shown
 
 
+def test_reprs_of_exceptions_do_not_repeat_their_type():
+    node = span(1, 0, "root", 0, 1, failure=("BadData", "BadData('no')"))
+    assert "✗ BadData('no') (and" in render(TraceTree(build_trees([traces(node)])), 80)
+
+
 def test_span_delivered_twice_is_shown_once():
     assert render(TraceTree(build_trees([WORKFLOW, WORKFLOW])), 80) == render(
         TraceTree(build_trees([WORKFLOW])), 80
@@ -285,8 +290,18 @@ def test_table_at_80_columns():
     ]
 
 
+@pytest.mark.parametrize("width", [80, 100, 110, 120, 200])
+def test_table_fits_its_width(width):
+    name = "/".join(["some long tag"] * 20)
+    points = [(name, "p2p-shard-partition-noncpu", 1100.0), (name, "x" * 300, 1.5)]
+    shown = render(TimeTable(time_by_span([metrics(*points)])), width)
+    assert "18 m 20 s" in shown
+    assert "100%" in shown
+    assert "█" * 20 in shown
+
+
 def test_table_at_120_columns_says_what_activities_mean():
-    assert "free threads while there was work" in render(TimeTable(time_by_span(RECORDED)), 120)
+    assert "free threads, yet work to do" in render(TimeTable(time_by_span(RECORDED)), 120)
 
 
 def test_small_spans_become_one():

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-import grpc  # type: ignore[import-untyped]
+import grpc
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,

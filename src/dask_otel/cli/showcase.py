@@ -74,6 +74,7 @@ def perform(options: Options) -> None:
     result = _result(telemetry)
     console.print()
     console.print(result)
+    console.print()
     if options.svg is not None:
         _save_svg(options.svg, result)
     errors = [*_missing(telemetry), *_hand_over(options, console, targets, telemetry)]

@@ -26,13 +26,19 @@ SMALL = 0.01
 #: Spans below this share of the time of all are summed up too.
 SMALL_SPAN = 0.02
 #: From this width on the table says what the activities mean.
-WIDE = 100
+WIDE = 110
+
+#: Columns of the numbers, the bar and the meaning with what rich puts between them.
+_NUMBERS = ("time", 9), ("share", 5), ("data", 8)
+_BAR = 20
+_RIGHT = 9 + 5 + 8 + _BAR + 4 * 2
+_MEANING = 30 + 2
 
 #: Beginning of an activity's name, colour, meaning; the first that fits counts. From
 #: Dask's documentation of the fine performance metrics.
 _KINDS = (
     ("thread-cpu", "green", "computing"),
-    ("thread-noncpu", "yellow", "waiting for I/O, the GIL, a GPU or a core"),
+    ("thread-noncpu", "yellow", "waiting: I/O, GIL, GPU, core"),
     ("disk-", "magenta", "disk"),
     ("memory-read", "white", "inputs that were in memory"),
     ("gather-dep", "blue", "network"),
@@ -43,11 +49,11 @@ _KINDS = (
     ("serialize", "cyan", "packing"),
     ("compress", "cyan", "packing"),
     ("decompress", "cyan", "unpacking"),
-    ("executor", "bright_blue", "between the event loop and the thread"),
-    ("failed", "red", "of tasks that failed"),
-    ("cancelled", "red", "of tasks that were cancelled"),
-    (IDLE, "bright_black", "free threads while there was work"),
-    ("other", "bright_black", "between the metered activities"),
+    ("executor", "bright_blue", "handing over to the thread"),
+    ("failed", "red", "of failed tasks"),
+    ("cancelled", "red", "of cancelled tasks"),
+    (IDLE, "bright_black", "free threads, yet work to do"),
+    ("other", "bright_black", "between what is metered"),
 )
 
 
@@ -142,21 +148,26 @@ class TimeTable:
         """Yield the table in the width of the console."""
         wide = options.max_width >= WIDE
         marks = text.glyphs(options.ascii_only)
-        table = Table(box=box.SIMPLE_HEAD, expand=False, pad_edge=False, header_style="dim")
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+            show_edge=False,
+            header_style="dim",
+        )
         table.add_column("span and activity", no_wrap=True, overflow="ellipsis")
-        table.add_column("time", justify="right", no_wrap=True)
-        table.add_column("share", justify="right", no_wrap=True)
-        table.add_column("data", justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
+        for title, columns in _NUMBERS:
+            table.add_column(title, justify="right", no_wrap=True, min_width=columns)
+        table.add_column("", no_wrap=True, min_width=_BAR)
         if wide:
             table.add_column("meaning", no_wrap=True, style="dim")
+        room = max(20, options.max_width - _RIGHT - (_MEANING if wide else 0))
         for block in _blocks(self.spans):
-            _add_block(table, block, options.max_width, marks)
+            _add_block(table, block, room, marks)
         yield table
 
 
-def _add_block(table: Table, block: SpanTime, width: int, marks: text.Glyphs) -> None:
-    room = max(20, width - 46)
+def _add_block(table: Table, block: SpanTime, room: int, marks: text.Glyphs) -> None:
     name = text.cut_beginning(block.name, room, marks.ellipsis)
     table.add_row(Text(name, "bold"), Text(text.seconds(block.seconds), "bold"))
     shown = _activities(block)
@@ -168,7 +179,7 @@ def _add_block(table: Table, block: SpanTime, width: int, marks: text.Glyphs) ->
             text.seconds(figures.seconds) if figures.seconds else "",
             f"{share:.0%}" if figures.seconds else "",
             text.size(figures.bytes) if figures.bytes else "",
-            Text(text.bar(share, 20, marks), colour),
+            Text(text.bar(share, _BAR, marks), colour),
         ]
         if len(table.columns) > len(cells):
             cells.append(meaning)

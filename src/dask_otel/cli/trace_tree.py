@@ -213,8 +213,11 @@ def _failures(node: SpanNode) -> Iterator[str]:
     events = [event for event in node.span.events if event.name == semconv.EVENT_EXCEPTION]
     for event in events[:1]:
         attributes = plain_attributes(event.attributes)
-        kind = attributes.get(semconv.EXCEPTION_TYPE)
-        message = attributes.get(semconv.EXCEPTION_MESSAGE)
-        line = ": ".join(str(part) for part in (kind, message) if part)
+        kind = str(attributes.get(semconv.EXCEPTION_TYPE, ""))
+        message = str(attributes.get(semconv.EXCEPTION_MESSAGE, ""))
+        # Dask gives an exception's repr, which begins with its type.
+        if message.startswith(f"{kind}("):
+            kind = ""
+        line = ": ".join(part for part in (kind, message) if part)
         more = len(events) - 1
         yield line + (f" (and {more} more)" if more else "")
