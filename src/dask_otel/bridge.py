@@ -78,7 +78,6 @@ class ErrorBoundary:
                 exc_info=True,
             )
 
-
     def take(self) -> dict[str, int]:
         """Return the errors by kind since the last call."""
         counts, self._counts = self._counts, {}
@@ -308,9 +307,7 @@ def _observations(span: FinishedSpan) -> list[Observation]:
     ident = span.identity
     labels = (ident.tags, span.result)
     ids = (ident.trace_id, ident.span_id)
-    observations = [
-        Observation(semconv.SPAN_DURATION.name, labels, span.stop - span.start, ids)
-    ]
+    observations = [Observation(semconv.SPAN_DURATION.name, labels, span.stop - span.start, ids)]
     if span.first_start is not None:
         queued = max(0.0, span.first_start - span.start)
         observations.append(Observation(semconv.SPAN_QUEUE_DURATION.name, labels, queued, ids))
