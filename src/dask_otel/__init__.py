@@ -6,13 +6,7 @@ bridge on a running cluster.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
+from dask_otel._version import __version__
 from dask_otel.client import register, unregister
-
-try:
-    __version__ = version("dask-otel")
-except PackageNotFoundError:  # a source tree that was not installed
-    __version__ = "0.0.0"
 
 __all__ = ["__version__", "register", "unregister"]

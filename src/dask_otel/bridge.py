@@ -196,8 +196,9 @@ class Bridge:
     @staticmethod
     async def _pump_closed(pump: Pump, deadline: float) -> None:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
-        while not pump.closed.is_set() and clocks.monotonic() < deadline:
+        while not pump.closed and clocks.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        pump.release()
 
     def _abandon(self) -> None:
         """Take ourselves off: there is nowhere to export to."""

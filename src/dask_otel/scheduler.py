@@ -89,7 +89,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     def drop(self) -> None:
         """Let go of the bridge, and leave the scheduler."""
         self.bridge = None
-        vars(self).pop("transition", None)
+        self.__dict__.pop("transition", None)
         if self.installed:
             assert self._scheduler is not None
             self._scheduler.remove_plugin(NAME)

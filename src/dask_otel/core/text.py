@@ -1,0 +1,183 @@
+"""Clean text from whatever Dask was given: tags, activities, keys, messages.
+
+Dask does not validate tags and activities: any hashable can come, of any length, with NUL
+or lone surrogates, even with a ``repr`` that raises. One such string makes an encoder
+lose the whole batch, so everything that leaves the core goes through here. Each function
+returns text that encodes as UTF-8, holds no NUL, and is not longer than its limit; none
+raises. What had to be changed is counted by kind in a `Sanitizer`.
+
+Kinds: ``type`` (no string, turned into text), ``repr`` (could not be turned into text),
+``nul``, ``surrogate``, ``cut``, ``empty``, and, from the modules that use this one,
+``value`` (no finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from dask_otel import semconv
+
+#: Characters of an attribute's text and of an exception's message.
+ATTRIBUTE_LIMIT: Final = 1024
+#: Bytes of a stacktrace.
+STACKTRACE_LIMIT: Final = 8192
+#: Characters of a metric label.
+LABEL_LIMIT: Final = 200
+#: Elements of an array attribute; the contract bounds only its strings.
+ARRAY_LIMIT: Final = 64
+
+CUT: Final = "…"
+#: Stands for what no encoder takes: NUL (backends cut there) and lone surrogates.
+REPLACEMENT: Final = "\ufffd"
+#: Stands for a value whose ``str`` raises.
+UNREADABLE: Final = "<unreadable>"
+
+_HASH_CHARACTERS: Final = 8
+_NOT_SUFFIX: Final = re.compile(r"[^A-Za-z0-9_-]")
+_IS_SUFFIX: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LABEL_LIMIT}}}").fullmatch
+
+
+class Sanitizer:
+    """Counts, by kind, the values that had to be changed (`semconv.OTEL_SANITIZED`)."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def count(self, kind: str) -> None:
+        """Count one value that was changed."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def drain(self) -> dict[str, int]:
+        """Return the counts since the last call, by kind, and start from zero."""
+        counts, self.counts = self.counts, {}
+        return counts
+
+
+def plain_text(value: object, note: Sanitizer) -> str:
+    """Return any value as text, as a Dask user would expect to read it.
+
+    A string stays; bytes are decoded as UTF-8, with ``\\xff`` for what is no UTF-8;
+    everything else is ``str(value)``: ``1``, ``True``, ``None``, ``('a', 1)``. A value that
+    raises instead becomes ``<unreadable>``. The text is not cleaned yet.
+    """
+    if type(value) is str:
+        return value
+    try:
+        if isinstance(value, str):
+            # The characters, as Dask compares and hashes it: an Enum's str() would differ.
+            return str.__str__(value)
+        note.count("type")
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "backslashreplace")
+        return str.__str__(str(value))
+    except Exception:  # noqa: BLE001 - users' code runs here
+        note.count("repr")
+        return UNREADABLE
+
+
+def clean_text(text: str, note: Sanitizer) -> str:
+    """Return the text with NUL and lone surrogates replaced by U+FFFD."""
+    if "\0" in text:
+        note.count("nul")
+        text = text.replace("\0", REPLACEMENT)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            note.count("surrogate")
+            # Through UTF-16 a pair of surrogates becomes the character that it means.
+            text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def attribute_text(value: object, note: Sanitizer, limit: int = ATTRIBUTE_LIMIT) -> str:
+    """Return an attribute's text, at most `limit` characters; a cut one ends in ``…``."""
+    text = value if type(value) is str else plain_text(value, note)
+    if len(text) > limit:
+        note.count("cut")
+        text = text[: max(limit - 1, 0)] + CUT
+    if text.isascii() and "\0" not in text:
+        return text
+    return clean_text(text, note)
+
+
+def attribute_array(
+    values: Iterable[object], note: Sanitizer, limit: int = ATTRIBUTE_LIMIT
+) -> tuple[str, ...]:
+    """Return an array attribute; where it was cut its last element is ``…``."""
+    items = tuple(values)
+    if len(items) > ARRAY_LIMIT:
+        note.count("cut")
+        items = (*items[: ARRAY_LIMIT - 1], CUT)
+    return tuple([attribute_text(item, note, limit) for item in items])
+
+
+def stacktrace_text(value: object, note: Sanitizer, limit: int = STACKTRACE_LIMIT) -> str:
+    """Return a stacktrace of at most `limit` bytes.
+
+    It is cut at its beginning: the last frames and the error itself are at the end.
+    """
+    text = clean_text(plain_text(value, note), note)
+    # Four bytes a character at most: most stacktraces need not be encoded to know.
+    if len(text) * 4 <= limit:
+        return text
+    raw = text.encode()
+    if len(raw) <= limit:
+        return text
+    note.count("cut")
+    mark = CUT.encode()
+    room = max(limit - len(mark), 0)
+    # The cut may fall into a character, whose rest is left out.
+    return CUT + raw[len(raw) - room :].decode("utf-8", "ignore")
+
+
+def _escaped(tag: object, note: Sanitizer) -> str:
+    text = plain_text(tag, note)
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    if "/" in text:
+        text = text.replace("/", "\\/")
+    return text
+
+
+def span_path(tags: Sequence[object], note: Sanitizer) -> str:
+    """Return a Dask span's full name: its tags joined with ``/``, of any length.
+
+    ``/`` and ``\\`` inside a tag are written ``\\/`` and ``\\\\``, so that different tags
+    have different names. Not cleaned yet: it goes on to `attribute_text` or `label_text`.
+    """
+    return "/".join([_escaped(tag, note) for tag in tags])
+
+
+def label_text(value: object, note: Sanitizer, limit: int = LABEL_LIMIT) -> str:
+    """Return a metric label's text.
+
+    At most `limit` characters: a longer one ends in ``~`` and eight hex digits of its
+    hash, so that different names stay different series. An empty one is ``_EMPTY``,
+    because backends take an empty label for none.
+    """
+    text = clean_text(plain_text(value, note), note)
+    if not text:
+        note.count("empty")
+        return semconv.EMPTY
+    if len(text) > limit:
+        note.count("cut")
+        digest = blake2b(text.encode(), digest_size=_HASH_CHARACTERS // 2).hexdigest()
+        return f"{text[: limit - _HASH_CHARACTERS - 1]}~{digest}"
+    return text
+
+
+def suffix_text(value: object, note: Sanitizer) -> str:
+    """Return an activity as the last part of an attribute's name.
+
+    Anything but ASCII letters, digits, ``_`` and ``-`` becomes ``_``: two activities can
+    get one suffix, and their seconds then belong together.
+    """
+    if type(value) is str and _IS_SUFFIX(value):
+        return value
+    return _NOT_SUFFIX.sub("_", label_text(value, note))

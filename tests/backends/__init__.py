@@ -1,0 +1,1 @@
+"""Tests against the real servers: run `make backends` once to build them."""

@@ -1,0 +1,177 @@
+"""Spans and metrics made with the plain OpenTelemetry SDK, in the shape of the contract."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
+    OTLPMetricExporter as GrpcMetricExporter,
+)
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
+    OTLPSpanExporter as GrpcSpanExporter,
+)
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
+    OTLPMetricExporter as HttpMetricExporter,
+)
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+    OTLPSpanExporter as HttpSpanExporter,
+)
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Metric,
+    MetricExporter,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from dask_otel import semconv
+
+
+def span_exporter(protocol: str, grpc: str, http: str) -> SpanExporter:
+    """The SDK's exporter for ``grpc`` or ``http``."""
+    if protocol == "grpc":
+        return GrpcSpanExporter(endpoint=grpc, insecure=True)
+    return HttpSpanExporter(endpoint=f"{http}/v1/traces")
+
+
+def metric_exporter(protocol: str, grpc: str, http: str) -> MetricExporter:
+    """The SDK's exporter for ``grpc`` or ``http``."""
+    if protocol == "grpc":
+        return GrpcMetricExporter(endpoint=grpc, insecure=True)
+    return HttpMetricExporter(endpoint=f"{http}/v1/metrics")
+
+
+def new_resource(**attributes: str) -> Resource:
+    """A scheduler that no other test has: its own cluster name and instance id."""
+    unique = uuid.uuid4().hex[:12]
+    return Resource(
+        {
+            "service.name": "dask-scheduler",
+            "service.instance.id": f"Scheduler-{unique}",
+            "dask.cluster.name": f"cluster-{unique}",
+            **attributes,
+        }
+    )
+
+
+def now_ns() -> int:
+    """The time in whole milliseconds, which is all that Prometheus keeps."""
+    return time.time_ns() // 1_000_000 * 1_000_000
+
+
+def cluster_of(resource: Resource) -> str:
+    return str(resource.attributes["dask.cluster.name"])
+
+
+@contextmanager
+def tracing(exporter: SpanExporter, resource: Resource) -> Iterator[Callable[..., trace.Span]]:
+    """A function that starts a span; every span is exported when it ends."""
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    try:
+        yield provider.get_tracer(semconv.SCOPE_NAME).start_span
+    finally:
+        provider.shutdown()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The ids of what `send_tree` sent."""
+
+    trace_id: str
+    root_id: str
+    child_id: str
+    name: str
+
+
+def send_tree(
+    exporter: SpanExporter, resource: Resource, *, failed: bool, idle: float = 90.5
+) -> Tree:
+    """Export a root with one child, as the bridge would for two nested Dask spans."""
+    name = f"nightly-{uuid.uuid4().hex[:8]}"
+    result = "failure" if failed else "success"
+    with tracing(exporter, resource) as start_span:
+        root = start_span(
+            name,
+            kind=SpanKind.SERVER,
+            attributes={
+                semconv.SPAN_NAME: name,
+                semconv.SPAN_TAGS: [name],
+                semconv.SPAN_RESULT: result,
+                "dask.span.idle.time": idle,
+                semconv.TASK_COUNT: 7,
+            },
+        )
+        child = start_span(
+            "load",
+            context=trace.set_span_in_context(root),
+            attributes={
+                semconv.SPAN_NAME: f"{name}/load",
+                semconv.SPAN_TAGS: [name, "load"],
+                semconv.SPAN_RESULT: result,
+            },
+        )
+        if failed:
+            root.set_status(Status(StatusCode.ERROR, "1 task failed"))
+        child.end()
+        root.end()
+    return Tree(
+        trace.format_trace_id(root.get_span_context().trace_id),
+        trace.format_span_id(root.get_span_context().span_id),
+        trace.format_span_id(child.get_span_context().span_id),
+        name,
+    )
+
+
+# ------------------------------------------------------------------- metrics built by hand
+
+
+def counter(
+    metric: semconv.Metric,
+    points: Sequence[tuple[int, float]],
+    attributes: Mapping[str, str],
+    start_ns: int,
+) -> Metric:
+    """A cumulative monotone sum; `points` are (time in ns, value), in the order to be sent."""
+    data = [
+        NumberDataPoint(
+            attributes=dict(attributes),
+            start_time_unix_nano=start_ns,
+            time_unix_nano=time_ns,
+            value=value,
+        )
+        for time_ns, value in points
+    ]
+    return Metric(
+        name=metric.name,
+        description=metric.description,
+        unit=metric.unit,
+        data=Sum(
+            data_points=data,
+            aggregation_temporality=AggregationTemporality.CUMULATIVE,
+            is_monotonic=True,
+        ),
+    )
+
+
+def metrics_data(resource: Resource, metrics: Sequence[Metric]) -> MetricsData:
+    """One request's worth of `metrics`."""
+    scope = ScopeMetrics(
+        scope=InstrumentationScope(semconv.SCOPE_NAME), metrics=list(metrics), schema_url=""
+    )
+    return MetricsData(
+        resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")]
+    )

@@ -1,0 +1,136 @@
+"""The build script: what is pinned, what is rebuilt, and what a registry's no leads to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from .servers import PINNED, build_backends
+
+PIN = {
+    "title": "Example",
+    "kind": "install",
+    "version": "1.0",
+    "package": "example.invalid/cmd/example@v1.0.0",
+    "binaries": ["example"],
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build_backends.Server:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    build_backends.cache_folder().mkdir(parents=True)
+    return build_backends.Server("example", PIN)
+
+
+@pytest.fixture
+def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `go` that does what the returned file says, and counts its calls in ``calls``."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "install.sh"
+    go = folder / "go"
+    go.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = env ]; then echo go1.26.5; exit; fi\n'
+        f"echo call >> {folder}/calls\n"
+        f". {script}\n"
+    )
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return script
+
+
+def _calls(fake_go: Path) -> int:
+    return (fake_go.parent / "calls").read_text().count("call")
+
+
+def test_every_pin_is_exact() -> None:
+    assert {"jaeger", "collector", "prometheus", "tempo", "alertmanager"} <= PINNED.keys()
+    for server in PINNED.values():
+        assert re.fullmatch(r"\d+\.\d+\.\d+", server.pin["version"]), server.name
+        assert server.pin["kind"] in build_backends.RECIPES, server.name
+        assert "latest" not in str(server.pin), server.name
+
+
+def test_builds_once(server: build_backends.Server, fake_go: Path) -> None:
+    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+    assert server.state() == "missing"
+    assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert server.state() == "built"
+    assert server.binary("example").read_text() == "binary\n"
+    assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert _calls(fake_go) == 1
+
+
+def test_a_changed_pin_is_built_again(server: build_backends.Server, fake_go: Path) -> None:
+    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+    build_backends.build(server)
+    changed = build_backends.Server("example", {**PIN, "ldflags": "-X main.version=2"})
+    assert changed.state() == "missing"
+    build_backends.build(changed)
+    assert (changed.state(), server.state()) == ("built", "missing")
+
+
+def test_a_refusal_is_kept_and_not_asked_again(
+    server: build_backends.Server, fake_go: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_go.write_text(
+        "echo 'go: reading https://registry.invalid/example.info: 403 Forbidden' >&2\n"
+        "echo '\tserver response: This version is not available.' >&2\n"
+        "exit 1\n"
+    )
+    for _ in range(2):
+        assert build_backends.build_missing([server], retry_refused=False) == 0
+    assert _calls(fake_go) == 1
+    assert server.state() == "refused"
+    assert server.refusal() == "403 Forbidden: This version is not available."
+    assert "refused by the registry, left out" in capsys.readouterr().out
+
+    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+    assert build_backends.build_missing([server], retry_refused=True) == 0
+    assert server.state() == "built"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "go: reading https://registry.invalid/example.info: 404 Not Found",
+        "dial tcp: i/o timeout",
+        "example.go:3:1: syntax error",
+    ],
+)
+def test_any_other_failure_is_a_failure(
+    server: build_backends.Server,
+    fake_go: Path,
+    answer: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake_go.write_text(f"echo '{answer}' >&2; exit 1\n")
+    assert build_backends.build_missing([server], retry_refused=False) == 1
+    assert server.state() == "missing"
+    assert answer in capsys.readouterr().err
+    assert not server.folder.exists()
+
+
+def test_without_go_it_says_what_is_needed(
+    server: build_backends.Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build_backends.build_missing([server], retry_refused=False) == 2
+    assert "Go 1.26 or newer" in capsys.readouterr().err
+
+
+def test_the_collector_manifest_lists_every_pinned_component(tmp_path: Path) -> None:
+    pin = PINNED["collector"].pin
+    manifest = json.loads(build_backends.collector_manifest(pin, tmp_path))
+    listed = {item["gomod"] for kind in pin["components"] for item in manifest[kind]}
+    assert listed == {module for modules in pin["components"].values() for module in modules}
+    assert all(module.endswith(" v" + pin["version"]) for module in listed)

@@ -1,0 +1,59 @@
+"""Every file of ``deploy/`` is valid for its own server."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .servers import DEPLOY
+
+pytestmark = pytest.mark.backend
+
+FindBinary = Callable[..., str]
+
+
+def _run(*command: str, **environment: str) -> str:
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    return output
+
+
+@pytest.mark.parametrize("files", [["config"], ["config", "tail-sampling"]], ids="+".join)
+def test_collector(backend_binary: FindBinary, files: list[str]) -> None:
+    configs = [f"--config={DEPLOY / 'collector' / name}.yaml" for name in files]
+    # Deprecations are only logged by a running Collector: see test_collector.py.
+    _run(backend_binary("collector"), "validate", *configs)
+
+
+def test_collector_validation_can_fail(backend_binary: FindBinary, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    text = (DEPLOY / "collector" / "config.yaml").read_text(encoding="utf-8")
+    broken.write_text(text.replace("num_consumers", "number_of_consumers"), encoding="utf-8")
+    with pytest.raises(AssertionError, match="number_of_consumers"):
+        _run(backend_binary("collector"), "validate", f"--config={broken}")
+
+
+def test_prometheus(backend_binary: FindBinary) -> None:
+    config = str(DEPLOY / "prometheus" / "prometheus.yml")
+    output = _run(backend_binary("prometheus", "promtool"), "check", "config", "--lint=all", config)
+    assert "SUCCESS" in output
+
+
+def test_tempo(backend_binary: FindBinary, tmp_path: Path) -> None:
+    _run(
+        backend_binary("tempo"),
+        f"-config.file={DEPLOY / 'tempo' / 'tempo.yaml'}",
+        "-config.expand-env=true",
+        "-config.verify=true",
+        TEMPO_DATA=str(tmp_path),
+    )
+
+
+def test_jaeger(backend_binary: FindBinary) -> None:
+    _run(backend_binary("jaeger"), "validate", f"--config={DEPLOY / 'jaeger' / 'config.yaml'}")

@@ -1,0 +1,341 @@
+"""A real OTLP receiver, over gRPC or HTTP/protobuf, that keeps what it got.
+
+It is a few lines over ``opentelemetry-proto``, the protocol's own definitions, and can be told
+to misbehave.
+"""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2,
+    metrics_service_pb2_grpc,
+)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from tests.waiting import eventually
+
+
+def _value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return tuple(_value(item) for item in value.array_value.values)
+    return getattr(value, kind) if kind else None
+
+
+def attributes(pairs: Any) -> dict[str, Any]:
+    """Return OTLP attributes as a plain dictionary, with the types they had on the wire."""
+    items: list[KeyValue] = list(pairs)
+    found = {item.key: _value(item.value) for item in items}
+    assert len(found) == len(items), "an attribute key came twice"
+    return found
+
+
+@dataclass
+class Span:
+    """A received span."""
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    kind: int
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any]
+    events: list[tuple[str, int, dict[str, Any]]]
+    links: list[tuple[int, int, dict[str, Any]]]
+    status: int
+    message: str
+    resource: dict[str, Any]
+    scope: tuple[str, str, str]
+
+    @property
+    def type(self) -> str:
+        """What the span is: ``span``, ``group``, …"""
+        return str(self.attributes.get("dask.span.type"))
+
+    @property
+    def path(self) -> str:
+        """Full name of the Dask span."""
+        return str(self.attributes.get("dask.span.name"))
+
+
+@dataclass
+class Point:
+    """A received data point."""
+
+    metric: str
+    unit: str
+    kind: str
+    monotonic: bool | None
+    temporality: int | None
+    attributes: dict[str, Any]
+    start_ns: int
+    time_ns: int
+    value: Any
+    is_int: bool | None
+    exemplars: list[tuple[int, int, float]]
+    resource: dict[str, Any]
+    scope: tuple[str, str, str]
+
+    @property
+    def labels(self) -> tuple[tuple[str, Any], ...]:
+        """Its attributes, as a key."""
+        return tuple(sorted(self.attributes.items()))
+
+    @property
+    def series(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
+        """Metric and labels."""
+        return self.metric, self.labels
+
+
+def _int(raw: bytes) -> int:
+    return int.from_bytes(raw, "big")
+
+
+def decode_spans(request: trace_service_pb2.ExportTraceServiceRequest) -> Iterator[Span]:
+    """Yield the spans of a request."""
+    for resource in request.resource_spans:
+        of = attributes(resource.resource.attributes)
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield Span(
+                    name=span.name,
+                    trace_id=_int(span.trace_id),
+                    span_id=_int(span.span_id),
+                    parent_id=_int(span.parent_span_id) or None,
+                    kind=span.kind,
+                    start_ns=span.start_time_unix_nano,
+                    end_ns=span.end_time_unix_nano,
+                    attributes=attributes(span.attributes),
+                    events=[
+                        (e.name, e.time_unix_nano, attributes(e.attributes)) for e in span.events
+                    ],
+                    links=[
+                        (_int(link.trace_id), _int(link.span_id), attributes(link.attributes))
+                        for link in span.links
+                    ],
+                    status=span.status.code,
+                    message=span.status.message,
+                    resource=of,
+                    scope=(scope.scope.name, scope.scope.version, scope.schema_url),
+                )
+
+
+def decode_points(request: metrics_service_pb2.ExportMetricsServiceRequest) -> Iterator[Point]:
+    """Yield the data points of a request, in order."""
+    for resource in request.resource_metrics:
+        of = attributes(resource.resource.attributes)
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                kind = metric.WhichOneof("data")
+                data = getattr(metric, kind)
+                for point in data.data_points:
+                    number = kind != "histogram"
+                    is_int = point.WhichOneof("value") == "as_int" if number else None
+                    value: Any = (
+                        (point.as_int if is_int else point.as_double)
+                        if number
+                        else {
+                            "count": point.count,
+                            "sum": point.sum,
+                            "buckets": list(point.bucket_counts),
+                            "bounds": list(point.explicit_bounds),
+                        }
+                    )
+                    yield Point(
+                        metric=metric.name,
+                        unit=metric.unit,
+                        kind=kind,
+                        monotonic=data.is_monotonic if kind == "sum" else None,
+                        temporality=None if kind == "gauge" else data.aggregation_temporality,
+                        attributes=attributes(point.attributes),
+                        start_ns=point.start_time_unix_nano,
+                        time_ns=point.time_unix_nano,
+                        value=value,
+                        is_int=is_int,
+                        exemplars=[
+                            (_int(e.trace_id), _int(e.span_id), e.as_double or e.as_int)
+                            for e in point.exemplars
+                        ],
+                        resource=of,
+                        scope=(scope.scope.name, scope.scope.version, scope.schema_url),
+                    )
+
+
+@dataclass
+class Receiver:
+    """What was received, and how to answer. Shared by the server's threads."""
+
+    protocol: str
+    endpoint: str = ""
+    #: HTTP status, or gRPC status name, of the answers; None for success.
+    answer: int | str | None = None
+    #: Called with the signal before each answer: to wait, for instance.
+    before_answer: Callable[[str], None] = lambda signal: None
+    #: Requests as they came: (signal, decoded request, headers).
+    requests: list[tuple[str, Any, dict[str, str]]] = field(default_factory=list)
+    #: Requests that were answered with success.
+    accepted: list[tuple[str, Any]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables that make an exporter send here."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
+        }
+
+    def take(self, signal: str, request: Any, headers: Mapping[str, str]) -> int | str | None:
+        """Keep a request and return how to answer."""
+        with self._lock:
+            self.requests.append((signal, request, {k.lower(): v for k, v in headers.items()}))
+        self.before_answer(signal)
+        with self._lock:
+            if self.answer is None:
+                self.accepted.append((signal, request))
+            return self.answer
+
+    @property
+    def spans(self) -> list[Span]:
+        """Accepted spans, in the order of their arrival."""
+        with self._lock:
+            accepted = list(self.accepted)
+        return [s for signal, r in accepted if signal == "traces" for s in decode_spans(r)]
+
+    @property
+    def points(self) -> list[Point]:
+        """Accepted data points, in the order of their arrival."""
+        with self._lock:
+            accepted = list(self.accepted)
+        return [p for signal, r in accepted if signal == "metrics" for p in decode_points(r)]
+
+    def last(self, metric: str) -> dict[tuple[tuple[str, Any], ...], Any]:
+        """Return the last value of each series of a metric."""
+        return {p.labels: p.value for p in self.points if p.metric == metric}
+
+    def wait_for(
+        self, check: Callable[[Receiver], Any], timeout: float = 30.0, what: str = ""
+    ) -> Any:
+        """Return the first truthy result of a check."""
+        return eventually(lambda: check(self), timeout, what)
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    receiver: Receiver
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        signal, request, answer = {
+            "/v1/traces": (
+                "traces",
+                trace_service_pb2.ExportTraceServiceRequest(),
+                trace_service_pb2.ExportTraceServiceResponse(),
+            ),
+            "/v1/metrics": (
+                "metrics",
+                metrics_service_pb2.ExportMetricsServiceRequest(),
+                metrics_service_pb2.ExportMetricsServiceResponse(),
+            ),
+        }[self.path]
+        request.ParseFromString(body)
+        status = self.server.receiver.take(signal, request, dict(self.headers))
+        payload = answer.SerializeToString() if status is None else b"refused by the test"
+        self.send_response(200 if status is None else int(status))
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", str(len(payload)))
+        self.end_headers()
+        self.wfile.write(payload)
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
+        _grpc_answer(self.receiver, "traces", request, context)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
+        _grpc_answer(self.receiver, "metrics", request, context)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+def _grpc_answer(
+    receiver: Receiver, signal: str, request: Any, context: grpc.ServicerContext
+) -> None:
+    headers = {key: str(value) for key, value in context.invocation_metadata()}
+    status = receiver.take(signal, request, headers)
+    if status is not None:
+        context.abort(grpc.StatusCode[str(status)], "refused by the test")
+
+
+@contextmanager
+def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receiver]:
+    """Run a receiver on a free loopback port.
+
+    Parameters
+    ----------
+    protocol
+        ``"grpc"`` or ``"http/protobuf"``.
+    port
+        0 for a free one.
+    """
+    made = Receiver(protocol)
+    if protocol == "grpc":
+        # Without so_reuseport=0 two servers would share a port unseen.
+        server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
+        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(made), server)
+        metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(made), server)
+        made.endpoint = f"http://127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
+        server.start()
+        try:
+            yield made
+        finally:
+            server.stop(None).wait(5)
+        return
+    http = _Http(("127.0.0.1", port), _Handler)
+    http.receiver = made
+    made.endpoint = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join(5)
+
+
+def wait_briefly(seconds: float) -> Callable[[str], None]:
+    """Return a `before_answer` that answers late."""
+    return lambda signal: time.sleep(seconds)

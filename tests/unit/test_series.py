@@ -1,0 +1,468 @@
+"""The contract's rules for metric points, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.records import Exemplar, MetricBatch, Observation, SpanDeltas
+from dask_otel.core.series import MetricState
+
+S = 1_000_000_000
+MS = 1_000_000
+START = 1_700_000_000 * S
+CPU = ("execute", "load", "thread-cpu", "seconds")
+
+
+def span_batch(values, tags=("workflow", "load"), time_ns=0) -> MetricBatch:
+    return MetricBatch(time_ns, {"id": SpanDeltas(tags, (11, 22), dict(values))})
+
+
+def worker_batch(values) -> MetricBatch:
+    return MetricBatch(worker_deltas=dict(values))
+
+
+def seconds_after_start(*times) -> list[int]:
+    return [START + int(time * S) for time in times]
+
+
+def collect(state, seconds, ok=True):
+    """One export, accepted or not: its points by metric."""
+    records = state.collect(START + int(seconds * S))
+    state.settled(ok)
+    return {record.name: record.points for record in records}
+
+
+def shown(state, seconds, ok=True):
+    """One export as {metric: {label values: value}}, without zero points."""
+    return {
+        name: {tuple(point.attributes.values()): point.value for point in points}
+        for name, points in collect(state, seconds, ok).items()
+    }
+
+
+def values(points) -> list[tuple[int, float]]:
+    return [((point.time_ns - START) // S, point.value) for point in points]
+
+
+@pytest.fixture
+def state() -> MetricState:
+    return MetricState(START)
+
+
+def test_every_metric_has_the_span_label_first():
+    for metric in semconv.METRICS.values():
+        assert semconv.SPAN not in metric.labels[1:]
+
+
+# ------------------------------------------------------------------------------ routing
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "labels"),
+    [
+        (CPU, "dask.span.execute.time", ("load", "thread-cpu")),
+        (("execute", "f", "disk-read", "bytes"), "dask.span.execute.io", ("f", "disk-read")),
+        (("execute", "f", "x", "count"), "dask.span.execute.operations", ("f", "x")),
+        (
+            ("execute", "f", ("weird", 1), "seconds"),
+            "dask.span.execute.time",
+            ("f", "('weird', 1)"),
+        ),
+        (("execute", "f", "", "seconds"), "dask.span.execute.time", ("f", "_EMPTY")),
+        (("p2p", "foreground", "send", "seconds"), "dask.span.p2p.time", ("foreground", "send")),
+        (
+            ("p2p", "background-comms", "send", "bytes"),
+            "dask.span.p2p.io",
+            ("background-comms", "send"),
+        ),
+        (("p2p", "s", "a", "b", "count"), "dask.span.p2p.operations", ("s", "('a', 'b')")),
+        (("execute", "f", "rows", "records"), "dask.span.custom", ("f", "rows", "records")),
+        (("gpu", "f", "kernel", "seconds"), "dask.span.custom", ("f", "kernel", "seconds")),
+        (("gpu", "seconds"), "dask.span.custom", ("_EMPTY", "gpu", "seconds")),
+        (("gpu",), "dask.span.custom", ("_EMPTY", "gpu", "_EMPTY")),
+        ((), "dask.span.custom", ("_EMPTY", "_EMPTY", "_EMPTY")),
+        ("odd", "dask.span.custom", ("_EMPTY", "odd", "_EMPTY")),
+    ],
+)
+def test_a_span_key_becomes_a_series(state, key, metric, labels):
+    state.apply(span_batch({key: 3}))
+    found = shown(state, 10)
+    assert found[metric] == {("workflow/load", "workflow", *labels): 3}
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "labels"),
+    [
+        (
+            ("gather-dep", "network", "seconds"),
+            "dask.cluster.transfer.time",
+            ("receive", "network"),
+        ),
+        (("get-data", "network", "seconds"), "dask.cluster.transfer.time", ("transmit", "network")),
+        (("get-data", "serialize", "bytes"), "dask.cluster.transfer.io", ("transmit", "serialize")),
+        (
+            ("get-data", "a", 1, "count"),
+            "dask.cluster.transfer.operations",
+            ("transmit", "('a', 1)"),
+        ),
+        (("memory-monitor", "disk-write", "seconds"), "dask.cluster.spill.time", ("disk-write",)),
+        (("memory-monitor", "disk-write", "bytes"), "dask.cluster.spill.io", ("disk-write",)),
+        (
+            ("memory-monitor", "disk-write", "count"),
+            "dask.cluster.spill.operations",
+            ("disk-write",),
+        ),
+    ],
+)
+def test_a_worker_key_becomes_a_series(state, key, metric, labels):
+    state.apply(worker_batch({key: 3}))
+    assert shown(state, 10)[metric] == {labels: 3}
+
+
+def test_what_is_told_elsewhere_is_ignored(state):
+    state.apply(worker_batch({"latency": 1.0, "tick-duration": 0.02, CPU: 2.0}))
+    state.apply(worker_batch({("p2p", "foreground", "send", "seconds"): 2.0}))
+    assert collect(state, 10) == {}
+
+
+def test_unknown_worker_keys_are_counted(state):
+    for _ in range(2):
+        state.apply(worker_batch({("new", "x", "seconds"): 1, ("get-data", "x", "rows"): 1, 5: 1}))
+    assert shown(state, 10) == {"dask.otel.sanitized": {("unknown_key",): 6}}
+
+
+def test_series_are_identified_by_their_text(state):
+    for key in (1, "1"):
+        state.apply(span_batch({("execute", "f", key, "seconds"): 1.0}, tags=(key,)))
+    state.apply(span_batch({("execute", "f", True, "seconds"): 1.0}, tags=(True,)))
+    assert shown(state, 10)["dask.span.execute.time"] == {
+        ("1", "1", "f", "1"): 2.0,
+        ("True", "True", "f", "True"): 1.0,
+    }
+
+
+# ---------------------------------------------------------------------------- cumulative
+
+
+def test_a_series_is_born_with_a_zero_point_at_the_previous_export(state):
+    collect(state, 60)
+    state.apply(span_batch({CPU: 1.5}))
+    zero, first = collect(state, 120)["dask.span.execute.time"]
+    assert (zero.value, zero.time_ns) == (0.0, START + 60 * S)
+    assert (first.value, first.time_ns) == (1.5, START + 120 * S)
+    assert zero.start_ns == first.start_ns == START + 60 * S - MS
+    (second,) = collect(state, 180)["dask.span.execute.time"]
+    assert (second.value, second.start_ns) == (1.5, first.start_ns)
+
+
+def test_the_first_zero_point_is_at_the_start(state):
+    state.apply(span_batch({CPU: 1.5}))
+    zero, _ = collect(state, 7)["dask.span.execute.time"]
+    assert zero.time_ns == START
+
+
+def test_a_zero_point_is_never_far_back():
+    state = MetricState(START, limits=SeriesLimits(interval_ns=10 * S))
+    state.apply(span_batch({CPU: 1.5}))
+    zero, first = collect(state, 3600)["dask.span.execute.time"]
+    assert 10 * S <= first.time_ns - zero.time_ns <= 15 * S
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_a_zero_point_is_sent_at_most_once(state, rejected):
+    state.apply(span_batch({CPU: 1.5}))
+    state.collect(START + 60 * S)
+    assert state.settled(False, rejected=rejected) is rejected
+    (only,) = collect(state, 60.1)["dask.span.execute.time"]
+    assert only.value == 1.5
+    state.collect(START + 120 * S)
+    assert state.settled(False, rejected=True) is False, "nothing would change"
+
+
+def test_all_points_share_one_time_even_if_the_clock_steps_back(state):
+    state.apply(span_batch({CPU: 1.0, ("execute", "f", "x", "bytes"): 2}))
+    times = []
+    for seconds in (60, 0, -3600, 61):
+        points = [p for found in collect(state, seconds).values() for p in found]
+        times.append({point.time_ns for point in points if point.value})
+    assert all(len(found) == 1 for found in times)
+    flat = [found.pop() for found in times]
+    assert flat == sorted(set(flat))
+
+
+def test_integers_stay_integers(state):
+    state.apply(span_batch({("execute", "f", "x", "bytes"): 2.0, CPU: 1}))
+    found = shown(state, 60)
+    assert [type(v) for v in found["dask.span.execute.io"].values()] == [int]
+    assert [type(v) for v in found["dask.span.execute.time"].values()] == [float]
+
+
+def test_a_counter_does_not_go_back_and_loses_nothing(state):
+    exported = []
+    for amount in (5.0, -2.0, 1.0, 3.0):
+        state.apply(span_batch({CPU: amount}))
+        exported.append(collect(state, 60)["dask.span.execute.time"][-1].value)
+    assert exported == [5.0, 5.0, 5.0, 7.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "x", None, 10**400])
+def test_what_is_no_number_is_left_out_and_counted(state, bad):
+    state.apply(span_batch({CPU: bad, ("execute", "f", "ok", "seconds"): 1.0}))
+    state.apply(worker_batch({("gather-dep", "network", "seconds"): bad}))
+    state.increment(("dask.otel.exported", "traces"), bad)
+    state.level(("dask.cluster.worker.count",), bad)
+    assert shown(state, 60) == {
+        "dask.span.execute.time": {("workflow/load", "workflow", "f", "ok"): 1.0},
+        "dask.otel.sanitized": {("value",): 4},
+    }
+
+
+def test_unknown_metrics_and_wrong_labels_are_counted(state):
+    state.increment(("no.such.metric",), 1)
+    state.increment(("dask.otel.exported",), 1)
+    state.level(("dask.otel.exported", "traces"), 1)
+    assert shown(state, 60) == {
+        "dask.otel.exported": {("_EMPTY",): 1, ("traces",): 0},
+        "dask.otel.sanitized": {
+            ("unknown_metric",): 1,
+            ("shape",): 2,
+            ("empty",): 1,
+        },
+    }
+
+
+def test_levels_go_up_and_down_without_zero_points(state):
+    state.level(("dask.cluster.worker.count",), 4)
+    state.increment(("dask.span.active", ("a",)), 2)
+    state.increment(("dask.span.active", ("a",)), -1)
+    found = collect(state, 60)
+    assert values(found["dask.cluster.worker.count"]) == [(60, 4)]
+    assert values(found["dask.span.active"]) == [(60, 1)]
+
+
+def test_a_kept_series_exists_from_the_start(state):
+    state.keep(("dask.otel.dropped", "traces", "queue_full"))
+    assert values(collect(state, 60)["dask.otel.dropped"]) == [(0, 0), (60, 0)]
+
+
+# ----------------------------------------------------------------------------- retirement
+
+
+def test_a_series_retires_an_hour_after_its_last_change_and_returns_from_zero(state):
+    state.apply(span_batch({CPU: 5.0}))
+    assert "dask.span.execute.time" in collect(state, 60)
+    assert "dask.span.execute.time" in collect(state, 3600)
+    assert collect(state, 3661) == {}
+    assert state.name_count == 0
+    state.apply(span_batch({CPU: 2.0}))
+    zero, value = collect(state, 3721)["dask.span.execute.time"]
+    assert (zero.value, zero.time_ns) == (0.0, START + 3661 * S)
+    assert (value.value, value.start_ns) == (2.0, zero.time_ns - MS)
+
+
+def test_a_change_keeps_a_series_for_another_hour(state):
+    for seconds in (60, 3000):
+        state.apply(span_batch({CPU: 5.0}))
+        collect(state, seconds)
+    assert "dask.span.execute.time" in collect(state, 6599)
+    assert collect(state, 6600) == {}
+
+
+def test_a_series_does_not_retire_before_its_last_value_was_accepted(state):
+    state.apply(span_batch({CPU: 5.0}))
+    for seconds in (60, 4000, 8000):
+        assert "dask.span.execute.time" in collect(state, seconds, ok=False)
+    assert "dask.span.execute.time" in collect(state, 8060)
+    assert collect(state, 8120) == {}
+
+
+def test_nothing_retires_within_a_quarter_of_an_hour():
+    state = MetricState(START, limits=SeriesLimits(retire_after_ns=0))
+    state.apply(span_batch({CPU: 5.0}))
+    collect(state, 60)
+    assert collect(state, 60 + MIN_RETIRE_AFTER_NS // S - 1)
+    assert not collect(state, 60 + MIN_RETIRE_AFTER_NS // S)
+
+
+def test_what_has_no_free_labels_stays_for_ever(state):
+    state.level(("dask.otel.running",), 1)
+    state.increment(("dask.otel.exported", "traces"), 1)
+    collect(state, 60)
+    assert set(collect(state, 10**6)) == {"dask.otel.running", "dask.otel.exported"}
+
+
+def test_a_sum_of_increments_stays_until_it_is_back_at_zero(state):
+    state.increment(("dask.span.active", ("a",)), 1)
+    collect(state, 60)
+    assert shown(state, 10_000) == {"dask.span.active": {("a", "a"): 1}}
+    state.increment(("dask.span.active", ("a",)), -1)
+    assert shown(state, 10_060) == {"dask.span.active": {("a", "a"): 0}}
+    assert shown(state, 20_000) == {}
+
+
+def test_a_level_that_nobody_sets_any_more_goes_to_zero_and_retires(state):
+    state.level(("dask.span.active", ("a",)), 3)
+    collect(state, 60)
+    assert shown(state, 4000, ok=False) == {"dask.span.active": {("a", "a"): 0}}
+    assert shown(state, 4060) == {"dask.span.active": {("a", "a"): 0}}
+    assert shown(state, 4120) == {}
+
+
+# ----------------------------------------------------------------------------------- caps
+
+
+def test_names_beyond_the_cap_are_folded():
+    state = MetricState(START, limits=SeriesLimits(max_names=2))
+    for tag in ("a", "b", "c", "d"):
+        state.apply(span_batch({CPU: 1.0}, tags=(tag,)))
+    assert shown(state, 60) == {
+        "dask.span.execute.time": {
+            ("a", "a", "load", "thread-cpu"): 1.0,
+            ("b", "b", "load", "thread-cpu"): 1.0,
+            ("_OTHER", "_OTHER", "load", "thread-cpu"): 2.0,
+        },
+        "dask.otel.folded": {("names",): 2},
+    }
+
+
+def test_a_retired_name_gives_its_place_back_and_keeps_its_total():
+    state = MetricState(START, limits=SeriesLimits(max_names=1))
+    state.apply(span_batch({CPU: 1.0}, tags=("a",)))
+    collect(state, 60)
+    state.apply(span_batch({CPU: 10.0}, tags=("b",)))
+    collect(state, 3000)
+    collect(state, 3700)  # a retires, _OTHER is younger
+    state.apply(span_batch({CPU: 100.0}, tags=("b",)))
+    assert shown(state, 3760)["dask.span.execute.time"] == {
+        ("_OTHER", "_OTHER", "load", "thread-cpu"): 10.0,
+        ("b", "b", "load", "thread-cpu"): 100.0,
+    }
+
+
+def test_series_beyond_the_cap_are_folded_and_units_kept_apart():
+    state = MetricState(START, limits=SeriesLimits(max_series=10))
+    for number in range(100):
+        for unit in ("rows", "files"):
+            state.apply(span_batch({("execute", "f", f"a{number}", unit): 1}))
+    found = shown(state, 60)
+    custom = found["dask.span.custom"]
+    assert len(custom) == 5 + 2
+    assert sum(custom.values()) == 200
+    assert custom["_OTHER", "_OTHER", "_OTHER", "_OTHER", "rows"] == 97
+    assert custom["_OTHER", "_OTHER", "_OTHER", "_OTHER", "files"] == 98
+    assert found["dask.otel.folded"] == {("series",): 195}
+
+
+def test_fifty_thousand_names_stay_within_the_caps():
+    state = MetricState(START)
+    for number in range(50_000):
+        state.apply(span_batch({CPU: 1.0}, tags=(f"job-{number}",)))
+    found = shown(state, 60)["dask.span.execute.time"]
+    assert len(found) == 201
+    assert sum(found.values()) == 50_000
+
+
+# ---------------------------------------------------------------------------------- delta
+
+
+@pytest.fixture
+def delta_state() -> MetricState:
+    return MetricState(START, temporality="delta")
+
+
+def test_a_first_delta_of_zero_then_what_came(delta_state):
+    delta_state.apply(span_batch({CPU: 5.0}))
+    zero, first = collect(delta_state, 60)["dask.span.execute.time"]
+    assert (zero.time_ns, zero.value) == (START, 0.0)
+    assert (first.start_ns, first.time_ns, first.value) == (START, START + 60 * S, 5.0)
+    delta_state.apply(span_batch({CPU: 3.0}))
+    (second,) = collect(delta_state, 120)["dask.span.execute.time"]
+    assert (second.start_ns, second.value) == (START + 60 * S, 3.0)
+    assert collect(delta_state, 180) == {}
+
+
+def test_deltas_that_were_not_accepted_go_out_with_the_next(delta_state):
+    delta_state.apply(span_batch({CPU: 5.0}))
+    collect(delta_state, 60)
+    delta_state.apply(span_batch({CPU: 3.0}))
+    collect(delta_state, 120, ok=False)
+    delta_state.apply(span_batch({CPU: 1.0}))
+    (point,) = collect(delta_state, 180)["dask.span.execute.time"]
+    assert (point.start_ns, point.value) == (START + 60 * S, 4.0)
+
+
+def test_up_down_counters_stay_cumulative(delta_state):
+    for seconds in (60, 120):
+        delta_state.increment(("dask.span.active", ("a",)), 1)
+        (record,) = delta_state.collect(START + seconds * S)
+        assert record.temporality == "cumulative"
+        assert record.points[0].value == seconds // 60
+
+
+# ------------------------------------------------------------------ histograms, exemplars
+
+
+def observe(state, value, ids=(11, 22), time_ns=0):
+    observation = Observation("dask.span.duration", (("a", "b"), "success"), value, ids)
+    state.apply(MetricBatch(time_ns, observations=[observation]))
+
+
+def test_a_histogram_is_born_with_an_empty_point(state):
+    for value in (0.1, 0.2, 100_000.0, -1.0):
+        observe(state, value)
+    zero, point = collect(state, 60)["dask.span.duration"]
+    assert (zero.count, zero.sum, zero.bucket_counts) == (0, 0.0, (0,) * 15)
+    assert (point.count, point.min, point.max) == (4, 0.0, 100_000.0)
+    assert point.sum == pytest.approx(100_000.3)
+    assert point.bucket_counts == (2, 1, *[0] * 11, 0, 1)
+    assert point.attributes == {
+        "dask.span.name": "a/b",
+        "dask.span.root.name": "a",
+        "dask.span.result": "success",
+    }
+    assert point.exemplars == (Exemplar(11, 22, 0.0, START + 60 * S),)
+
+
+def test_a_histogram_delta_has_the_extremes_of_what_it_holds(delta_state):
+    found = []
+    for number, (value, ok) in enumerate([(5.0, True), (9.0, False), (7.0, True), (8.0, True)], 1):
+        observe(delta_state, value)
+        point = collect(delta_state, 60 * number, ok)["dask.span.duration"][-1]
+        found.append((point.count, point.min, point.max))
+    assert found == [(1, 5.0, 5.0), (1, 9.0, 9.0), (2, 7.0, 9.0), (1, 8.0, 8.0)]
+
+
+def test_a_point_carries_the_last_measurement_since_the_previous_export(state):
+    for number, amount in enumerate((1.0, 2.0)):
+        state.apply(span_batch({CPU: amount}, time_ns=START + number * S))
+    zero, point = collect(state, 60)["dask.span.execute.time"]
+    assert zero.exemplars == ()
+    assert point.exemplars == (Exemplar(11, 22, 2.0, START + S),)
+    (point,) = collect(state, 120)["dask.span.execute.time"]
+    assert point.exemplars == ()
+
+
+def test_only_sampled_traces_are_exemplars():
+    state = MetricState(START, sampled=lambda trace_id: trace_id == 12)
+    state.apply(span_batch({CPU: 1.0}))
+    observe(state, 1.0, ids=(12, 1))
+    observe(state, 1.0, ids=None)
+    found = collect(state, 60)
+    assert found["dask.span.execute.time"][-1].exemplars == ()
+    assert found["dask.span.duration"][-1].exemplars[0].trace_id == 12
+
+
+def test_a_sampler_that_raises_costs_no_value():
+    def sampled(trace_id):
+        raise RuntimeError("no sampler")
+
+    state = MetricState(START, sampled=sampled)
+    state.apply(span_batch({CPU: 1.0}))
+    state.apply(worker_batch({("gather-dep", "network", "seconds"): 1.0}))
+    found = shown(state, 60)
+    assert found["dask.cluster.transfer.time"] == {("receive", "network"): 1.0}
+    assert found["dask.span.execute.time"] == {
+        ("workflow/load", "workflow", "load", "thread-cpu"): 1.0
+    }

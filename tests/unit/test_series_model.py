@@ -1,0 +1,237 @@
+"""The metric state against a brute-force model: random batches, failures, clocks, caps."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_otel.core.cardinality import SeriesLimits
+from dask_otel.core.records import MetricBatch, MetricRecord, Observation, SpanDeltas
+from dask_otel.core.routing import route_span_key
+from dask_otel.core.series import MetricState
+from dask_otel.core.text import Sanitizer, label_text, span_path
+from dask_otel.semconv import METRICS
+
+S = 1_000_000_000
+HOUR = 3600 * S
+START = 1_700_000_000 * S
+
+TAGS = st.one_of(
+    st.sampled_from([("a",), ("a", "b"), ("a/b",), (1,), ("1",), (True,), (), ("",)]),
+    st.integers(0, 30).map(lambda n: (f"name-{n}",)),
+    st.just(("x" * 300,)),
+)
+KEYS = st.one_of(
+    st.tuples(
+        st.sampled_from(["execute", "p2p", "future"]),
+        st.sampled_from(["f", "g"]),
+        st.sampled_from(["thread-cpu", "disk-read", 1, "1", ("weird", 1), ""]),
+        st.sampled_from(["seconds", "bytes", "count", "records"]),
+    ),
+    st.sampled_from([("execute",), ("execute", "f"), ("p2p", "s", "a", "b", "seconds"), "odd"]),
+)
+WHOLE = st.integers(0, 10**6)
+AMOUNTS = st.one_of(WHOLE, st.floats(0, 1e6, allow_subnormal=False))
+#: One change: span tags, key, amount.
+CHANGES = st.lists(st.tuples(TAGS, KEYS, AMOUNTS), max_size=12)
+STEPS = st.one_of(
+    st.just(60 * S), st.integers(-2 * HOUR, 2 * HOUR), st.sampled_from([0, 1, 16 * 60 * S])
+)
+ANSWERS = st.sampled_from(["accepted", "accepted", "lost", "rejected"])
+ROUNDS = st.lists(st.tuples(CHANGES, STEPS, ANSWERS), min_size=1, max_size=12)
+
+
+def amount_of(key, amount):
+    """Whole amounts for integer metrics, so that rounding plays no part in the model."""
+    return math.floor(amount) if route_span_key(key)[0].integer else amount
+
+
+def batch_of(changes, time_ns=0) -> MetricBatch:
+    batch = MetricBatch(time_ns=time_ns)
+    for number, (tags, key, amount) in enumerate(changes):
+        batch.span_deltas[str(number)] = SpanDeltas(tags, (1, 2), {key: amount})
+    return batch
+
+
+def identity_of(tags, key):
+    """What the contract says a raw key is: metric and label values."""
+    note = Sanitizer()
+    metric, labels = route_span_key(key)
+    name = label_text(span_path(tags, note), note)
+    root = label_text(tags[0] if tags else "", note)
+    return metric.name, (name, root, *[label_text(label, note) for label in labels])
+
+
+@dataclass
+class Receiver:
+    """What a strict backend sees, and checks, of everything that is sent."""
+
+    last_time: dict = field(default_factory=dict)
+    last_value: dict = field(default_factory=dict)
+    life: dict = field(default_factory=dict)
+    collected_ns: int = START
+    #: Last accepted value of every life of every series.
+    totals: dict = field(default_factory=dict)
+    accepted_deltas: defaultdict = field(default_factory=lambda: defaultdict(float))
+
+    def receive(self, records: list[MetricRecord], now: int, *, accepted: bool) -> None:
+        before, self.collected_ns = self.collected_ns, max(now, self.collected_ns + 2_000_000)
+        for record in records:
+            for point in record.points:
+                identity = (record.name, tuple(point.attributes.values()))
+                self.check_order(record, identity, point)
+                if point.time_ns != self.collected_ns:
+                    oldest = self.collected_ns - 76 * S
+                    assert point.time_ns == max(before, oldest), "all share one time"
+                    assert point.value == 0, "but zero points"
+                if accepted:
+                    self.totals[identity, point.start_ns] = point.value
+                    self.accepted_deltas[identity] += point.value
+
+    def check_order(self, record, identity, point) -> None:
+        last = self.last_time.get(identity, -1)
+        assert type(point.value) is (int if METRICS[record.name].integer else float)
+        assert point.time_ns > last, "no two points of one time, none from the past"
+        assert point.start_ns <= point.time_ns
+        if record.temporality == "delta":
+            assert point.value >= 0
+        elif self.life.get(identity) == point.start_ns:
+            assert point.value >= self.last_value[identity]
+        else:
+            assert point.start_ns > last, "a series that returns starts later"
+            assert point.value == 0, "born with a zero point"
+            assert point.start_ns == point.time_ns - 1_000_000
+        self.life[identity] = point.start_ns
+        self.last_time[identity] = point.time_ns
+        self.last_value[identity] = point.value
+
+
+def drive(state, rounds, receiver, limits):
+    """Play the rounds; return the truth, by identity before any folding."""
+    truth = defaultdict(float)
+    now = START
+    for changes, step, answer in [*rounds, ([], 60 * S, "accepted")]:
+        changes = [(tags, key, amount_of(key, amount)) for tags, key, amount in changes]
+        state.apply(batch_of(changes, now))
+        for tags, key, amount in changes:
+            truth[identity_of(tags, key)] += amount
+        now += step
+        records = state.collect(now)
+        check_caps(records, limits)
+        receiver.receive(records, now, accepted=answer == "accepted")
+        if state.settled(answer == "accepted", rejected=answer == "rejected"):
+            now += S
+            receiver.receive(state.collect(now), now, accepted=True)
+            assert not state.settled(True)
+    return truth
+
+
+def check_caps(records, limits) -> None:
+    names = set()
+    for record in records:
+        identities = {tuple(point.attributes.values()) for point in record.points}
+        assert len(identities) <= limits.max_series
+        names |= {point.attributes.get("dask.span.name", "_OTHER") for point in record.points}
+    assert len(names - {"_OTHER"}) <= limits.max_names
+
+
+ROOMY = SeriesLimits(retire_after_ns=0)
+TIGHT = SeriesLimits(retire_after_ns=0, max_names=3, max_series=6)
+
+
+@given(ROUNDS)
+@settings(max_examples=150, deadline=None)
+def test_cumulative_totals_reconcile_key_by_key(rounds):
+    receiver = Receiver()
+    truth = drive(MetricState(START, limits=ROOMY), rounds, receiver, ROOMY)
+    seen = defaultdict(float)
+    for (identity, _), value in receiver.totals.items():
+        seen[identity] += value
+    for identity, amount in truth.items():
+        assert seen[identity] == pytest.approx(amount, rel=1e-9)
+
+
+@given(ROUNDS)
+@settings(max_examples=150, deadline=None)
+def test_deltas_reconcile_key_by_key(rounds):
+    receiver = Receiver()
+    state = MetricState(START, limits=ROOMY, temporality="delta")
+    truth = drive(state, rounds, receiver, ROOMY)
+    for identity, amount in truth.items():
+        assert receiver.accepted_deltas[identity] == pytest.approx(amount, rel=1e-9)
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+@given(rounds=ROUNDS)
+@settings(max_examples=100, deadline=None)
+def test_beyond_the_caps_the_grand_total_is_still_true(temporality, rounds):
+    receiver = Receiver()
+    state = MetricState(START, limits=TIGHT, temporality=temporality)
+    truth = drive(state, rounds, receiver, TIGHT)
+    sent = receiver.accepted_deltas if temporality == "delta" else receiver.totals
+    expected, seen = defaultdict(float), defaultdict(float)
+    for (metric, _), amount in truth.items():
+        expected[metric] += amount
+    for key, value in sent.items():
+        metric = key[0] if temporality == "delta" else key[0][0]
+        seen[metric] += value
+    for metric, amount in expected.items():
+        assert seen[metric] == pytest.approx(amount, rel=1e-9)
+
+
+USERS_AMOUNTS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
+
+
+@given(st.lists(st.lists(USERS_AMOUNTS, max_size=5), min_size=1, max_size=8))
+@settings(deadline=None)
+def test_a_counter_shows_the_highest_total_that_there_was(rounds):
+    key = ("execute", "f", "user", "seconds")
+    state = MetricState(START)
+    total = highest = 0.0
+    for number, amounts in enumerate(rounds, start=1):
+        for amount in amounts:
+            state.apply(batch_of([(("a",), key, amount)]))
+            if math.isfinite(amount):
+                total += amount
+                highest = max(highest, total)
+        records = [r for r in state.collect(START + number * S) if r.name.endswith("execute.time")]
+        if records:
+            assert records[0].points[-1].value == highest
+
+
+DURATIONS = st.lists(st.floats(0, 1e5), max_size=5)
+
+
+@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
+@given(rounds=st.lists(st.tuples(DURATIONS, st.booleans()), min_size=1, max_size=6))
+@settings(deadline=None)
+def test_a_histogram_holds_every_duration(temporality, rounds):
+    state = MetricState(START, temporality=temporality)
+    accepted = []
+    for number, (values, ok) in enumerate([*rounds, ([], True)], start=1):
+        batch = MetricBatch()
+        for value in values:
+            observation = Observation("dask.span.duration", (("a",), "success"), value, (1, 2))
+            batch.observations.append(observation)
+        state.apply(batch)
+        for record in state.collect(START + number * 60 * S):
+            assert all(point.count == sum(point.bucket_counts) for point in record.points)
+            if ok:
+                accepted.extend(record.points)
+        state.settled(ok)
+    everything = [value for values, _ in rounds for value in values]
+    if temporality == "cumulative":
+        accepted = accepted[-1:]
+    full = [point for point in accepted if point.count]
+    assert sum(point.count for point in full) == len(everything)
+    assert math.fsum(point.sum for point in full) == pytest.approx(
+        math.fsum(everything), rel=1e-9, abs=1e-9
+    )
+    if everything:
+        assert min(point.min for point in full) == min(everything)
+        assert max(point.max for point in full) == max(everything)

@@ -1,0 +1,453 @@
+"""What a finished Dask span looks like as OpenTelemetry spans."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_otel.core import identity
+from dask_otel.core.records import (
+    Event,
+    Failure,
+    FinishedGroup,
+    FinishedSpan,
+    Incident,
+    Link,
+    SpanIdentity,
+    TaskCounts,
+)
+from dask_otel.core.text import Sanitizer
+from dask_otel.core.translate import SpanLimits, error_type, translate
+
+T = 1_700_000_000.0
+T_NS = 1_700_000_000 * 10**9
+
+
+def make_identity(**changes) -> SpanIdentity:
+    who = SpanIdentity(
+        dask_id="root",
+        root_id="root",
+        tags=("workflow",),
+        generation=1,
+        trace_id=identity.trace_id("root"),
+        span_id=identity.span_id("root"),
+        parent_span_id=None,
+    )
+    return replace(who, **changes)
+
+
+def make_group(**changes) -> FinishedGroup:
+    group = FinishedGroup(
+        name="load-123",
+        prefix="load",
+        ordinal=1,
+        start=T + 2,
+        stop=T + 6,
+        counts=TaskCounts(tasks=3, memory=3),
+        output_bytes=300,
+        durations={"compute": 6.5, "transfer": 1},
+        types=("numpy.ndarray",),
+    )
+    return replace(group, **changes)
+
+
+def make_span(**changes) -> FinishedSpan:
+    finished = FinishedSpan(
+        identity=make_identity(),
+        start=T,
+        stop=T + 10,
+        first_start=T + 2.5,
+        result="success",
+        complete=True,
+        counts=TaskCounts(tasks=3, memory=3),
+        output_bytes=300,
+        group_count=1,
+        worker_count=2,
+        thread_count=4,
+        active_cpu=40,
+        dask_idle=33.5,
+        activities={"thread-cpu": 6, "disk-read": 0.5},
+    )
+    return replace(finished, **changes)
+
+
+def make_failure(text="KeyError('b')", **changes) -> Failure:
+    failure = Failure(
+        time=T + 5,
+        key="load-1",
+        prefix="load",
+        worker="tcp://w:1",
+        text=text,
+        traceback="Traceback …\nKeyError: 'b'",
+    )
+    return replace(failure, **changes)
+
+
+def failed(**changes) -> FinishedSpan:
+    failures = changes.pop("failures", (make_failure(),))
+    return make_span(result="failure", failures=failures, tree_failure=failures[0], **changes)
+
+
+def test_a_span_that_went_well():
+    (record,) = translate(make_span())
+    assert record.name == record.root_name == "workflow"
+    assert record.kind == "server"
+    assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 10 * 10**9)
+    assert record.parent_span_id is None
+    assert record.error is None
+    assert record.events == (Event("dask.span.start", T_NS + 2_500_000_000, {}),)
+    assert record.links == ()
+    assert record.attributes == {
+        "dask.span.type": "span",
+        "dask.span.id": "root",
+        "dask.span.root.id": "root",
+        "dask.span.name": "workflow",
+        "dask.span.tags": ("workflow",),
+        "dask.span.root.name": "workflow",
+        "dask.span.result": "success",
+        "dask.span.complete": True,
+        "dask.span.generation": 1,
+        "dask.span.queue.time": 2.5,
+        "dask.span.dask.active_cpu.time": 40.0,
+        "dask.span.dask.idle.time": 33.5,
+        "dask.span.activity.time.thread-cpu": 6.0,
+        "dask.span.activity.time.disk-read": 0.5,
+        "dask.span.output.size": 300,
+        "dask.task.count": 3,
+        "dask.task.memory.count": 3,
+        "dask.task.erred.count": 0,
+        "dask.task.cancelled.count": 0,
+        "dask.task.retried.count": 0,
+        "dask.task.lost.count": 0,
+        "dask.task.recomputed.count": 0,
+        "dask.task_group.count": 1,
+        "dask.worker.count": 2,
+        "dask.thread.count": 4,
+    }
+
+
+def test_a_group_is_a_child_named_by_its_prefix():
+    span, group = translate(make_span(groups=(make_group(),)))
+    assert group.name == "load"
+    assert group.kind == "internal"
+    assert group.parent_span_id == span.span_id
+    assert group.trace_id == span.trace_id
+    assert group.span_id == identity.group_span_id("root", 1, "load-123", 1)
+    assert (group.start_ns, group.end_ns) == (T_NS + 2 * 10**9, T_NS + 6 * 10**9)
+    assert group.attributes == {
+        "dask.span.type": "group",
+        "dask.span.id": "root",
+        "dask.span.root.id": "root",
+        "dask.span.root.name": "workflow",
+        "dask.task_group.name": "load-123",
+        "dask.task.prefix": "load",
+        "dask.task.count": 3,
+        "dask.task.memory.count": 3,
+        "dask.task.erred.count": 0,
+        "dask.task.cancelled.count": 0,
+        "dask.task.retried.count": 0,
+        "dask.task.lost.count": 0,
+        "dask.task.recomputed.count": 0,
+        "dask.span.output.size": 300,
+        "dask.task_group.duration.compute": 6.5,
+        "dask.task_group.duration.transfer": 1.0,
+        "dask.task_group.types": ("numpy.ndarray",),
+    }
+
+
+def test_a_nested_span_is_internal_and_named_by_its_last_tag():
+    who = make_identity(dask_id="child", tags=("workflow", "a/b"), parent_span_id=7)
+    (record,) = translate(make_span(identity=who))
+    assert (record.name, record.root_name, record.kind) == ("a/b", "workflow", "internal")
+    assert record.parent_span_id == 7
+    assert record.attributes["dask.span.name"] == "workflow/a\\/b"
+    assert record.attributes["dask.span.tags"] == ("workflow", "a/b")
+    assert record.attributes["dask.span.root.name"] == "workflow"
+
+
+def test_a_continuation_links_to_the_first_generation():
+    (record,) = translate(make_span(identity=make_identity(generation=2, first=(11, 22))))
+    assert record.kind == "internal"
+    assert record.links == (Link(11, 22, {}),)
+    assert record.attributes["dask.span.generation"] == 2
+
+
+def test_where_nothing_started_there_is_no_queue_time():
+    (record,) = translate(make_span(first_start=None, result="cancellation"))
+    assert "dask.span.queue.time" not in record.attributes
+    assert record.events == ()
+    assert record.error is None
+
+
+def test_a_failure_has_status_type_and_an_exception_event():
+    (record,) = translate(failed())
+    assert record.error == "Task load-1 failed: KeyError('b')"
+    assert record.attributes["error.type"] == "KeyError"
+    assert record.events[1] == Event(
+        "exception",
+        T_NS + 5 * 10**9,
+        {
+            "exception.type": "KeyError",
+            "exception.message": "KeyError('b')",
+            "exception.stacktrace": "Traceback …\nKeyError: 'b'",
+            "dask.task.key": "load-1",
+            "dask.task.prefix": "load",
+            "dask.worker.name": "tcp://w:1",
+        },
+    )
+
+
+def test_a_failure_below_is_named_by_its_type():
+    (record,) = translate(make_span(result="failure", tree_failure=make_failure("KeyError('b')")))
+    assert record.error == "A task below failed: KeyError"
+    assert record.attributes["error.type"] == "KeyError"
+
+
+def test_a_scheduler_that_closed_is_an_error():
+    (record,) = translate(make_span(result="error", complete=False))
+    assert record.error == "The scheduler closed before the work was done"
+    assert record.attributes["error.type"] == "SchedulerClosed"
+    assert record.attributes["dask.span.complete"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("KeyError('b')", "KeyError"),
+        ("pkg.mod.Err('x', code=1)", "pkg.mod.Err"),
+        ("ValueError()", "ValueError"),
+        ("ValueError: no", "ValueError"),
+        ("StopIteration", "StopIteration"),
+        ("<HTTPError 404: 'Not Found'>", "_OTHER"),
+        ("1 validation error for Model", "_OTHER"),
+        ("could not read file 17", "_OTHER"),
+        ("", "_OTHER"),
+        (None, "_OTHER"),
+    ],
+)
+def test_the_type_is_the_leading_dotted_name(text, name):
+    assert error_type(make_failure(text), Sanitizer()) == name
+
+
+def test_what_the_scheduler_decided_has_its_own_name():
+    failure = make_failure(None, scheduler_error="KilledWorker")
+    assert error_type(failure, Sanitizer()) == "KilledWorker"
+
+
+def test_incidents_are_events_in_the_order_of_time():
+    incidents = (
+        Incident(T + 9, "dask.task.retried", {"dask.task.prefix": "load"}),
+        Incident(T + 1, "dask.worker.lost", {"n": 2, "bad": math.nan}),
+    )
+    (record,) = translate(failed(incidents=incidents))
+    assert [event.name for event in record.events] == [
+        "dask.worker.lost",
+        "dask.span.start",
+        "exception",
+        "dask.task.retried",
+    ]
+    assert record.events[0].attributes == {"n": 2}
+
+
+def test_what_is_left_out_is_counted():
+    finished = make_span(
+        result="failure",
+        failures=(make_failure(),) * 20,
+        dropped_failures=100,
+        dropped_incidents=3,
+        dropped_groups=5,
+    )
+    (record,) = translate(finished)
+    assert sum(event.name == "exception" for event in record.events) == 16
+    assert record.attributes["dask.span.dropped_event.count"] == 4 + 100 + 3
+    assert record.attributes["dask.span.dropped.count"] == 5
+
+
+def test_messages_and_stacktraces_can_be_left_out():
+    (record,) = translate(failed(), SpanLimits(message=0, stacktrace=0))
+    assert record.error == "Task load-1 failed: KeyError"
+    assert set(record.events[1].attributes) == {
+        "exception.type",
+        "dask.task.key",
+        "dask.task.prefix",
+        "dask.worker.name",
+    }
+
+
+def activities(record) -> dict[str, float]:
+    head = "dask.span.activity.time."
+    return {
+        key[len(head) :]: value for key, value in record.attributes.items() if key.startswith(head)
+    }
+
+
+def test_activities_that_get_one_name_are_summed():
+    (record,) = translate(make_span(activities={"a b": 1, "a.b": 2.5, 1: 3, "": 4}))
+    assert activities(record) == {"a_b": 3.5, "1": 3.0, "_EMPTY": 4.0}
+
+
+def test_beyond_the_largest_activities_the_rest_is_one():
+    (record,) = translate(make_span(activities={f"a{n}": float(n) for n in range(40)}))
+    found = activities(record)
+    assert len(found) == 32
+    assert found.pop("_OTHER") == sum(range(9))
+    assert found == {f"a{n}": float(n) for n in range(9, 40)}
+
+
+def test_where_the_client_asked_for_another_span():
+    (record,) = translate(make_span(requested=("other", "x"), late=True))
+    assert record.attributes["dask.span.collision"] is True
+    assert record.attributes["dask.span.requested.name"] == "other/x"
+    assert record.attributes["dask.span.late"] is True
+
+
+def test_where_it_was_submitted():
+    (record,) = translate(make_span(code=("a.py", 3, None), collections=("Array", "Array", "Bag")))
+    assert record.attributes["code.file.path"] == "a.py"
+    assert record.attributes["code.line.number"] == 3
+    assert "code.function.name" not in record.attributes
+    assert record.attributes["dask.collection.types"] == ("Array", "Bag")
+
+
+def test_the_first_attributes_stay_under_a_limit():
+    (record,) = translate(failed(), SpanLimits(attributes=7))
+    assert list(record.attributes) == [
+        "dask.span.type",
+        "dask.span.id",
+        "dask.span.root.id",
+        "dask.span.root.name",
+        "dask.span.name",
+        "dask.span.result",
+        "error.type",
+    ]
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+NUMBERS = st.one_of(
+    st.floats(),
+    st.integers(),
+    st.sampled_from(
+        [None, "x", 1e300, -1e300, T, T + 1, math.nan, math.inf, 10**400, Unprintable()]
+    ),
+)
+TEXTS = st.one_of(
+    st.text(st.characters()),
+    st.sampled_from(["\0", "\ud800", "x" * 9000, None, 5, b"\xff", ("a", 1), Unprintable()]),
+)
+COUNTS = st.builds(TaskCounts, *[NUMBERS] * 7)
+PARTS = st.dictionaries(st.one_of(st.text(), st.integers(), st.none()), NUMBERS, max_size=40)
+FAILURES = st.builds(Failure, NUMBERS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | TEXTS)
+INCIDENTS = st.builds(
+    Incident,
+    NUMBERS,
+    TEXTS,
+    st.dictionaries(TEXTS, st.one_of(TEXTS, NUMBERS, st.lists(TEXTS), st.booleans()), max_size=3),
+)
+GROUPS = st.builds(
+    FinishedGroup,
+    name=st.text(st.characters()),
+    prefix=TEXTS,
+    ordinal=st.integers(1, 3),
+    start=NUMBERS,
+    stop=NUMBERS,
+    counts=COUNTS,
+    output_bytes=NUMBERS,
+    durations=PARTS,
+    types=st.lists(st.one_of(TEXTS, st.just([])), max_size=3).map(tuple),
+)
+
+
+def tuples(items):
+    return st.lists(items, max_size=3).map(tuple)
+
+
+HOSTILE = st.builds(
+    FinishedSpan,
+    identity=st.builds(
+        SpanIdentity,
+        dask_id=st.text(st.characters()),
+        root_id=TEXTS,
+        tags=tuples(TEXTS),
+        generation=st.integers(1, 3),
+        trace_id=st.just(1),
+        span_id=st.just(2),
+        parent_span_id=st.none(),
+    ),
+    start=NUMBERS,
+    stop=NUMBERS,
+    first_start=NUMBERS,
+    result=st.sampled_from(["success", "cancellation", "error", "failure"]),
+    complete=st.booleans(),
+    counts=COUNTS,
+    output_bytes=NUMBERS,
+    group_count=NUMBERS,
+    worker_count=NUMBERS,
+    thread_count=NUMBERS,
+    active_cpu=NUMBERS,
+    dask_idle=NUMBERS,
+    activities=PARTS,
+    groups=tuples(GROUPS),
+    dropped_groups=NUMBERS,
+    failures=tuples(FAILURES),
+    dropped_failures=NUMBERS,
+    tree_failure=st.none() | FAILURES,
+    incidents=tuples(INCIDENTS),
+    dropped_incidents=NUMBERS,
+    collections=st.lists(st.one_of(TEXTS, st.just([])), max_size=3).map(tuple),
+    code=st.none() | st.tuples(TEXTS, NUMBERS, TEXTS),
+    requested=st.none() | tuples(TEXTS),
+    late=st.booleans(),
+)
+
+SECONDS = ("dask.span.queue.time", "dask.span.dask.", "dask.span.activity.", "dask.task_group.dur")
+INTEGERS = (".count", ".size", ".generation", ".line.number")
+
+
+def check_attributes(attributes, limit) -> None:
+    for key, value in attributes.items():
+        key.encode()
+        if key.startswith(SECONDS):
+            assert type(value) is float
+        elif key.endswith(INTEGERS) and key.startswith(("dask.", "code.")):
+            assert type(value) is int
+        for item in value if isinstance(value, tuple) else (value,):
+            assert type(item) in (str, bool, int, float)
+            if type(item) is str:
+                assert "\0" not in item
+                assert len(item) <= limit
+                item.encode()
+            elif type(item) is float:
+                assert math.isfinite(item)
+            else:
+                assert -(2**63) <= item < 2**63
+
+
+@given(HOSTILE)
+@settings(max_examples=200, deadline=None)
+def test_whatever_comes_the_records_are_valid(finished):
+    records = translate(finished)
+    assert len(records) == finished.weight
+    for record in records:
+        assert 0 <= record.start_ns <= record.end_ns < 2**63
+        assert type(record.start_ns) is type(record.end_ns) is int
+        assert record.name
+        assert record.root_name
+        (record.name + record.root_name + (record.error or "")).encode()
+        check_attributes(record.attributes, 1024)
+        times = [event.time_ns for event in record.events]
+        assert times == sorted(times)
+        for event in record.events:
+            event.name.encode()
+            assert 0 <= event.time_ns < 2**63
+            check_attributes(event.attributes, 8192)
+    is_error = finished.result in ("failure", "error")
+    assert (records[0].error is not None) == is_error
+    assert ("error.type" in records[0].attributes) == is_error

@@ -1,0 +1,417 @@
+#!/usr/bin/env python3
+"""Build the servers of the backend tests: Collector, Prometheus, Jaeger, Tempo, Alertmanager.
+
+Versions are pinned in ``backends.toml`` beside this file. Everything comes from the Go module
+proxy through the ordinary ``go`` command and is kept outside the repository, in
+``$XDG_CACHE_HOME/dask-otel/backends/<name>-<version>/`` (``~/.cache`` by default). A second run
+builds nothing. A server that a registry refuses is left out, openly: the answer is written down
+beside the others and is not asked for again until ``--retry-refused``.
+
+Exit status: 0 when every server asked for is there or was refused, 1 when a build failed (with
+``--check``: when one is missing), 2 when the Go toolchain is missing or too old.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest depends on tomli there, so whoever can run the tests has it
+    import tomli as tomllib
+
+VERSIONS = Path(__file__).with_name("backends.toml")
+MINIMUM_GO = (1, 26)
+HEARTBEAT_SECONDS = 30.0
+
+State = Literal["built", "refused", "missing"]
+
+#: A registry's definite no. A time-out or a broken connection is not one, nor is a 404: that is
+#: more likely a wrong pin, which must fail.
+_REFUSAL = re.compile(r"\b(403 Forbidden|451 [A-Z][\w ]+)\b")
+_URL = re.compile(r"https?://\S+")
+
+
+class BuildError(Exception):
+    """A server could not be built; the text says why, and where the log is."""
+
+
+class RegistryRefusal(BuildError):
+    """A module registry gave a definite no; the text is its answer."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One table of ``backends.toml``."""
+
+    name: str
+    pin: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        return f"{self.pin['title']} {self.pin['version']}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its binaries are, or would be."""
+        return cache_folder() / f"{self.name}-{self.pin['version']}"
+
+    @property
+    def refusal_file(self) -> Path:
+        return self.folder.with_name(self.folder.name + ".refused.json")
+
+    @property
+    def digest(self) -> str:
+        """Changes with anything in the table, so that an edited pin is built again."""
+        text = json.dumps(self.pin, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def binary(self, name: str) -> Path:
+        return self.folder / name
+
+    def state(self) -> State:
+        record = _read_json(self.folder / "built.json")
+        if record.get("digest") == self.digest and all(
+            self.binary(name).is_file() for name in self.pin["binaries"]
+        ):
+            return "built"
+        return "refused" if self.refusal() else "missing"
+
+    def refusal(self) -> str | None:
+        """The registry's answer, if it refused exactly this pin."""
+        record = _read_json(self.refusal_file)
+        return record["answer"] if record.get("digest") == self.digest else None
+
+
+def cache_folder() -> Path:
+    """Where built servers are kept; outside of the repository."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dask-otel" / "backends"
+
+
+def load_servers(path: Path = VERSIONS) -> dict[str, Server]:
+    """Every pinned server by name, in the order of the file."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: Server(name, pin) for name, pin in tables.items()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+# ------------------------------------------------------------------------------ toolchain
+
+
+def check_go() -> str:
+    """The version of the Go toolchain.
+
+    Raises
+    ------
+    BuildError
+        If there is none, or it is older than the servers need.
+    """
+    wanted = ".".join(map(str, MINIMUM_GO))
+    if shutil.which("go") is None:
+        raise BuildError(
+            f"The Go toolchain is missing: `go` is not on PATH. The backend servers are built with "
+            f"Go {wanted} or newer (https://go.dev/dl/). Every other test runs without it."
+        )
+    answer = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True)
+    version = answer.stdout.strip()
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < MINIMUM_GO:
+        raise BuildError(f"{version} is too old: the backend servers need Go {wanted} or newer.")
+    return version
+
+
+@dataclass
+class Runner:
+    """Runs the commands of one build in one folder, all output into one log."""
+
+    work: Path
+    log: Path
+    say: Callable[[str], None]
+
+    def run(self, command: Sequence[str], **environment: str) -> None:
+        """Run `command` to its end, with a sign of life every half minute.
+
+        Raises
+        ------
+        RegistryRefusal
+            If a module registry answered no.
+        BuildError
+            If it failed for any other reason; carries the end of its output.
+        """
+        # Static binaries, which run anywhere and need no C compiler.
+        env = os.environ | {"CGO_ENABLED": "0"} | environment
+        offset = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command, cwd=self.work, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+            try:
+                self._wait(process)
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+        if process.returncode:
+            self._fail(command, self.log.read_text(encoding="utf-8", errors="replace")[offset:])
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        start = time.monotonic()
+        while True:
+            try:
+                process.wait(timeout=HEARTBEAT_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+                last = lines[-1][:70] if lines else ""
+                self.say(f"  {time.monotonic() - start:5.0f} s  {last}")
+
+    def _fail(self, command: Sequence[str], output: str) -> None:
+        lines = output.strip().splitlines()
+        for position, line in enumerate(lines):
+            found = _REFUSAL.search(line)
+            # `go list` style notes about a mirror's 404 are no failure by themselves: only what
+            # a command ended with counts.
+            if found and position >= len(lines) - 5:
+                reason = " ".join(part.strip() for part in lines[position + 1 : position + 2])
+                reason = _URL.sub("", reason.removeprefix("server response:")).strip()
+                raise RegistryRefusal(f"{found[0]}: {reason}" if reason else found[0])
+        end = "\n".join("    " + line for line in lines[-20:])
+        raise BuildError(f"`{' '.join(command[:3])} …` failed.\n{end}\n    whole log: {self.log}")
+
+
+# --------------------------------------------------------------------------------- recipes
+
+
+def _ldflags(pin: Mapping[str, Any]) -> str:
+    return f"-s -w {pin.get('ldflags', '')}".strip()
+
+
+def _install(server: Server, runner: Runner, target: Path) -> None:
+    runner.run(
+        [
+            "go",
+            "install",
+            "-v",
+            "-trimpath",
+            f"-ldflags={_ldflags(server.pin)}",
+            server.pin["package"],
+        ],
+        GOBIN=str(target),
+    )
+
+
+def _module(server: Server, runner: Runner, target: Path) -> None:
+    pin = server.pin
+    module, version = pin["module"].split()
+    lines = [f"module dask-otel.invalid/{server.name}", "", f"go {MINIMUM_GO[0]}.{MINIMUM_GO[1]}"]
+    lines += [f"replace {item}" for item in pin.get("replace", ())]
+    lines += [f"exclude {item}" for item in pin.get("exclude", ())]
+    (runner.work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    runner.run(["go", "get", f"{module}@{version}"])
+    command = ["go", "build", "-v", "-mod=mod", "-trimpath", f"-ldflags={_ldflags(pin)}"]
+    if "tags" in pin:
+        command.append(f"-tags={pin['tags']}")
+    if "placeholder" in pin:
+        _add_placeholder(module, pin["placeholder"], runner)
+    runner.run([*command, f"-o={target}/", *(f"{module}/{path}" for path in pin["commands"])])
+
+
+def _add_placeholder(module: str, missing: str, runner: Runner) -> None:
+    """Build from a copy of `module` that has a small page at `missing`.
+
+    (`go build -overlay` would do without the copy, but refuses files of the module cache.)
+    """
+    answer = subprocess.run(
+        ["go", "list", "-m", "-f={{.Dir}}", module],
+        cwd=runner.work,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    copy = runner.work / "copy"
+    # Contents without modes: the module cache is read-only.
+    shutil.copytree(answer.stdout.strip(), copy, copy_function=shutil.copyfile)
+    for folder in [copy, *(path for path in copy.rglob("*") if path.is_dir())]:
+        folder.chmod(0o755)
+    page = copy / missing
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("<!doctype html><title>API only</title>Built without its web pages.\n")
+    runner.run(["go", "mod", "edit", f"-replace={module}=./copy"])
+
+
+def _collector(server: Server, runner: Runner, target: Path) -> None:
+    pin = server.pin
+    runner.run(["go", "install", "-trimpath", pin["builder"]], GOBIN=str(runner.work))
+    manifest = runner.work / "manifest.yaml"
+    manifest.write_text(collector_manifest(pin, target), encoding="utf-8")
+    # The builder writes its sources beside the binary; only the binary is kept.
+    runner.run(
+        [str(runner.work / "builder"), f"--config={manifest}", f"--ldflags={_ldflags(pin)}"],
+        GOFLAGS=f"{os.environ.get('GOFLAGS', '')} -trimpath -v".strip(),
+    )
+
+
+def collector_manifest(pin: Mapping[str, Any], target: Path) -> str:
+    """The builder's manifest. JSON is YAML too, which spares a YAML library."""
+    dist = {
+        "name": pin["binaries"][0],
+        "version": pin["version"],
+        "description": "OpenTelemetry Collector for dask-otel's tests",
+        "output_path": str(target),
+    }
+    components = {
+        kind: [{"gomod": module} for module in modules]
+        for kind, modules in pin["components"].items()
+    }
+    return json.dumps({"dist": dist, **components}, indent=2)
+
+
+RECIPES: Mapping[str, Callable[[Server, Runner, Path], None]] = {
+    "install": _install,
+    "module": _module,
+    "collector": _collector,
+}
+
+# ----------------------------------------------------------------------------------- build
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Only one build at a time: two would compile everything twice."""
+    import fcntl  # not on Windows, where the rest of this module still serves the tests
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build(server: Server, say: Callable[[str], None] = print) -> float:
+    """Build `server` into its folder; returns the seconds it took.
+
+    The folder appears complete or not at all.
+
+    Raises
+    ------
+    RegistryRefusal
+        If a registry refused it; also written beside the folder, for `Server.refusal`.
+    BuildError
+        If the build failed.
+    """
+    cache = cache_folder()
+    log = cache / "logs" / f"{server.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{server.name}-") as folder:
+        work, target = Path(folder) / "work", Path(folder) / "target"
+        work.mkdir()
+        target.mkdir()
+        try:
+            RECIPES[server.pin["kind"]](server, Runner(work, log, say), target)
+        except RegistryRefusal as refusal:
+            record = {"digest": server.digest, "answer": str(refusal)}
+            server.refusal_file.write_text(json.dumps(record), encoding="utf-8")
+            raise
+        seconds = time.monotonic() - started
+        _publish(server, target, seconds)
+    return seconds
+
+
+def _publish(server: Server, target: Path, seconds: float) -> None:
+    ready = target.with_name("ready")
+    ready.mkdir()
+    for name in server.pin["binaries"]:
+        shutil.move(target / name, ready / name)
+    record = {"digest": server.digest, "build_seconds": round(seconds, 1)}
+    (ready / "built.json").write_text(json.dumps(record), encoding="utf-8")
+    if server.folder.exists():
+        shutil.rmtree(server.folder)
+    ready.rename(server.folder)
+    server.refusal_file.unlink(missing_ok=True)
+
+
+def describe(server: Server) -> str:
+    """One line: what it is, whether it is there, and why not."""
+    state = server.state()
+    if state == "built":
+        seconds = _read_json(server.folder / "built.json").get("build_seconds")
+        detail = f"{server.folder} (built in {seconds} s)"
+    else:
+        detail = server.refusal() or "" if state == "refused" else "run `make backends`"
+    return f"{state:8} {server.title:34} {detail}"
+
+
+def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
+    """Build what is not there; the exit status of the command."""
+    wanted = [
+        server
+        for server in servers
+        if server.state() == "missing" or (retry_refused and server.state() == "refused")
+    ]
+    if wanted:
+        try:
+            print(f"building with {check_go()} in {cache_folder()}", flush=True)
+        except BuildError as error:
+            print(error, file=sys.stderr)
+            return 2
+    failed = False
+    for server in wanted:
+        print(f"{server.title} …", flush=True)
+        try:
+            print(f"  built in {build(server, _say):.0f} s", flush=True)
+        except RegistryRefusal as refusal:
+            print(f"  refused by the registry, left out: {refusal}", flush=True)
+        except BuildError as error:
+            failed = True
+            print(f"  {error}", file=sys.stderr, flush=True)
+    for server in servers:
+        print(describe(server))
+    return int(failed)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    servers = load_servers()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", action="append", choices=servers, metavar="NAME", default=[])
+    parser.add_argument("--check", action="store_true", help="only say which are there")
+    parser.add_argument(
+        "--retry-refused", action="store_true", help="ask again for what a registry refused"
+    )
+    options = parser.parse_args(arguments)
+    chosen = [servers[name] for name in options.only or servers]
+    if options.check:
+        for server in chosen:
+            print(describe(server))
+        return int(any(server.state() == "missing" for server in chosen))
+    with _lock(cache_folder()):
+        return build_missing(chosen, options.retry_refused)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
