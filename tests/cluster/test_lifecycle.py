@@ -315,7 +315,7 @@ def test_fire_and_forget_and_published_data_outlive_their_client():
             with span("forgotten"):
                 fire_and_forget(other.submit(inc, 1, delay=0.6))
             with span("published"):
-                other.publish_dataset(data=other.submit(inc, 2, delay=0.6))
+                other.publish_dataset(data=other.submit(time.sleep, 0.6))
         o.quiet()
         o.assert_tree("""
             forgotten success 0.6..2.0 tasks=1 memory=1
@@ -554,7 +554,11 @@ def test_scattered_data_is_no_work():
             assert o.client.submit(sum, data).result() == 6
         del data
         o.quiet()
-        o.assert_tree("uses success 0.0..1.0 tasks=1 memory=1")
+        # Dask puts the group of the scattered data into a default span, which never works.
+        o.assert_tree("""
+            uses success 0.0..1.0 tasks=1 memory=1
+            default success 0.0..0.0
+        """)
 
 
 def test_variables_and_queues():
@@ -613,8 +617,7 @@ def test_tasks_that_leave_the_pool_and_tasks_that_submit():
         o.quiet()
         o.assert_tree("""
             seceded success 0.3..2.0 tasks=4 memory=4
-            outer success 0.0..2.0 tasks=1 memory=1
-            default success 0.0..2.0 tasks=3 memory=3
+            outer success 0.0..2.0 tasks=4 memory=4
         """)
 
 
@@ -624,7 +627,7 @@ def test_tasks_that_leave_the_pool_and_tasks_that_submit():
 def test_close_exports_what_is_open():
     with observed() as o:
         with span("done"):
-            o.client.submit(inc, 1).result()
+            o.client.submit(operator.neg, 1).result()
         with span("cut"), span("off"):
             futures = o.client.map(inc, range(3), delay=1.0)
         eventually(lambda: running(o) == 2)

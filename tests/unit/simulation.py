@@ -69,7 +69,8 @@ class Simulation:
         self.lifecycle = Lifecycle(limits, self)
         #: The scheduler's clock, and one that is never set.
         self.now = self.real = 1_000_000.0
-        #: Whether the clock has been set forward: then waits may be short.
+        #: Whether the clock was set forward, or back by too little to be noticed: then waits
+        #: may be short.
         self.jumped = False
         self.spans: dict[str, tuple[str, ...]] = {}
         self.tasks: dict[str, Task] = {}
@@ -295,7 +296,7 @@ class Simulation:
         self.lifecycle.tick(self.now)
         self.take()
         self.now += seconds
-        self.jumped = self.jumped or seconds > 0
+        self.jumped = self.jumped or seconds > -1
 
     def todo(self, life: Life) -> bool:
         """Whether the tree below has unfinished work or an open block: the plain rule."""

@@ -13,7 +13,7 @@ New work after the export opens the *next generation*: a new OpenTelemetry span,
 the first. Seconds that arrive after the export, without work, open nothing.
 
 Times come in with the events: seconds since the epoch on the scheduler's clock. Where that
-clock is set back, waits go on from where they were; set forward, they end early. Nothing is
+clock is set back, waits begin again; set forward, they end early. Nothing is
 decided inside an event, for in the middle of a Dask stimulus a span can look done for an
 instant (every retry goes through ``released``); decisions fall in `Lifecycle.tick`, which
 the bridge calls between two callbacks of the event loop.
@@ -479,7 +479,7 @@ class Lifecycle:
     def tick(self, now: float) -> None:
         """Move on every span that is due; what was exported is in `finished`."""
         if now < self._ticked:
-            self._clock_set_back(self._ticked - now)
+            self._clock_set_back(now)
         self._ticked = now
         for span in list(self._settling):
             self._settle(span, now)
@@ -489,13 +489,16 @@ class Lifecycle:
             if span.phase is Phase.LINGERING and span.due == due:
                 self._elapse(span, now)
 
-    def _clock_set_back(self, seconds: float) -> None:
-        """Shift what is waited for, or an hour set back would be an hour's wait."""
+    def _clock_set_back(self, now: float) -> None:
+        """Bring what lies in the future back, or an hour set back would be an hour's wait."""
+        self.reports.clock_set_back(now)
         for span in self._settling:
-            span.quiet_since -= seconds
+            span.quiet_since = min(span.quiet_since, now)
+        latest = now + self._limits.linger
         for span in self.open.values():
-            span.due -= seconds
-        self._lingering = [(due - seconds, *rest) for due, *rest in self._lingering]
+            span.due = min(span.due, latest)
+        self._lingering = [(min(due, latest), *rest) for due, *rest in self._lingering]
+        heapq.heapify(self._lingering)
 
     def _settle(self, span: OpenSpan, now: float) -> None:
         if self.reports.complete(span):
@@ -530,6 +533,9 @@ class Lifecycle:
             unfinished = span.phase is Phase.OPEN and (span.unfinished or span.holds)
             if unfinished:
                 span.last_stop = max(span.last_stop, now)
+            if span.active:
+                span.active = False
+                self._cluster.span_inactive(span, now)
             self._step(span, Trigger.CLOSED)
             self._export(span, complete=not unfinished)
         self._settling.clear()
