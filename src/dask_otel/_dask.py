@@ -389,14 +389,16 @@ class SchedulerAdapter:
 
     def _stolen(self, message: Any) -> None:
         """A task was moved to another worker, for which there is no transition."""
-        if type(message) is tuple and message[0] == "confirm":
-            _, key, _, _, thief, *_ = message
+        if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
+            key, thief = message[1], message[4]
             if key in self._assigned and thief in self.scheduler.workers:
                 self._assigned[key] = self.scheduler.workers[thief]
 
     def _graph_failed(self, message: Any) -> None:
         """A graph could not be made into tasks: it has no span, and no transition."""
-        if message.get("action") == "update-graph" and message.get("status") == "error":
+        if type(message) is not dict or message.get("action") != "update-graph":
+            return
+        if message.get("status") == "error":
             self._count(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
 
     # ----------------------------------------------------------------- spans and groups
@@ -449,8 +451,11 @@ class SchedulerAdapter:
         if self._requested:
             self._requested = {}
         if self._drifted:
-            self._drifted = False
-            self._repair()
+            try:
+                self._repair()
+                self._drifted = False
+            except Exception:
+                self._boundary.failed("repair")
 
     def _repair(self) -> None:
         """Take over Dask's counts of unfinished tasks."""
@@ -597,16 +602,22 @@ class SchedulerAdapter:
         return int(history[max(0, index)][1])
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Read the TaskGroup's sums."""
-        assert isinstance(group.source, _GroupSource)
-        return group.source.facts()
+        """Read the TaskGroup's sums; there are none where they can't be read."""
+        try:
+            assert isinstance(group.source, _GroupSource)
+            return group.source.facts()
+        except Exception:
+            self._boundary.failed("group_facts")
+            return GroupFacts(0, {}, ())
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the Span's metadata and code."""
-        dask_span = self._extension.spans.get(span.identity.dask_id)
-        if dask_span is None:
+        """Read the Span's metadata and code, which users can fill with anything."""
+        try:
+            dask_span = self._extension.spans[span.identity.dask_id]
+            return SpanFacts(_collection_types(dask_span), _code(dask_span))
+        except Exception:
+            self._boundary.failed("span_facts")
             return SpanFacts()
-        return SpanFacts(_collection_types(dask_span), _code(dask_span))
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""

@@ -172,7 +172,7 @@ def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
 
 
 @contextmanager
-def observed(limits: Limits = LIMITS, **cluster: Any) -> Iterator[Observed]:
+def observed(limits: Limits = LIMITS, attach: bool = True, **cluster: Any) -> Iterator[Observed]:
     """Give a client on an observed local cluster: two workers with a thread each."""
     settings: dict[str, Any] = {
         "n_workers": 2,
@@ -189,5 +189,6 @@ def observed(limits: Limits = LIMITS, **cluster: Any) -> Iterator[Observed]:
             await observer.start(local.scheduler)
             local.scheduler.add_plugin(observer)
 
-        client.sync(add)
+        if attach:
+            client.sync(add)
         yield Observed(local, client, observer)
