@@ -157,6 +157,8 @@ class SchedulerAdapter:
         self._assigned: dict[Hashable, WorkerState] = {}
         #: By group, the span that the client asked for in the submission at hand.
         self._requested: dict[TaskGroup, Tags] = {}
+        #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
+        self._seen = 0
         #: Whether an error of ours may have left the counts of unfinished tasks wrong.
         self._drifted = False
         self._unwrap: list[Callable[[], None]] = []
@@ -171,6 +173,7 @@ class SchedulerAdapter:
         now = time()
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now)
+        self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
 
@@ -407,7 +410,6 @@ class SchedulerAdapter:
         def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
             if not self.attached:
                 return original(tss, *args, **kwargs)
-            before = len(self._extension.spans)
             tss = tss if isinstance(tss, list) else list(tss)
             try:
                 self._requested = self._collisions(tss)
@@ -416,7 +418,7 @@ class SchedulerAdapter:
                 self._boundary.failed("observe_tasks")
             result = original(tss, *args, **kwargs)
             try:
-                self._observed(before)
+                self._take_in_spans()
             except Exception:
                 self._drifted = True
                 self._boundary.failed("observe_tasks")
@@ -460,6 +462,7 @@ class SchedulerAdapter:
     def _repair(self) -> None:
         """Take over Dask's counts of unfinished tasks."""
         now = time()
+        self._take_in_spans()
         unfinished: dict[str, int] = {}
         for group in self.scheduler.task_groups.values():
             count = _unfinished(group)
@@ -472,13 +475,14 @@ class SchedulerAdapter:
         for key in [key for key in self._assigned if key not in processing]:
             del self._assigned[key]
 
-    def _observed(self, before: int) -> None:
-        """Take in the spans that a call of ``observe_tasks`` has made."""
+    def _take_in_spans(self) -> None:
+        """Open the spans that Dask has made since the last call."""
         spans = self._extension.spans
-        born = list(islice(reversed(spans.values()), len(spans) - before))
+        born = list(islice(reversed(spans.values()), len(spans) - self._seen))
         for dask_span in reversed(born):
             if dask_span.id not in self.lifecycle.open:
                 self._created(dask_span)
+            self._seen += 1
 
     def _created(self, dask_span: Span) -> OpenSpan:
         ancestors = _ancestors(dask_span)
@@ -499,6 +503,8 @@ class SchedulerAdapter:
         if not group.span_id:
             # Data that a Variable or Queue announced: no span, and no work, yet.
             return None
+        if self._seen != len(self._extension.spans):
+            self._take_in_spans()
         dask_span = self._extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now), group)
 

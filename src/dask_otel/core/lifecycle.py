@@ -497,7 +497,7 @@ class Lifecycle:
         latest = now + self._limits.linger
         for span in self.open.values():
             span.due = min(span.due, latest)
-        self._lingering = [(min(due, latest), *rest) for due, *rest in self._lingering]
+        self._lingering = [(min(e[0], latest), e[1], e[2], e[3]) for e in self._lingering]
         heapq.heapify(self._lingering)
 
     def _settle(self, span: OpenSpan, now: float) -> None:
