@@ -155,6 +155,9 @@ class SchedulerAdapter:
         self._groups: dict[TaskGroup, Group] = {}
         #: Where the tasks in processing were sent.
         self._assigned: dict[Hashable, WorkerState] = {}
+        #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
+        #: group is hashed in no time, its series is not.
+        self._runs: dict[Group, int] = {}
         #: By group, the span that the client asked for in the submission at hand.
         self._requested: dict[TaskGroup, Tags] = {}
         #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
@@ -239,7 +242,7 @@ class SchedulerAdapter:
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
-                if self._groups:
+                if self.lifecycle.interrupted:
                     self._forgotten(key)
             elif finish == "erred" and start == "memory":
                 self._actor_lost(key)
@@ -330,8 +333,8 @@ class SchedulerAdapter:
             started, stopped = _computed(info)
             lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
             if start == "processing":
-                increments = self.batch.increments
-                increments[group.finished] = increments.get(group.finished, 0) + 1
+                runs = self._runs
+                runs[group] = runs.get(group, 0) + 1
         elif finish == "erred":
             if info.get("cause") == key:
                 self._failed(group, key, info, now, was_unfinished=True)
@@ -361,7 +364,7 @@ class SchedulerAdapter:
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
-        if group is not None and key in group.span.reruns:
+        if group is not None:
             self.lifecycle.task_forgotten(group, key)
 
     def _failed(
@@ -642,6 +645,8 @@ class SchedulerAdapter:
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)
             self._groups.pop(group.source.group, None)
+            if group in self._runs:
+                self._book_runs(group, self._runs.pop(group))
 
     # -------------------------------------------------------------------------- metrics
 
@@ -650,8 +655,15 @@ class SchedulerAdapter:
         batch = self.batch
         batch.time_ns = time_ns
         batch.levels.update(self._levels())
+        for group, runs in self._runs.items():
+            self._book_runs(group, runs)
+        self._runs.clear()
         self.batch = MetricBatch()
         return batch
+
+    def _book_runs(self, group: Group, runs: int) -> None:
+        increments = self.batch.increments
+        increments[group.finished] = increments.get(group.finished, 0) + runs
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler
