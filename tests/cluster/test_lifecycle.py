@@ -129,7 +129,7 @@ def test_all_tasks_erred_has_its_real_length():
         o.quiet()
         o.assert_tree("bad failure 0.6..2.0 tasks=4 erred=4")
         failure = o.named("bad").failures[0]
-        assert failure.text == "KeyError(0)"
+        assert failure.text in {f"KeyError({n})" for n in range(4)}
         assert failure.prefix == "boom"
         assert "raise KeyError" in failure.traceback
         assert o.named("bad").activities["failed"] >= 1.2
@@ -533,6 +533,8 @@ def test_a_span_that_goes_on_after_its_export():
 # ------------------------------------------------------------------- other kinds of work
 
 
+# Dask's own words on spans and dataframes.
+@pytest.mark.filterwarnings("ignore:Dask annotations:UserWarning")
 def test_p2p_shuffle():
     pd = pytest.importorskip("pandas")
     dd = pytest.importorskip("dask.dataframe")

@@ -44,6 +44,9 @@ class Life:
     quiet_real: float = 0.0
     quiet: float = 0.0
     ran_on: set[str] = field(default_factory=set)
+    #: Whether the clock was set forward since, or back by too little to be noticed: then a
+    #: wait may be short.
+    jumped: bool = False
     finished: FinishedSpan | None = None
     own: tuple[int, int, int, int] = (0, 0, 0, 0)
 
@@ -69,9 +72,6 @@ class Simulation:
         self.lifecycle = Lifecycle(limits, self)
         #: The scheduler's clock, and one that is never set.
         self.now = self.real = 1_000_000.0
-        #: Whether the clock was set forward, or back by too little to be noticed: then waits
-        #: may be short.
-        self.jumped = False
         self.spans: dict[str, tuple[str, ...]] = {}
         self.tasks: dict[str, Task] = {}
         self.lives: list[Life] = []
@@ -180,6 +180,7 @@ class Simulation:
 
     def finish(self, task: Task, worker: str, took: float, skew: float) -> None:
         """Its result is in memory."""
+        self._live(worker)
         stop = self.now + skew
         group = self._leaving(task, "memory", "memory", stop)
         self.current[task.span].ran_on.add(worker)
@@ -188,12 +189,18 @@ class Simulation:
 
     def fail(self, task: Task, worker: str, took: float) -> None:
         """It failed for good."""
+        self._live(worker)
         group = self._leaving(task, "erred", "erred")
         self.current[task.span].ran_on.add(worker)
         failure = Failure(self.now, task.key, task.group, worker, "KeyError()", None)
         start = self.now - took
         self.lifecycle.task_failed(group, task.key, failure, start, self.now, self.now)
         self._looked()
+
+    def _live(self, worker: str) -> None:
+        """Nothing runs on a worker that has not registered."""
+        if worker not in self.beats:
+            self.heartbeat(worker, 0.0, 0)
 
     def cancel(self, task: Task, worker: str | None) -> None:
         """Nobody wants it any more."""
@@ -296,7 +303,8 @@ class Simulation:
         self.lifecycle.tick(self.now)
         self.take()
         self.now += seconds
-        self.jumped = self.jumped or seconds > -1
+        for life in self.current.values():
+            life.jumped = life.jumped or seconds > -1
 
     def todo(self, life: Life) -> bool:
         """Whether the tree below has unfinished work or an open block: the plain rule."""
@@ -310,7 +318,7 @@ class Simulation:
     def _looked(self) -> None:
         for life in self.current.values():
             if self.todo(life):
-                life.quiet_real, life.quiet = self.real, self.now
+                life.quiet_real, life.quiet, life.jumped = self.real, self.now, False
 
     def tick(self) -> None:
         """The bridge's tick."""
@@ -326,26 +334,28 @@ class Simulation:
         def check(life: Life) -> None:
             assert life.finished is not None
             assert life.finished.complete == (id(life) not in busy)
+            assert life.finished.complete or life.finished.stop >= self.now
 
         self.take(check)
 
     def take(self, check: Callable[[Life], None] = lambda life: None) -> None:
         """Take away what was exported, and hand it to the lives."""
-        for finished in self.lifecycle.finished:
+        taken, self.lifecycle.finished = self.lifecycle.finished, []
+        for finished in taken:
             (life,) = [x for x in self.lives if x.span.identity == finished.identity]
             assert life.finished is None, "exported twice"
             life.finished = finished
             check(life)
-        self.lifecycle.finished.clear()
 
     def _check_settled(self, life: Life) -> None:
         assert life.finished is not None
         assert life.finished.complete
         assert not self.todo(life)
         waited = self.real - life.quiet_real
-        if not self.jumped:
-            assert waited >= self.limits.linger - 1e-6
-        if waited >= self.limits.settle_timeout - 1e-6 or self.jumped:
+        if life.jumped:
+            return
+        assert waited >= self.limits.linger - 1e-6
+        if waited >= self.limits.settle_timeout - 1e-6:
             return
         for worker in life.ran_on & set(self.beats):
             since = [b for b in self.beats[worker] if b[0] >= life.quiet_real - 1e-9]

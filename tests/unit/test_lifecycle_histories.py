@@ -16,6 +16,7 @@ LIMITS = Limits(linger=2.0, settle_timeout=10.0, remember=1000, trace_gap=100.0)
 
 picks = st.integers(0, 1_000_000)
 workers = st.sampled_from(["w0", "w1", "w2"])
+rarely = st.integers(0, 5)
 seconds = st.sampled_from([0.0, 0.001, 0.3, 1.0, 3.0])
 
 
@@ -61,6 +62,28 @@ class Histories(RuleBasedStateMachine):
         for task in self.tasks("todo"):
             self.sim.finish(task, worker, 0.1, 0.0)
 
+    @rule(pick=st.none() | picks, worker=workers)
+    @precondition(lambda self: len(self.sim.spans) < 12)
+    def short_job(self, pick: int | None, worker: str) -> None:
+        dask_id = self.sim.create(None if pick is None else self.span(pick))
+        self.sim.finish(self.sim.submit(dask_id, "f"), worker, 0.1, 0.0)
+
+    @rule(worker=workers, age=seconds, wait=st.sampled_from([0.5, 1.0, 2.0]))
+    def report(self, worker: str, age: float, wait: float) -> None:
+        self.sim.tick()
+        self.sim.heartbeat(worker, age, 0)
+        self.sim.tick()
+        self.advance(wait)
+
+    @rule()
+    def export_what_is_done(self) -> None:
+        for worker in self.sim.beats:
+            self.sim.heartbeat(worker, 0.0, 0)
+        self.tick()
+        self.advance(2.5)
+        self.advance(11.0)
+        self.advance(2.5)
+
     @rule(pick=picks, worker=workers, took=seconds)
     def fail(self, pick: int, worker: str, took: float) -> None:
         if task := self.task(pick, "todo"):
@@ -96,9 +119,10 @@ class Histories(RuleBasedStateMachine):
         if task := self.task(pick, "memory"):
             self.sim.lose_actor(task)
 
-    @rule()
-    def restart(self) -> None:
-        self.sim.restart()
+    @rule(dice=rarely)
+    def restart(self, dice: int) -> None:
+        if not dice:
+            self.sim.restart()
 
     @rule(pick=picks)
     def hold(self, pick: int) -> None:
@@ -121,16 +145,19 @@ class Histories(RuleBasedStateMachine):
         self.sim.advance(by)
         self.sim.tick()
 
-    @rule(by=st.sampled_from([-3600.0, -0.05, 7.0]))
-    def set_clock(self, by: float) -> None:
-        self.sim.set_clock(by)
+    @rule(by=st.sampled_from([-3600.0, -0.05, 7.0]), dice=rarely)
+    def set_clock(self, by: float, dice: int) -> None:
+        if not dice:
+            self.sim.set_clock(by)
 
     @rule()
     def tick(self) -> None:
         self.sim.tick()
 
-    @rule()
-    def close(self) -> None:
+    @rule(dice=rarely)
+    def close(self, dice: int) -> None:
+        if dice:
+            return
         self.sim.close()
         assert not self.sim.lifecycle.open
         self.check_all()
@@ -263,8 +290,8 @@ class Forgetful(Histories):
 
 # Deterministic, so that a red build is red for everybody; loosen both to hunt for more.
 run = settings(
-    max_examples=60,
-    stateful_step_count=50,
+    max_examples=120,
+    stateful_step_count=60,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
