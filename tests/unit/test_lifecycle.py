@@ -215,6 +215,32 @@ def test_a_continuation_long_after_starts_a_trace_of_its_own(sim: Simulation) ->
     assert ident.parent_span_id is None
 
 
+def test_a_reopened_span_lingers_anew(sim: Simulation) -> None:
+    a = sim.create(None)
+    for _ in range(2):
+        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+        sim.advance(0.75 * LINGER)
+        sim.heartbeat("w0", 0.0, 0)
+        sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
+    sim.advance(0.5 * LINGER)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the first linger is over, this one not"
+
+
+def test_a_forgotten_span_never_gets_an_id_twice() -> None:
+    sim = Simulation(Limits(linger=LINGER, remember=1))
+    a = sim.create(None)
+    for _ in range(4):
+        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+        settle(sim)
+        # Pushes the one before out of the table.
+        sim.create(None)
+        settle(sim)
+    ids = [s.identity.span_id for s in exported(sim)]
+    assert len(ids) == len(set(ids)) == 8
+
+
 # -------------------------------------------------------------------------------- trees
 
 
@@ -370,6 +396,15 @@ def test_a_clock_set_back_by_an_hour_does_not_prolong_the_linger(sim: Simulation
     sim.close()
     first, second = exported(sim)
     assert first.stop <= second.start <= second.stop, "generations never overlap"
+
+
+def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(sim: Simulation) -> None:
+    sim.tick()
+    sim.set_clock(-3600)
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.tick()
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
 
 
 # ------------------------------------------------------------------- errors of our own
