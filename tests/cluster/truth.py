@@ -73,7 +73,8 @@ def text_keys(values: dict[tuple[Any, ...], float]) -> dict[tuple[Any, ...], flo
     """Return Dask's own values under the texts that are exported."""
     texts: dict[tuple[Any, ...], float] = defaultdict(float)
     for (tags, context, *rest), value in values.items():
-        texts["/".join(map(str, tags)), context, *map(str, rest)] += value
+        key = ("/".join(map(str, tags)), context, *map(str, rest))
+        texts[key] += value
     return dict(texts)
 
 
