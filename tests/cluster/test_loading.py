@@ -41,6 +41,10 @@ def has_bridge(dask_scheduler: Any) -> bool:
     return plugin is not None and plugin.bridge is not None
 
 
+def task_count(dask_scheduler: Any) -> int:
+    return len(dask_scheduler.tasks)
+
+
 def wrapped(dask_scheduler: Any) -> set[str]:
     """Return the methods of the spans extension that something wraps."""
     return {"heartbeat", "observe_tasks"} & set(vars(dask_scheduler.extensions["spans"]))
