@@ -22,7 +22,15 @@ from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
-from dask_otel.core.spans import Group, GroupFacts, Limits, OpenSpan, RetryReason, SpanFacts
+from dask_otel.core.spans import (
+    Cause,
+    Group,
+    GroupFacts,
+    Limits,
+    OpenSpan,
+    RetryReason,
+    SpanFacts,
+)
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -46,13 +54,14 @@ UNDOCUMENTED: Final = {
         "actor",
         "annotations",
         "exception_blame",
+        "exception_text",
         "group",
         "has_lost_dependencies",
         "processing_on",
         "waiters",
         "who_wants",
     ),
-    "WorkerState": ("address", "last_seen", "metrics", "name", "time_delay"),
+    "WorkerState": ("address", "last_seen", "metrics", "name", "processing", "time_delay"),
 }
 
 #: Task states in which there is work left to do.
@@ -148,14 +157,17 @@ class SchedulerAdapter:
         self._assigned: dict[Hashable, WorkerState] = {}
         #: By group, the span that the client asked for in the submission at hand.
         self._requested: dict[TaskGroup, Tags] = {}
+        #: Whether an error of ours may have left the counts of unfinished tasks wrong.
+        self._drifted = False
         self._unwrap: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
         """Begin to observe: take in what is there, then wrap the extension's methods."""
-        for address in self.scheduler.workers:
+        for address, ws in self.scheduler.workers.items():
             self._first_report(address)
+            self._assigned.update((task.key, ws) for task in ws.processing)
         now = time()
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now)
@@ -195,8 +207,7 @@ class SchedulerAdapter:
 
     def _take_in(self, group: TaskGroup, now: float) -> None:
         """Adopt the unfinished work that was there before the bridge."""
-        states = group.states
-        unfinished = sum(states[state] for state in UNFINISHED)
+        unfinished = _unfinished(group)
         if not unfinished or not group.span_id:
             return
         dask_span = self._extension.spans[group.span_id]
@@ -227,17 +238,30 @@ class SchedulerAdapter:
             elif finish == "forgotten":
                 if self._groups:
                     self._forgotten(key)
-            elif start == "memory":
-                self._lost(key, finish)
+            elif finish == "erred" and start == "memory":
+                self._actor_lost(key)
         except Exception:
+            self._drifted = True
             self._boundary.failed("transition")
 
     def restart(self) -> None:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         try:
             self._assigned.clear()
+            self.lifecycle.all_forgotten(time())
         except Exception:
+            self._drifted = True
             self._boundary.failed("restart")
+
+    def log_event(self, topic: str, message: Any) -> None:
+        """See ``SchedulerPlugin.log_event``: for what Dask tells nowhere else."""
+        try:
+            if topic == "stealing":
+                self._stolen(message)
+            elif topic == "scheduler":
+                self._graph_failed(message)
+        except Exception:
+            self._boundary.failed("log_event")
 
     def add_worker(self, address: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
@@ -264,12 +288,13 @@ class SchedulerAdapter:
             group = self._adopt(dask_group, now)
             if group is None:
                 return
-        reason = self.lifecycle.task_added(group, key, now)
-        if self._requested and dask_group in self._requested:
-            group.span.requested = self._requested[dask_group]
-        if reason is None and stimulus_id.startswith("stimulus-retry"):
-            # The failure has been exported; the retry is a continuation's.
-            reason = "client"
+        if stimulus_id.startswith("update-graph"):
+            reason = self.lifecycle.task_added(group, key, now)
+            if self._requested and dask_group in self._requested:
+                group.span.requested = self._requested[dask_group]
+        else:
+            cause = self._cause(key, stimulus_id)
+            reason = self.lifecycle.task_added(group, key, now, cause)
         if reason is not None:
             self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
             self.lifecycle.incident(
@@ -278,6 +303,14 @@ class SchedulerAdapter:
                 semconv.EVENT_TASK_RETRIED,
                 {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
             )
+
+    def _cause(self, key: Hashable, stimulus_id: str) -> Cause:
+        """Return why a task is unfinished that nobody has submitted just now."""
+        if not stimulus_id.startswith("stimulus-retry"):
+            return "recomputed"
+        # Set where the task failed in a worker, and never taken back: with `Client.retry`,
+        # what depends on it comes back with it.
+        return "retried" if self.scheduler.tasks[key].exception_text else "unblamed"
 
     def _left(
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
@@ -316,18 +349,12 @@ class SchedulerAdapter:
                     semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
                 )
 
-    def _lost(self, key: Hashable, finish: str) -> None:
-        """A result is no longer in memory, and that was not its end."""
-        task = self.scheduler.tasks[key]
-        if finish == "erred":
-            # Only an actor can fail after it was done: its worker left.
-            group = self._groups.get(task.group) or self._adopt(task.group, time())
-            if group is not None:
-                self._failed(group, key, {}, time(), was_unfinished=False)
-        elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            group = self._groups.get(task.group) or self._adopt(task.group, time())
-            if group is not None:
-                self.lifecycle.result_lost(group, key)
+    def _actor_lost(self, key: Hashable) -> None:
+        """Only an actor can fail after it was done: its worker left."""
+        dask_group = self.scheduler.tasks[key].group
+        group = self._groups.get(dask_group) or self._adopt(dask_group, time())
+        if group is not None:
+            self._failed(group, key, {}, time(), was_unfinished=False)
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
@@ -360,6 +387,20 @@ class SchedulerAdapter:
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) + 1
 
+    def _stolen(self, message: Any) -> None:
+        """A task was moved to another worker, for which there is no transition."""
+        if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
+            key, thief = message[1], message[4]
+            if key in self._assigned and thief in self.scheduler.workers:
+                self._assigned[key] = self.scheduler.workers[thief]
+
+    def _graph_failed(self, message: Any) -> None:
+        """A graph could not be made into tasks: it has no span, and no transition."""
+        if type(message) is not dict or message.get("action") != "update-graph":
+            return
+        if message.get("status") == "error":
+            self._count(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
+
     # ----------------------------------------------------------------- spans and groups
 
     def _wrapped_observe_tasks(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -371,11 +412,13 @@ class SchedulerAdapter:
             try:
                 self._requested = self._collisions(tss)
             except Exception:
+                self._requested = {}
                 self._boundary.failed("observe_tasks")
             result = original(tss, *args, **kwargs)
             try:
                 self._observed(before)
             except Exception:
+                self._drifted = True
                 self._boundary.failed("observe_tasks")
             return result
 
@@ -400,9 +443,34 @@ class SchedulerAdapter:
         return requested
 
     def submission_over(self) -> None:
-        """Forget what concerns one submission alone; call it between loop callbacks."""
+        """Forget what concerns one submission alone; call it between loop callbacks.
+
+        After an error of ours, this is also when the counts are compared with Dask's: between
+        two callbacks of the loop its own are consistent.
+        """
         if self._requested:
             self._requested = {}
+        if self._drifted:
+            try:
+                self._repair()
+                self._drifted = False
+            except Exception:
+                self._boundary.failed("repair")
+
+    def _repair(self) -> None:
+        """Take over Dask's counts of unfinished tasks."""
+        now = time()
+        unfinished: dict[str, int] = {}
+        for group in self.scheduler.task_groups.values():
+            count = _unfinished(group)
+            if count and group.span_id:
+                unfinished[group.span_id] = unfinished.get(group.span_id, 0) + count
+                if group not in self._groups:
+                    self._adopt(group, now)
+        self.lifecycle.repair(unfinished, now)
+        processing = {task.key for ws in self.scheduler.workers.values() for task in ws.processing}
+        for key in [key for key in self._assigned if key not in processing]:
+            del self._assigned[key]
 
     def _observed(self, before: int) -> None:
         """Take in the spans that a call of ``observe_tasks`` has made."""
@@ -534,16 +602,22 @@ class SchedulerAdapter:
         return int(history[max(0, index)][1])
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Read the TaskGroup's sums."""
-        assert isinstance(group.source, _GroupSource)
-        return group.source.facts()
+        """Read the TaskGroup's sums; there are none where they can't be read."""
+        try:
+            assert isinstance(group.source, _GroupSource)
+            return group.source.facts()
+        except Exception:
+            self._boundary.failed("group_facts")
+            return GroupFacts(0, {}, ())
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the Span's metadata and code."""
-        dask_span = self._extension.spans.get(span.identity.dask_id)
-        if dask_span is None:
+        """Read the Span's metadata and code, which users can fill with anything."""
+        try:
+            dask_span = self._extension.spans[span.identity.dask_id]
+            return SpanFacts(_collection_types(dask_span), _code(dask_span))
+        except Exception:
+            self._boundary.failed("span_facts")
             return SpanFacts()
-        return SpanFacts(_collection_types(dask_span), _code(dask_span))
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
@@ -592,6 +666,12 @@ class SchedulerAdapter:
             for state in _STATES:
                 levels[name, state] += states[state]
         return levels
+
+
+def _unfinished(group: TaskGroup) -> int:
+    """Return how many tasks of a group have work left to do."""
+    states = group.states
+    return sum(states[state] for state in UNFINISHED)
 
 
 def _time_of(entry: tuple[float, int]) -> float:

@@ -21,6 +21,10 @@ from dask_otel.core.records import (
 #: Why a task's run had to be repeated.
 RetryReason = Literal["error", "worker_lost", "recomputed", "client"]
 
+#: Why a task became unfinished: a client submitted it; a client had it retried after it
+#: failed itself, or after one that it depends on did; its result was there, and was lost.
+Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
+
 
 class Phase(Enum):
     """Where a generation of a Dask span stands."""
@@ -93,7 +97,17 @@ class Cluster(Protocol):
 class Group:
     """One task group's part of an open generation."""
 
-    __slots__ = ("counts", "finished", "name", "prefix", "source", "span", "start", "stop")
+    __slots__ = (
+        "blamed",
+        "counts",
+        "finished",
+        "name",
+        "prefix",
+        "source",
+        "span",
+        "start",
+        "stop",
+    )
 
     def __init__(self, span: OpenSpan, name: str, prefix: str, source: object) -> None:
         self.span = span
@@ -102,6 +116,8 @@ class Group:
         #: Whatever the cluster needs to know it by.
         self.source = source
         self.counts = TaskCounts()
+        #: Tasks that never ran, because one that they depend on failed.
+        self.blamed = 0
         #: First start and last stop of computing; 0.0 until something computed.
         self.start = 0.0
         self.stop = 0.0
@@ -113,6 +129,12 @@ class Group:
             prefix,
             "memory",
         )
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have no outcome yet: all but those with one."""
+        counts = self.counts
+        return counts.tasks - counts.memory - counts.erred - counts.cancelled - self.blamed
 
 
 @dataclass(slots=True)
@@ -205,7 +227,8 @@ class OpenSpan:
         #: Keys that left their state only to come back, and why; None where no run of
         #: theirs was lost.
         self.reruns: dict[Hashable, RetryReason | None] = {}
-        #: Tasks that failed for good; the value is None beyond the cap on details.
+        #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
+        #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
         self.failed: dict[Hashable, Failure | None] = {}
         self.incidents: list[Incident] = []
         self.dropped_incidents = 0
