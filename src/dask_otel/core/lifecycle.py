@@ -497,7 +497,10 @@ class Lifecycle:
         latest = now + self._limits.linger
         for span in self.open.values():
             span.due = min(span.due, latest)
-        self._lingering = [(min(due, latest), *rest) for due, *rest in self._lingering]
+        self._lingering = [
+            (min(due, latest), depth, sequence, span)
+            for due, depth, sequence, span in self._lingering
+        ]
         heapq.heapify(self._lingering)
 
     def _settle(self, span: OpenSpan, now: float) -> None:
