@@ -1,0 +1,374 @@
+"""One worker's account: what its threads did, as far as its heartbeats have told.
+
+The worker's capacity is threads x time. At every moment it is the sum of what was reported,
+idle, lost and in flight, less what was booked in excess of the threads. The rules, with
+the numbers by which `accounting` refers to them:
+
+1. A heartbeat is a cut of its worker: the `execute` seconds metered so far plus the elapsed
+   seconds of what executes are its busy time. The end of a task needs no estimate: the
+   elapsed seconds fall and the metered ones rise in the same message.
+3. The cut was taken before it was received, by the message's delay over the smallest
+   recent delay, and never before the previous cut.
+4. Between cuts only a thread that no task can occupy is idle: threads - open tasks.
+5. A task released while it was processing may still run (a cancelled task does): it stays
+   open until the first later cut that does not list it.
+6. At a cut, capacity - busy - booked is settled. What is left is idle.
+7. What is missing is debt: the cut was a little earlier than assumed. It becomes excess
+   only when the capacity up to the very receipt cannot hold it, because excess cannot be
+   taken back, and false excess now is phantom idle later.
+8. A task that ended, and whose metered seconds are not here, is owed. Seconds that pass one
+   whole later cut without arriving are lost. Workers report sums, so what arrives pays for
+   ends in their order. A task that ends shortly after the cut that brought its seconds is
+   paid from that cut's surplus (`credit`).
+9. A heartbeat can be cut between a task's disappearance from `executing` and its metered
+   seconds, and then the length of the task looks idle. A listed task that vanished without
+   a known end is owed what it had run; and open tasks that are not listed, which may
+   have run in between, hold back idle (`held`) until the next cut. By then their end is
+   known, for it is sent right after. This also covers tasks that no cut ever listed, as
+   when they hold the GIL and so stop the heartbeats until they end.
+10. Seconds of a seceded task after it seceded do not occupy a thread: excess.
+11. A worker that is removed takes with it what it had not reported: lost, but not more than
+    its open tasks can have used since its last cut.
+14. In flight is kept as its own sum, from what the last cut showed and the time since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Final, NamedTuple
+
+from dask_otel.core.delay import RecentMinimum
+from dask_otel.core.sharing import ActiveSpan
+
+#: How much more than the time between two cuts the elapsed seconds of a task may grow, in
+#: seconds. Beyond it a wall clock was set: the worker measures elapsed time with one.
+CLOCK_SLACK: Final = 0.25
+
+
+class Settlement(NamedTuple):
+    """What became certain at a cut, in seconds, none of it negative."""
+
+    idle: float
+    lost: float
+    excess: float
+
+
+class WorkerTime:
+    """Thread-seconds of one worker.
+
+    Hot path: `assign`, `end`, `release` and `secede` are a few dictionary operations; the
+    caller then compares `free_threads` with `free`, and only where they differ lets time
+    advance.
+    """
+
+    __slots__ = (
+        "_credit",
+        "_delays",
+        "_due_excess",
+        "_ended",
+        "_excess",
+        "_executing",
+        "_held",
+        "_idle",
+        "_joined",
+        "_late_ends",
+        "_lost",
+        "_maybe_busy",
+        "_now",
+        "_open_at_cut",
+        "_owed",
+        "_owed_before",
+        "_processing",
+        "_reported",
+        "_seceded",
+        "_unknown_ends",
+        "_vanished",
+        "_zombies",
+        "changed",
+        "cut",
+        "free",
+        "recent_spans",
+        "threads",
+    )
+
+    def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
+        self.threads = threads
+        #: Threads that certainly do nothing, from `changed` on.
+        self.free = threads
+        self.changed = now
+        #: When the last heartbeat was taken.
+        self.cut = now
+        #: Spans that had an open task here since the last cut.
+        self.recent_spans: set[ActiveSpan] = set()
+        self._joined = self._now = now
+        self._delays = RecentMinimum()
+        if delay is not None:
+            self._delays.observe(delay, now)
+        # Totals since `_joined`.
+        self._reported = self._idle = self._lost = self._excess = 0.0
+        # In flight: what the last cut showed, and at most busy since then (rule 14).
+        self._open_at_cut = self._maybe_busy = 0.0
+        # Tasks. `_processing` has the span of each, `_zombies` when they were released,
+        # `_seceded` what they ran before and what of the time after is booked.
+        self._processing: dict[Hashable, ActiveSpan | None] = {}
+        self._zombies: dict[Hashable, float] = {}
+        self._seceded: dict[Hashable, tuple[float, float]] = {}
+        # What the last cut listed (elapsed seconds), less what ended since; what vanished
+        # at it; ends since it, with their seconds if known.
+        self._executing: dict[Hashable, float] = {}
+        self._vanished: dict[Hashable, float] = {}
+        self._ended: dict[Hashable, float | None] = {}
+        self._unknown_ends = 0
+        # Rule 8: ends before the last cut, ends since, and seconds that came ahead of them.
+        self._owed_before = self._owed = self._credit = 0.0
+        # Rule 9: idle held back at the last cut, and what late ends took of it since.
+        self._held = self._late_ends = 0.0
+        self._due_excess = 0.0
+
+    @property
+    def open_tasks(self) -> int:
+        """Tasks that may occupy a thread."""
+        return len(self._processing) + len(self._zombies) - len(self._seceded)
+
+    @property
+    def free_threads(self) -> int:
+        """Threads that no open task can occupy."""
+        return max(0, self.threads - self.open_tasks)
+
+    @property
+    def in_flight(self) -> float:
+        """Seconds up to the last `advance` that are neither reported nor booked."""
+        return max(0.0, self._open_at_cut + self._maybe_busy)
+
+    # ------------------------------------------------------------------------- tasks
+
+    def assign(self, key: Hashable, span: ActiveSpan | None) -> None:
+        """A task enters processing here."""
+        self._processing[key] = span
+        if span is not None:
+            self.recent_spans.add(span)
+        if self._zombies:
+            self._zombies.pop(key, None)
+        if self._seceded:
+            # A new run holds a thread again. (Where the worker resumes the seceded run,
+            # its thread counts as occupied: idle too small rather than too large.)
+            self._seceded.pop(key, None)
+
+    def unassign(self, key: Hashable) -> ActiveSpan | None:
+        """A task was taken away before it started (work stealing)."""
+        self._executing.pop(key, None)
+        self._seceded.pop(key, None)
+        return self._processing.pop(key, None)
+
+    def release(self, key: Hashable, now: float) -> None:
+        """A task left processing and may run on."""
+        if key in self._processing:
+            del self._processing[key]
+            self._zombies[key] = now
+
+    def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
+        """A task left its thread slot after `elapsed` seconds.
+
+        Unknown, it is taken as late as possible, for time before it is not excess.
+        """
+        if key not in self._seceded and (key in self._processing or key in self._zombies):
+            if elapsed is None:
+                elapsed = self._executing.get(key, 0.0) + max(0.0, now - self.cut)
+            self._seceded[key] = (max(0.0, elapsed), 0.0)
+
+    def end(self, key: Hashable, seconds: float | None, now: float) -> None:
+        """A task ended here, after `seconds` if known, whose metered seconds will come."""
+        self._processing.pop(key, None)
+        if self._zombies:
+            self._zombies.pop(key, None)
+        elapsed = self._executing.pop(key, None) if self._executing else None
+        if seconds is None:
+            self._owed += elapsed or 0.0
+            self._unknown_ends += 1
+            self._ended[key] = None
+        else:
+            if seconds < 0.0:
+                seconds = 0.0
+            self._ended[key] = seconds
+            if elapsed is None and (self._credit or self._held or self._vanished):
+                self._end_unlisted(key, seconds, now)
+            else:
+                self._owed += seconds
+        if self._seceded and key in self._seceded:
+            before, booked = self._seceded.pop(key)
+            if seconds is not None:
+                self._due_excess += max(0.0, seconds - before - booked)
+
+    def _end_unlisted(self, key: Hashable, seconds: float, now: float) -> None:
+        """A task ended that the last cut did not list: its seconds may have come with it."""
+        before = self._vanished.pop(key, None)
+        seconds -= min(seconds, before or 0.0)
+        paid = min(seconds, self._credit)
+        self._credit -= paid
+        self._owed += seconds - paid
+        if before is not None or seconds > now - self.cut:
+            # It ended before the cut, surely, and the cut did not have (all of) its seconds.
+            self._late_ends += seconds - paid
+
+    # -------------------------------------------------------------------------- time
+
+    def advance(self, now: float) -> None:
+        """Book the time up to `now` with the free threads as they were (rule 4)."""
+        passed = now - self._now
+        if passed > 0.0:
+            self._idle += passed * self.free
+            self._maybe_busy += passed * (self.threads - self.free)
+            self._now = now
+
+    def take_cut(
+        self,
+        executing: Mapping[Hashable, float],
+        reported: float,
+        now: float,
+        delay: float | None = None,
+    ) -> Settlement:
+        """Settle what a heartbeat shows; `advance` to `now` must have been called.
+
+        Parameters
+        ----------
+        executing
+            Elapsed seconds of every task that runs, as the worker sent it.
+        reported
+            ``execute`` seconds metered since its last heartbeat.
+        now
+            When it was received.
+        delay
+            Receipt less sending time, each by its own wall clock; None if not known.
+        """
+        late = 0.0 if delay is None else delay - self._delays.observe(delay, now)
+        at = min(now, max(self.cut, now - late))
+        # Idle was booked after the cut, too. What is certain of it is what came since the
+        # last change; to assume more would book idle before the cut a second time.
+        since = max(at, self.changed)
+        after = (since - at) * self.threads + (now - since) * (self.threads - self.free)
+
+        running, carried, suspects = self._observe_executing(executing, at, now)
+        interval = at - self.cut
+        vanished = sum(self._vanished.values())
+        self._reported += reported
+        lost = self._match_reported(reported, carried, suspects * interval + vanished)
+        self._lost += lost
+        excess = self._take_due_excess()
+        busy = running + self._owed_before + self._owed
+
+        rest = self._capacity_left(now) - after - busy
+        idle = 0.0
+        if rest > 0.0:
+            confirmed = min(rest, max(0.0, self._held - self._late_ends))
+            self._held = min(rest - confirmed, suspects * interval)
+            idle = rest - self._held
+            self._idle += idle
+            self._open_at_cut = busy + self._held
+        else:
+            self._held = 0.0
+            beyond = max(0.0, busy - self._capacity_left(now))
+            self._excess += beyond
+            excess += beyond
+            # Rule 7: the debt is subtracted from what is in flight, and cannot exceed it.
+            self._open_at_cut = busy + rest + beyond
+        self._maybe_busy = after
+        self._late_ends = 0.0
+        self.cut = at
+        return Settlement(idle, lost, excess)
+
+    def close(self, now: float) -> Settlement:
+        """Settle what is in flight on a worker that leaves, after `advance` (rule 11)."""
+        may_run = min(self.threads, max(0, self.open_tasks) + self._unknown_ends)
+        used = sum(self._executing.values()) + self._owed_before + self._owed
+        lost = min(self.in_flight, used + may_run * (now - self.cut))
+        return Settlement(self.in_flight - lost, lost, 0.0)
+
+    def forget_spans(self) -> None:
+        """Keep only the spans of open tasks in `recent_spans`: a new interval begins."""
+        if not self._processing:
+            self.recent_spans = set()
+        elif len(self.recent_spans) > 1:
+            self.recent_spans = {span for span in self._processing.values() if span is not None}
+
+    def _capacity_left(self, now: float) -> float:
+        booked = self._reported + self._idle + self._lost
+        return (now - self._joined) * self.threads + self._excess - booked
+
+    def _take_due_excess(self) -> float:
+        """Rule 10: what seceded tasks ran since they seceded, and is not booked yet."""
+        due, self._due_excess = self._due_excess, 0.0
+        for key, (before, booked) in self._seceded.items():
+            more = self._executing.get(key, 0.0) - before - booked
+            if more > 0.0:
+                self._seceded[key] = (before, booked + more)
+                due += more
+        self._excess += due
+        return due
+
+    def _observe_executing(
+        self, executing: Mapping[Hashable, float], at: float, now: float
+    ) -> tuple[float, float, int]:
+        """Take over what runs.
+
+        Returns elapsed seconds of what runs; seconds of tasks that ended after the cut,
+        whose end came before it; how many tasks may have run since the last cut unseen.
+        """
+        listed: dict[Hashable, float] = {}
+        running = carried = 0.0
+        unseen = self.open_tasks + self._unknown_ends
+        for key, raw in executing.items():
+            if key in self._processing or key in self._zombies:
+                unseen -= key not in self._seceded
+            elif key not in self._ended:
+                # Released before, and started or listed against all expectation.
+                self._zombies[key] = at
+            elif (seconds := self._ended[key]) is not None:
+                carried += seconds
+                continue
+            running += self._elapsed(listed, key, raw, at, now)
+        self._vanished = {}
+        for key, elapsed in self._executing.items():
+            if key not in executing:
+                self._owed += elapsed
+                self._vanished[key] = elapsed
+        if self._zombies:
+            self._drop_zombies(executing, at)
+        self._executing = listed
+        self._ended = {}
+        self._unknown_ends = 0
+        return running, carried, max(0, unseen)
+
+    def _elapsed(
+        self, listed: dict[Hashable, float], key: Hashable, raw: float, at: float, now: float
+    ) -> float:
+        """Note and return a listed task's elapsed seconds, without steps of its clock."""
+        before = self._executing.get(key, 0.0)
+        elapsed = max(0.0, raw)
+        if not before <= elapsed <= before + (now - self.cut) + CLOCK_SLACK:
+            elapsed = before + (at - self.cut)
+        listed[key] = elapsed
+        return elapsed
+
+    def _drop_zombies(self, executing: Mapping[Hashable, float], at: float) -> None:
+        """Rule 5. Released after the cut was taken: the next one will tell."""
+        gone = [k for k, t in self._zombies.items() if t <= at and k not in executing]
+        for key in gone:
+            del self._zombies[key]
+            self._seceded.pop(key, None)
+
+    def _match_reported(self, reported: float, carried: float, unseen: float) -> float:
+        """Rule 8: pay the ends in their order; returns the seconds that are lost.
+
+        `carried` of what is owed can only come with a later cut. A surplus is kept for
+        ends still to be told, as far as those can be: at most `unseen` seconds.
+        """
+        left = reported + self._credit
+        due = max(0.0, self._owed - carried)
+        paid = min(left, self._owed_before)
+        lost = self._owed_before - paid
+        left -= paid
+        paid = min(left, due)
+        self._owed_before = due - paid
+        self._owed = carried
+        self._credit = min(left - paid, unseen)
+        return lost
