@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -72,6 +73,10 @@ class Worker:
     runs: list[Run] = field(default_factory=list)
     digests: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     last_arrival: float = 0.0
+    #: Smallest delay so far, which no clock can tell from a difference of the clocks.
+    quickest: float = math.inf
+    #: What of `digests` did not use a thread.
+    extra: float = 0.0
 
     @property
     def occupied(self) -> int:
@@ -137,6 +142,8 @@ class Cluster:
         self.waiting: list[Task] = []
         self.unfinished: dict[str, int] = defaultdict(int)
         self.roots: dict[str, str] = {}
+        #: The largest error of a cut's time that cannot be avoided.
+        self.blur = 0.0
         self.stopped = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -179,7 +186,8 @@ class Cluster:
     def add_worker(self, worker: Worker) -> Worker:
         self.workers.append(worker)
         worker.last_arrival = self.now
-        delay = next(worker.latencies) - worker.clock
+        worker.quickest = next(worker.latencies)
+        delay = worker.quickest - worker.clock
         self.accounting.worker_added(worker.name, worker.threads, self.now, delay)
         self.call(self.now + self.interval, lambda: self._beat(worker))
         waiting, self.waiting = self.waiting, []
@@ -189,11 +197,14 @@ class Cluster:
 
     def kill(self, worker: Worker) -> None:
         """The worker dies, and the scheduler notices at once."""
-        if not worker.alive:
+        if not worker.alive or worker not in self.workers:
             return
         worker.alive = False
-        self.truth.lost += sum(worker.digests.values())
-        self.truth.lost += sum(self.now - run.start for run in worker.runs if run.start is not None)
+        self.truth.lost += sum(worker.digests.values()) - worker.extra
+        for run in worker.runs:
+            assert run.start is not None
+            stop = run.start + (run.task.secede or 0.0) if run.seceded else self.now
+            self.truth.lost += stop - run.start
         orphans = [run for run in self.processing.values() if run.worker is worker]
         for run in orphans:
             del self.processing[run.task.key]
@@ -216,25 +227,29 @@ class Cluster:
         if fate == "skipped" or not worker.alive:
             return
         seconds, worker.digests = worker.digests, defaultdict(float)
+        extra, worker.extra = worker.extra, 0.0
         executing = {
             run.task.key: self.now - run.start
             for run in worker.runs
             if run.listed and run.start is not None
         }
         if fate == "dropped":
-            self.truth.lost += sum(seconds.values())
+            self.truth.lost += sum(seconds.values()) - extra
             return
         sent = self.now + worker.clock
         worker.last_arrival = max(self.now + next(worker.latencies), worker.last_arrival)
 
         def receive() -> None:
             if worker.alive:
+                worker.quickest = min(worker.quickest, self.now - sent + worker.clock)
+                self.blur = max(self.blur, worker.quickest)
                 self.truth.reported += sum(seconds.values())
+                self.truth.excess += extra
                 self.accounting.heartbeat(
                     worker.name, executing, seconds, self.now, self.now - sent
                 )
             else:
-                self.truth.lost += sum(seconds.values())
+                self.truth.lost += sum(seconds.values()) - extra
 
         self.call(worker.last_arrival, receive)
 
@@ -304,11 +319,12 @@ class Cluster:
         assert run.start is not None
         seconds = self.now - run.start
         worker.runs.remove(run)
-        worker.digests[task.span] += seconds + task.extra
-        self.truth.excess += task.extra
+        extra = task.extra
         if run.seceded:
             assert task.secede is not None
-            self.truth.excess += seconds - task.secede
+            extra += seconds - task.secede
+        worker.digests[task.span] += seconds + task.extra
+        worker.extra += extra
         if not run.cancelled:
             self.call(self.now + self.latency + self.batch, lambda: self._done(run, task.duration))
         self._start_next(worker)

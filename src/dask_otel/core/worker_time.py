@@ -63,6 +63,7 @@ class WorkerTime:
 
     __slots__ = (
         "_credit",
+        "_cut_before",
         "_delays",
         "_due_excess",
         "_ended",
@@ -71,7 +72,6 @@ class WorkerTime:
         "_held",
         "_idle",
         "_joined",
-        "_late_ends",
         "_lost",
         "_maybe_busy",
         "_now",
@@ -80,8 +80,8 @@ class WorkerTime:
         "_owed_before",
         "_processing",
         "_reported",
+        "_resumed",
         "_seceded",
-        "_unknown_ends",
         "_vanished",
         "_zombies",
         "changed",
@@ -97,7 +97,7 @@ class WorkerTime:
         self.free = threads
         self.changed = now
         #: When the last heartbeat was taken.
-        self.cut = now
+        self.cut = self._cut_before = now
         #: Spans that had an open task here since the last cut.
         self.recent_spans: set[ActiveSpan] = set()
         self._joined = self._now = now
@@ -112,17 +112,18 @@ class WorkerTime:
         # `_seceded` what they ran before and what of the time after is booked.
         self._processing: dict[Hashable, ActiveSpan | None] = {}
         self._zombies: dict[Hashable, float] = {}
+        # Released and assigned here again since the last cut: either run can be listed.
+        self._resumed: set[Hashable] = set()
         self._seceded: dict[Hashable, tuple[float, float]] = {}
         # What the last cut listed (elapsed seconds), less what ended since; what vanished
         # at it; ends since it, with their seconds if known.
         self._executing: dict[Hashable, float] = {}
         self._vanished: dict[Hashable, float] = {}
-        self._ended: dict[Hashable, float | None] = {}
-        self._unknown_ends = 0
+        self._ended: dict[Hashable, tuple[float | None, float]] = {}
         # Rule 8: ends before the last cut, ends since, and seconds that came ahead of them.
         self._owed_before = self._owed = self._credit = 0.0
-        # Rule 9: idle held back at the last cut, and what late ends took of it since.
-        self._held = self._late_ends = 0.0
+        #: Rule 9: idle held back at the last cut.
+        self._held = 0.0
         self._due_excess = 0.0
 
     @property
@@ -147,8 +148,8 @@ class WorkerTime:
         self._processing[key] = span
         if span is not None:
             self.recent_spans.add(span)
-        if self._zombies:
-            self._zombies.pop(key, None)
+        if self._zombies and self._zombies.pop(key, None) is not None:
+            self._resumed.add(key)
         if self._seceded:
             # A new run holds a thread again. (Where the worker resumes the seceded run,
             # its thread counts as occupied: idle too small rather than too large.)
@@ -181,34 +182,14 @@ class WorkerTime:
         self._processing.pop(key, None)
         if self._zombies:
             self._zombies.pop(key, None)
-        elapsed = self._executing.pop(key, None) if self._executing else None
-        if seconds is None:
-            self._owed += elapsed or 0.0
-            self._unknown_ends += 1
-            self._ended[key] = None
-        else:
-            if seconds < 0.0:
-                seconds = 0.0
-            self._ended[key] = seconds
-            if elapsed is None and (self._credit or self._held or self._vanished):
-                self._end_unlisted(key, seconds, now)
-            else:
-                self._owed += seconds
+        if key in self._ended:
+            # A second run since the last cut: keep the sum of the first.
+            self._owed += self._ended[key][0] or 0.0
+        self._ended[key] = (seconds, now)
         if self._seceded and key in self._seceded:
             before, booked = self._seceded.pop(key)
             if seconds is not None:
                 self._due_excess += max(0.0, seconds - before - booked)
-
-    def _end_unlisted(self, key: Hashable, seconds: float, now: float) -> None:
-        """A task ended that the last cut did not list: its seconds may have come with it."""
-        before = self._vanished.pop(key, None)
-        seconds -= min(seconds, before or 0.0)
-        paid = min(seconds, self._credit)
-        self._credit -= paid
-        self._owed += seconds - paid
-        if before is not None or seconds > now - self.cut:
-            # It ended before the cut, surely, and the cut did not have (all of) its seconds.
-            self._late_ends += seconds - paid
 
     # -------------------------------------------------------------------------- time
 
@@ -247,20 +228,23 @@ class WorkerTime:
         since = max(at, self.changed)
         after = (since - at) * self.threads + (now - since) * (self.threads - self.free)
 
-        running, carried, suspects = self._observe_executing(executing, at, now)
-        interval = at - self.cut
-        vanished = sum(self._vanished.values())
+        running, unseen = self._observe_executing(executing, at, now)
+        carried, late_ends = self._observe_ends(executing, at)
+        self._executing = running
+        self._resumed.clear()
+        ahead = unseen * (at - self._cut_before) + carried + sum(self._vanished.values())
+        late_ends = max(0.0, late_ends - self._credit)
         self._reported += reported
-        lost = self._match_reported(reported, carried, suspects * interval + vanished)
+        lost = self._match_reported(reported, ahead)
         self._lost += lost
         excess = self._take_due_excess()
-        busy = running + self._owed_before + self._owed
+        busy = sum(running.values()) + self._owed_before
 
         rest = self._capacity_left(now) - after - busy
         idle = 0.0
         if rest > 0.0:
-            confirmed = min(rest, max(0.0, self._held - self._late_ends))
-            self._held = min(rest - confirmed, suspects * interval)
+            confirmed = min(rest, max(0.0, self._held - late_ends))
+            self._held = min(rest - confirmed, unseen * (at - self.cut))
             idle = rest - self._held
             self._idle += idle
             self._open_at_cut = busy + self._held
@@ -272,14 +256,18 @@ class WorkerTime:
             # Rule 7: the debt is subtracted from what is in flight, and cannot exceed it.
             self._open_at_cut = busy + rest + beyond
         self._maybe_busy = after
-        self._late_ends = 0.0
-        self.cut = at
+        self._cut_before, self.cut = self.cut, at
         return Settlement(idle, lost, excess)
 
     def close(self, now: float) -> Settlement:
         """Settle what is in flight on a worker that leaves, after `advance` (rule 11)."""
-        may_run = min(self.threads, max(0, self.open_tasks) + self._unknown_ends)
-        used = sum(self._executing.values()) + self._owed_before + self._owed
+        may_run = max(0, self.open_tasks)
+        used = self._owed_before + self._owed
+        used += sum(e for key, e in self._executing.items() if key not in self._ended)
+        for key, (seconds, _) in self._ended.items():
+            used += self._executing.get(key, 0.0) if seconds is None else seconds
+            may_run += seconds is None
+        may_run = min(self.threads, may_run)
         lost = min(self.in_flight, used + may_run * (now - self.cut))
         return Settlement(self.in_flight - lost, lost, 0.0)
 
@@ -307,47 +295,81 @@ class WorkerTime:
 
     def _observe_executing(
         self, executing: Mapping[Hashable, float], at: float, now: float
-    ) -> tuple[float, float, int]:
-        """Take over what runs.
-
-        Returns elapsed seconds of what runs; seconds of tasks that ended after the cut,
-        whose end came before it; how many tasks may have run since the last cut unseen.
-        """
-        listed: dict[Hashable, float] = {}
-        running = carried = 0.0
-        unseen = self.open_tasks + self._unknown_ends
-        for key, raw in executing.items():
-            if key in self._processing or key in self._zombies:
-                unseen -= key not in self._seceded
-            elif key not in self._ended:
+    ) -> tuple[dict[Hashable, float], int]:
+        """Get what ran at the cut, and how many other tasks may have run since the last."""
+        unseen = len(self._processing) + len(self._zombies)
+        running: dict[Hashable, float] = {}
+        for key, elapsed in executing.items():
+            if self._lists_ended(key, at):
+                pass
+            elif key in self._processing or key in self._zombies:
+                unseen -= 1
+            else:
                 # Released before, and started or listed against all expectation.
                 self._zombies[key] = at
-            elif (seconds := self._ended[key]) is not None:
-                carried += seconds
-                continue
-            running += self._elapsed(listed, key, raw, at, now)
-        self._vanished = {}
-        for key, elapsed in self._executing.items():
-            if key not in executing:
-                self._owed += elapsed
-                self._vanished[key] = elapsed
+            running[key] = self._elapsed(key, elapsed, at, now)
         if self._zombies:
             self._drop_zombies(executing, at)
-        self._executing = listed
-        self._ended = {}
-        self._unknown_ends = 0
-        return running, carried, max(0, unseen)
+        unseen += sum(1 for seconds, _ in self._ended.values() if seconds is None)
+        return running, unseen
 
-    def _elapsed(
-        self, listed: dict[Hashable, float], key: Hashable, raw: float, at: float, now: float
-    ) -> float:
-        """Note and return a listed task's elapsed seconds, without steps of its clock."""
-        before = self._executing.get(key, 0.0)
-        elapsed = max(0.0, raw)
+    def _observe_ends(
+        self, executing: Mapping[Hashable, float], at: float
+    ) -> tuple[float, float]:
+        """Owe the tasks that ended before the cut, and keep the others for the next one.
+
+        Returns the seconds of those that started and ended after the cut, as far as their
+        lengths tell, and of those that had ended before the previous cut.
+        """
+        after = late = 0.0
+        kept: dict[Hashable, tuple[float | None, float]] = {}
+        for key, (seconds, told) in self._ended.items():
+            if key in executing and self._lists_ended(key, at):
+                kept[key] = (seconds, told)
+                continue
+            elapsed = self._executing.get(key)
+            vanished = self._vanished.pop(key, 0.0)
+            if seconds is None:
+                self._owed += elapsed or 0.0
+            elif elapsed is None and not vanished and seconds <= told - at:
+                kept[key] = (seconds, told)
+                after += seconds
+            else:
+                seconds = max(0.0, seconds - vanished)
+                self._owed += seconds
+                if elapsed is None and (vanished or seconds > told - self.cut):
+                    late += seconds
+        self._observe_vanished(executing)
+        self._ended = kept
+        return after, late
+
+    def _observe_vanished(self, executing: Mapping[Hashable, float]) -> None:
+        """Rule 9: owe what a task had run that is not listed any more and has not ended."""
+        gone = {k: e for k, e in self._vanished.items() if k in self._processing}
+        for key, elapsed in self._executing.items():
+            if key not in executing and key not in self._ended:
+                self._owed += elapsed
+                gone[key] = elapsed
+        self._vanished = gone
+
+    def _elapsed(self, key: Hashable, elapsed: float, at: float, now: float) -> float:
+        """Get a listed task's elapsed seconds without steps of the clock that took them."""
+        if key in self._resumed:
+            return max(0.0, elapsed)
+        before = 0.0
+        if key not in self._ended or self._lists_ended(key, at):
+            before = self._executing.get(key, 0.0)
         if not before <= elapsed <= before + (now - self.cut) + CLOCK_SLACK:
-            elapsed = before + (at - self.cut)
-        listed[key] = elapsed
+            return before + (at - self.cut)
         return elapsed
+
+    def _lists_ended(self, key: Hashable, at: float) -> bool:
+        """Whether a cut lists a run of which the end is known: it was taken before.
+
+        A next run of that key can be listed only if the first one's end was told before.
+        """
+        end = self._ended.get(key)
+        return end is not None and (end[1] > at or key not in self._processing)
 
     def _drop_zombies(self, executing: Mapping[Hashable, float], at: float) -> None:
         """Rule 5. Released after the cut was taken: the next one will tell."""
@@ -356,19 +378,17 @@ class WorkerTime:
             del self._zombies[key]
             self._seceded.pop(key, None)
 
-    def _match_reported(self, reported: float, carried: float, unseen: float) -> float:
+    def _match_reported(self, reported: float, ahead: float) -> float:
         """Rule 8: pay the ends in their order; returns the seconds that are lost.
 
-        `carried` of what is owed can only come with a later cut. A surplus is kept for
-        ends still to be told, as far as those can be: at most `unseen` seconds.
+        A surplus is kept for ends still to be told: at most `ahead` seconds.
         """
         left = reported + self._credit
-        due = max(0.0, self._owed - carried)
         paid = min(left, self._owed_before)
         lost = self._owed_before - paid
         left -= paid
-        paid = min(left, due)
-        self._owed_before = due - paid
-        self._owed = carried
-        self._credit = min(left - paid, unseen)
+        paid = min(left, self._owed)
+        self._owed_before = self._owed - paid
+        self._owed = 0.0
+        self._credit = min(left - paid, ahead)
         return lost
