@@ -125,7 +125,7 @@ class Accounting:
         """A task entered processing on a worker. Its span is active already."""
         account = self._workers.get(worker)
         if account is not None:
-            account.assign(key, None if span_id is None else self._spans.get(span_id))
+            account.assign(key, None if span_id is None else self._spans.get(span_id), now)
             if account.free:
                 self._refresh(account, now)
 
@@ -160,7 +160,7 @@ class Accounting:
             self._refresh(loser, now)
         winner = self._workers.get(thief)
         if winner is not None:
-            winner.assign(key, span)
+            winner.assign(key, span, now)
             self._refresh(winner, now)
 
     def task_seceded(self, worker: str, key: Hashable, elapsed: float | None, now: float) -> None:

@@ -62,10 +62,10 @@ class WorkerTime:
     """
 
     __slots__ = (
+        "_again",
         "_credit",
         "_cut_before",
         "_delays",
-        "_due_excess",
         "_ended",
         "_excess",
         "_executing",
@@ -80,8 +80,8 @@ class WorkerTime:
         "_owed_before",
         "_processing",
         "_reported",
-        "_resumed",
         "_seceded",
+        "_seceded_ends",
         "_vanished",
         "_zombies",
         "changed",
@@ -112,9 +112,10 @@ class WorkerTime:
         # `_seceded` what they ran before and what of the time after is booked.
         self._processing: dict[Hashable, ActiveSpan | None] = {}
         self._zombies: dict[Hashable, float] = {}
-        # Released and assigned here again since the last cut: either run can be listed.
-        self._resumed: set[Hashable] = set()
+        # When tasks were assigned here again: the next cut can list either run.
+        self._again: dict[Hashable, float] = {}
         self._seceded: dict[Hashable, tuple[float, float]] = {}
+        self._seceded_ends: dict[Hashable, tuple[float, float]] = {}
         # What the last cut listed (elapsed seconds), less what ended since; what vanished
         # at it; ends since it, with their seconds if known.
         self._executing: dict[Hashable, float] = {}
@@ -124,7 +125,6 @@ class WorkerTime:
         self._owed_before = self._owed = self._credit = 0.0
         #: Rule 9: idle held back at the last cut.
         self._held = 0.0
-        self._due_excess = 0.0
 
     @property
     def open_tasks(self) -> int:
@@ -143,13 +143,13 @@ class WorkerTime:
 
     # ------------------------------------------------------------------------- tasks
 
-    def assign(self, key: Hashable, span: ActiveSpan | None) -> None:
+    def assign(self, key: Hashable, span: ActiveSpan | None, now: float) -> None:
         """A task enters processing here."""
         self._processing[key] = span
         if span is not None:
             self.recent_spans.add(span)
-        if self._zombies and self._zombies.pop(key, None) is not None:
-            self._resumed.add(key)
+        if key in self._ended or (self._zombies and self._zombies.pop(key, None) is not None):
+            self._again[key] = now
         if self._seceded:
             # A new run holds a thread again. (Where the worker resumes the seceded run,
             # its thread counts as occupied: idle too small rather than too large.)
@@ -183,13 +183,11 @@ class WorkerTime:
         if self._zombies:
             self._zombies.pop(key, None)
         if key in self._ended:
-            # A second run since the last cut: keep the sum of the first.
-            self._owed += self._ended[key][0] or 0.0
+            # A second run since the last cut: keep the first under a name of its own.
+            self._ended[key, now] = self._ended[key]
         self._ended[key] = (seconds, now)
         if self._seceded and key in self._seceded:
-            before, booked = self._seceded.pop(key)
-            if seconds is not None:
-                self._due_excess += max(0.0, seconds - before - booked)
+            self._seceded_ends[key] = self._seceded.pop(key)
 
     # -------------------------------------------------------------------------- time
 
@@ -229,22 +227,23 @@ class WorkerTime:
         after = (since - at) * self.threads + (now - since) * (self.threads - self.free)
 
         running, unseen = self._observe_executing(executing, at, now)
-        carried, late_ends = self._observe_ends(executing, at)
+        carried, late_ends, excess = self._observe_ends(executing, at)
         self._executing = running
-        self._resumed.clear()
-        ahead = unseen * (at - self._cut_before) + carried + sum(self._vanished.values())
-        late_ends = max(0.0, late_ends - self._credit)
+        self._again = {key: told for key, told in self._again.items() if told > at}
+        vanished = sum(self._vanished.values())
+        ahead = unseen * (at - self._cut_before) + carried + vanished
         self._reported += reported
         lost = self._match_reported(reported, ahead)
         self._lost += lost
-        excess = self._take_due_excess()
+        excess += self._seceded_excess(running)
+        self._excess += excess
         busy = sum(running.values()) + self._owed_before
 
         rest = self._capacity_left(now) - after - busy
         idle = 0.0
         if rest > 0.0:
             confirmed = min(rest, max(0.0, self._held - late_ends))
-            self._held = min(rest - confirmed, unseen * (at - self.cut))
+            self._held = min(rest - confirmed, unseen * (at - self.cut) + vanished)
             idle = rest - self._held
             self._idle += idle
             self._open_at_cut = busy + self._held
@@ -282,15 +281,15 @@ class WorkerTime:
         booked = self._reported + self._idle + self._lost
         return (now - self._joined) * self.threads + self._excess - booked
 
-    def _take_due_excess(self) -> float:
+    def _seceded_excess(self, running: Mapping[Hashable, float]) -> float:
         """Rule 10: what seceded tasks ran since they seceded, and is not booked yet."""
-        due, self._due_excess = self._due_excess, 0.0
-        for key, (before, booked) in self._seceded.items():
-            more = self._executing.get(key, 0.0) - before - booked
-            if more > 0.0:
-                self._seceded[key] = (before, booked + more)
-                due += more
-        self._excess += due
+        due = 0.0
+        for tasks in (self._seceded, self._seceded_ends):
+            for key, (before, booked) in tasks.items():
+                more = running.get(key, 0.0) - before - booked
+                if more > 0.0:
+                    tasks[key] = (before, booked + more)
+                    due += more
         return due
 
     def _observe_executing(
@@ -315,13 +314,14 @@ class WorkerTime:
 
     def _observe_ends(
         self, executing: Mapping[Hashable, float], at: float
-    ) -> tuple[float, float]:
+    ) -> tuple[float, float, float]:
         """Owe the tasks that ended before the cut, and keep the others for the next one.
 
         Returns the seconds of those that started and ended after the cut, as far as their
-        lengths tell, and of those that had ended before the previous cut.
+        lengths tell; at most what those had run that had ended before the previous cut;
+        and what seceded ones ran in excess.
         """
-        after = late = 0.0
+        after = late = excess = 0.0
         kept: dict[Hashable, tuple[float | None, float]] = {}
         for key, (seconds, told) in self._ended.items():
             if key in executing and self._lists_ended(key, at):
@@ -331,17 +331,21 @@ class WorkerTime:
             vanished = self._vanished.pop(key, 0.0)
             if seconds is None:
                 self._owed += elapsed or 0.0
+                late += vanished + self.cut - self._cut_before if elapsed is None else 0.0
             elif elapsed is None and not vanished and seconds <= told - at:
                 kept[key] = (seconds, told)
                 after += seconds
+                continue
             else:
-                seconds = max(0.0, seconds - vanished)
-                self._owed += seconds
+                self._owed += max(0.0, seconds - vanished)
                 if elapsed is None and (vanished or seconds > told - self.cut):
                     late += seconds
+            if key in self._seceded_ends:
+                before, booked = self._seceded_ends.pop(key)
+                excess += max(0.0, (seconds or 0.0) - before - booked)
         self._observe_vanished(executing)
         self._ended = kept
-        return after, late
+        return after, late, excess
 
     def _observe_vanished(self, executing: Mapping[Hashable, float]) -> None:
         """Rule 9: owe what a task had run that is not listed any more and has not ended."""
@@ -354,11 +358,9 @@ class WorkerTime:
 
     def _elapsed(self, key: Hashable, elapsed: float, at: float, now: float) -> float:
         """Get a listed task's elapsed seconds without steps of the clock that took them."""
-        if key in self._resumed:
+        if key in self._again:
             return max(0.0, elapsed)
-        before = 0.0
-        if key not in self._ended or self._lists_ended(key, at):
-            before = self._executing.get(key, 0.0)
+        before = self._executing.get(key, 0.0)
         if not before <= elapsed <= before + (now - self.cut) + CLOCK_SLACK:
             return before + (at - self.cut)
         return elapsed
