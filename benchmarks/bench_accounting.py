@@ -35,8 +35,11 @@ def run(workers: int, threads: int, queued: int, tasks: int, per_beat: int) -> f
             worker = names[j % workers]
             accounting.task_done(worker, keys[j], length, now)
             if j % (workers * per_beat) < workers:
-                executing = {keys[j + (n + 1) * workers]: n * step for n in range(threads)
-                             if j + (n + 1) * workers <= i}
+                executing = {
+                    keys[j + (n + 1) * workers]: n * step
+                    for n in range(threads)
+                    if j + (n + 1) * workers <= i
+                }
                 accounting.heartbeat(worker, executing, {"span": per_beat * length}, now, 0.001)
         if i % 50_000 == 0:
             accounting.export(now)

@@ -1,21 +1,52 @@
 """Where the cluster's thread-seconds went: the one entry to the accounting.
 
-Every quantity is in seconds of one thread. At every export, up to float rounding:
+Every quantity is in seconds of one thread. The rules:
 
-    reported + idle + unused + lost + in flight = capacity + excess          (rule 15)
+1. A heartbeat is a cut of its worker: the `execute` seconds metered so far plus the elapsed
+   seconds of what executes are its busy time. The end of a task needs no estimate: the
+   elapsed seconds fall and the metered ones rise in the same message.
+2. What executes must come from the raw heartbeat: ``WorkerState.executing`` lacks cancelled
+   tasks. Neither seceding nor a steal is a transition: both come by messages of their own.
+3. The cut was taken before it was received, by the message's delay over the smallest
+   recent delay, and never before the previous cut.
+4. Between cuts only a thread that no open task can occupy is idle: threads - open tasks.
+5. A task released while it was processing may still run (a cancelled task does): it stays
+   open until the first later cut that does not list it.
+6. At a cut, capacity - busy - booked is settled. What is left is idle.
+7. What is missing is debt: the cut was a little earlier than assumed. It becomes excess
+   only when the capacity up to the very receipt cannot hold it, because excess cannot be
+   taken back, and false excess now is phantom idle later.
+8. A task that ended, and whose metered seconds are not here, is owed. Seconds that pass one
+   whole later cut without arriving are lost. Workers report sums, so what arrives pays for
+   ends in their order. Where the end is told after the cut that brought its seconds, it is
+   paid from that cut's surplus.
+9. A heartbeat can be cut between a task's disappearance from `executing` and its metered
+   seconds, and then the length of the task looks idle. A listed task that vanished without
+   a known end is owed what it had run. Open tasks that are not listed, and may have
+   run since the previous cut, hold idle back until the next one: their ends are told
+   right after the cut. This covers tasks that no cut ever listed, too, as when they
+   hold the GIL and so stop the heartbeats until they end.
+10. Seconds of a task after it seceded do not occupy a thread: excess.
+11. A worker that is removed takes with it what it had not reported: lost, but not more than
+    its tasks can have used since its last cut.
+12. Without active spans idle is `unused`: nobody could have used it.
+13. Idle is shared lazily: O(1) a change, O(executing + ended) a heartbeat, O(workers +
+    active spans) an export. What settles late goes to spans that were active then.
+14. In flight is summed on its own, from what each worker's last cut showed and the threads
+    that may have been busy since. Therefore
+15. reported + idle + unused + lost + in flight = capacity + excess is a check, not a
+    definition. A closed sum does not prove that idle is true, though: the tests compare
+    with the tasks' own start and stop.
 
-In flight is summed on its own, so this is a check and not a definition. A closed sum does
-not prove that idle is true, though: the tests compare with the tasks' own start and stop.
+Idle errs on the late side: it may come two heartbeats after it passed (later where a worker
+never stops ending short tasks), and is never taken back. It can exceed the truth by the
+unknown part of the cuts' times, threads x the smallest delay of a message; by what
+cancelled or failed tasks of unknown length had run when a heartbeat was lost; and while
+users' metering books seconds that hide such a loss. It is too small while a cancelled task
+runs on after it seceded, which no message tells.
 
-`worker_time` has rules 1 to 11 and 14, `sharing` has 12 and 13. Two more choices:
-
-2. What runs must come from the raw heartbeat: ``WorkerState.executing`` lacks cancelled
-   tasks. Neither seceding nor a steal is a transition: both come by their own messages.
-13. O(1) a change, O(executing + ended) a heartbeat, O(workers + active spans) an export.
-
-Idle errs on the late side: it may come two heartbeats after it passed, and is never taken
-back. It can exceed the truth by the unknown part of the cut's time: threads x the
-smallest message delay.
+Memory is bounded by workers, open tasks, active spans, and the tasks that ended since their
+worker's last heartbeat.
 
 All times are seconds of one monotonic clock, given by the caller; a time before an earlier
 one counts as that. Unknown workers, keys and spans are ignored: a late message about
@@ -112,11 +143,11 @@ class Accounting:
             return
         self._advance(now)
         account.advance(self._now)
-        left = account.close(self._now)
+        left = account.close()
         self._lost += left.lost
         self._sharing.free_threads_changed(-account.free, self._now)
         if left.idle > 0.0:
-            self._sharing.book_late(left.idle, account.cut, account.recent_spans)
+            self._sharing.book_late(left.idle, account.tasks.cut, account.recent_spans)
         self._threads -= account.threads
 
     # ------------------------------------------------------------------------- tasks
@@ -125,7 +156,10 @@ class Accounting:
         """A task entered processing on a worker. Its span is active already."""
         account = self._workers.get(worker)
         if account is not None:
-            account.assign(key, None if span_id is None else self._spans.get(span_id), now)
+            span = None if span_id is None else self._spans.get(span_id)
+            account.tasks.assign(key, span, now)
+            if span is not None:
+                account.recent_spans.add(span)
             if account.free:
                 self._refresh(account, now)
 
@@ -140,7 +174,7 @@ class Accounting:
         """
         account = self._workers.get(worker)
         if account is not None:
-            account.end(key, seconds, now)
+            account.tasks.end(key, seconds, now)
             if account.free_threads != account.free:
                 self._refresh(account, now)
 
@@ -148,7 +182,7 @@ class Accounting:
         """A task left processing with no word from the worker: it may still run there."""
         account = self._workers.get(worker)
         if account is not None:
-            account.release(key, now)
+            account.tasks.release(key, now)
             self._refresh(account, now)
 
     def task_moved(self, key: Hashable, victim: str, thief: str, now: float) -> None:
@@ -156,18 +190,20 @@ class Accounting:
         span: ActiveSpan | None = None
         loser = self._workers.get(victim)
         if loser is not None:
-            span = loser.unassign(key)
+            span = loser.tasks.unassign(key)
             self._refresh(loser, now)
         winner = self._workers.get(thief)
         if winner is not None:
-            winner.assign(key, span, now)
+            winner.tasks.assign(key, span, now)
+            if span is not None:
+                winner.recent_spans.add(span)
             self._refresh(winner, now)
 
     def task_seceded(self, worker: str, key: Hashable, elapsed: float | None, now: float) -> None:
         """A running task gave its thread slot back, `elapsed` seconds after its start."""
         account = self._workers.get(worker)
         if account is not None:
-            account.secede(key, elapsed, now)
+            account.tasks.secede(key, elapsed, now)
             self._refresh(account, now)
 
     # -------------------------------------------------------------------- heartbeats
@@ -201,7 +237,7 @@ class Accounting:
         self._advance(now)
         now = self._now
         account.advance(now)
-        since = account.cut
+        since = account.tasks.cut
         settled = account.take_cut(executing, total, now, delay)
         self._lost += settled.lost
         self._excess += settled.excess

@@ -3,7 +3,7 @@
 A span is active while it owns a task that waits or is processing. Idle thread-seconds are
 shared equally among the roots that have an active span anywhere in their tree, then
 equally among the active spans of each root. Without any, the time is `unused`: nobody
-could have used it (rule 12).
+could have used it (rule 12 of `accounting`).
 
 Nothing walks over the spans when something changes (rule 13). The sharing keeps an
 integral of idle seconds per active root, each root one of idle seconds per active span;
