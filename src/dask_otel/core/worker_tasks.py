@@ -25,6 +25,9 @@ class Observed(NamedTuple):
     #: Of tasks that had ended by the cut and whose end is known, or that vanished at it:
     #: their metered seconds came with the cut or will come with the next (rule 8).
     owed: float
+    #: The part of `owed` that may have come with the previous cut already, for the tasks
+    #: were not running at it.
+    unlisted: float
     #: Tasks that may have run since the previous cut without being listed by either.
     unseen: int
     #: What tasks had run that vanished without a known end (rule 9).
@@ -137,7 +140,7 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        owed, after, late, excess = self._observe_ends(executing, at)
+        owed, unlisted, after, late, excess = self._observe_ends(executing, at)
         # Rule 9. Those that vanished before stay until their end is told.
         self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
         self._vanished.update(vanished)
@@ -149,11 +152,15 @@ class WorkerTasks:
         pending = sum(self._vanished.values())
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
-        return Observed(sum(running.values()), owed, unseen, pending, ahead, late, excess)
+        elapsed = sum(running.values())
+        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess)
 
     def may_have_used(self, threads: int, now: float) -> float:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
+        used += sum(
+            before for key, (before, _) in self._seceded.items() if key not in self._executing
+        )
         running = self.open
         for key, (seconds, _) in self._ended.items():
             if seconds is None:
@@ -184,13 +191,13 @@ class WorkerTasks:
 
     def _observe_ends(
         self, executing: Mapping[Hashable, float], at: float
-    ) -> tuple[float, float, float, float]:
+    ) -> tuple[float, float, float, float, float]:
         """Separate the ends before the cut from those that wait for the next one.
 
-        Returns the seconds owed for the former; those of tasks that started and ended after
-        the cut, as far as their lengths tell; `late` and `excess` of `Observed`.
+        Returns `owed` and `unlisted` of `Observed`; the seconds of tasks that started and
+        ended after the cut, as far as their lengths tell; `late` and `excess`.
         """
-        owed = after = late = excess = 0.0
+        owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, tuple[float | None, float]] = {}
         for key, (seconds, told) in self._ended.items():
             if key in executing and self._lists_ended(key, at):
@@ -207,14 +214,16 @@ class WorkerTasks:
                 continue
             else:
                 # What vanished was owed when it did.
-                owed += max(0.0, seconds - vanished)
-                if elapsed is None and (vanished or seconds > told - self.cut):
-                    late += seconds
+                more = max(0.0, seconds - vanished)
+                owed += more
+                if elapsed is None:
+                    unlisted += more
+                    late += seconds if vanished or seconds > told - self.cut else 0.0
             if key in self._seceded_ends:
                 before, booked = self._seceded_ends.pop(key)
                 excess += max(0.0, (seconds or 0.0) - before - booked)
         self._ended = kept
-        return owed, after, late, excess
+        return owed, unlisted, after, late, excess
 
     def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
         """Rule 10, for tasks that the cut lists."""

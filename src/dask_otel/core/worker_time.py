@@ -168,11 +168,11 @@ class WorkerTime:
 
     def _match_reported(self, reported: float, seen: Observed) -> float:
         """Rule 8: pay the ends in their order; returns the seconds that are lost."""
-        left = reported + self._credit
-        paid = min(left, self._owed)
+        ahead = min(self._credit, seen.unlisted)
+        due = seen.owed - ahead
+        paid = min(reported, self._owed)
         lost = self._owed - paid
-        left -= paid
-        paid = min(left, seen.owed)
-        self._owed = seen.owed - paid
-        self._credit = min(left - paid, seen.ahead)
+        left = reported - paid
+        self._owed = max(0.0, due - left)
+        self._credit = min(self._credit - ahead + max(0.0, left - due), seen.ahead)
         return lost
