@@ -140,6 +140,7 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
+        ended = {key for key in self._seceded_ends if self._lists_ended(key, at)}
         owed, unlisted, after, late, excess = self._observe_ends(executing, at)
         # Rule 9. Those that vanished before stay until their end is told.
         self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
@@ -148,7 +149,8 @@ class WorkerTasks:
         self._executing = running
         if self._again:
             self._again = {key: told for key, told in self._again.items() if told > at}
-        excess += self._book_seceded(running)
+        if self._seceded or ended:
+            excess += self._book_seceded(running, ended)
         pending = sum(self._vanished.values())
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
@@ -158,9 +160,8 @@ class WorkerTasks:
     def may_have_used(self, threads: int, now: float) -> float:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
-        used += sum(
-            before for key, (before, _) in self._seceded.items() if key not in self._executing
-        )
+        for key, (before, _) in self._seceded.items():
+            used += max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
         for key, (seconds, _) in self._ended.items():
             if seconds is None:
@@ -225,15 +226,16 @@ class WorkerTasks:
         self._ended = kept
         return owed, unlisted, after, late, excess
 
-    def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
-        """Rule 10, for tasks that the cut lists."""
+    def _book_seceded(self, running: Mapping[Hashable, float], ended: set[Hashable]) -> float:
+        """Rule 10, for tasks that the cut lists; of those in `ended` it is the past run."""
         due = 0.0
-        for tasks in (self._seceded, self._seceded_ends):
-            for key, (before, booked) in tasks.items():
-                more = running.get(key, 0.0) - before - booked
-                if more > 0.0:
-                    tasks[key] = (before, booked + more)
-                    due += more
+        for key, elapsed in running.items():
+            tasks = self._seceded_ends if key in ended else self._seceded
+            if key in tasks:
+                before, booked = tasks[key]
+                more = max(0.0, elapsed - before - booked)
+                tasks[key] = (before, booked + more)
+                due += more
         return due
 
     def _elapsed(self, key: Hashable, elapsed: float, at: float, now: float) -> float:

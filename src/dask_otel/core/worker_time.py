@@ -174,5 +174,5 @@ class WorkerTime:
         lost = self._owed - paid
         left = reported - paid
         self._owed = max(0.0, due - left)
-        self._credit = min(self._credit - ahead + max(0.0, left - due), seen.ahead)
+        self._credit = min(max(0.0, left - due), seen.ahead)
         return lost
