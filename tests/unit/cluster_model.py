@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 
 from dask_otel.core.accounting import Accounting, Increments
 
+#: Two heartbeats of one worker are at least this far apart: each is an event of its loop,
+#: and so is what a task does between its disappearance and its metered seconds.
+PAUSE = 0.05
+
 
 @dataclass
 class Task:
@@ -72,6 +76,7 @@ class Worker:
     ready: list[Run] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     digests: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    last_cut: float = -math.inf
     last_arrival: float = 0.0
     #: Smallest delay so far, which no clock can tell from a difference of the clocks.
     quickest: float = math.inf
@@ -140,6 +145,7 @@ class Cluster:
         self.workers: list[Worker] = []
         self.processing: dict[str, Run] = {}
         self.waiting: list[Task] = []
+        self.tasks: list[Task] = []
         self.unfinished: dict[str, int] = defaultdict(int)
         self.roots: dict[str, str] = {}
         #: The largest error of a cut's time that cannot be avoided.
@@ -147,6 +153,12 @@ class Cluster:
         self.stopped = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
+
+    def __repr__(self) -> str:
+        """What a failing example needs to be read."""
+        setup = f"interval={self.interval}, latency={self.latency}, batch={self.batch}"
+        workers = [(w.name, w.threads, round(w.clock, 2)) for w in self.workers]
+        return "\n  ".join([f"Cluster({setup}, {workers})", *map(repr, self.tasks)])
 
     # ------------------------------------------------------------------------ engine
 
@@ -223,6 +235,9 @@ class Cluster:
 
     def heartbeat(self, worker: Worker) -> None:
         """Cut the worker now, and send it."""
+        if self.now < worker.last_cut + PAUSE:
+            return
+        worker.last_cut = self.now
         fate = next(worker.fates)
         if fate == "skipped" or not worker.alive:
             return
@@ -258,6 +273,7 @@ class Cluster:
     def submit(self, task: Task) -> None:
         """Schedule a task's whole life from ``task.at`` on."""
         task.key = task.key or f"task-{next(self._order)}"
+        self.tasks.append(task)
         self.call(task.at, lambda: self._submit(task))
 
     def _submit(self, task: Task) -> None:
