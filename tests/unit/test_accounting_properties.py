@@ -10,12 +10,12 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from tests.unit.cluster_model import Cluster, Task, Totals, Worker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dask_otel.core.accounting import Accounting
 from dask_otel.core.sharing import IdleSharing
+from tests.unit.cluster_model import Cluster, Task, Totals, Worker
 
 #: Long enough for every task of a generated schedule to end and be reported.
 REST = 150.0
