@@ -70,6 +70,8 @@ def make_span(**changes) -> FinishedSpan:
         thread_count=4,
         active_cpu=40,
         dask_idle=33.5,
+        idle=33.25,
+        capacity=39.75,
         activities={"thread-cpu": 6, "disk-read": 0.5},
     )
     return replace(finished, **changes)

@@ -267,6 +267,14 @@ class Accounting:
         self._advance(now)
         self._sharing.deactivate(span_id, self._now)
 
+    def pending(self, span_id: str) -> tuple[float, float]:
+        """Get an inactive span's idle and capacity seconds since the last export.
+
+        They stay to be exported. Of an active span the share since its last change is missing.
+        """
+        idle = self._sharing.shares.get(span_id, 0.0)
+        return idle, idle + self._span_reported.get(span_id, 0.0)
+
     # ------------------------------------------------------------------------ export
 
     def export(self, now: float) -> Increments:

@@ -147,6 +147,7 @@ class Lifecycle:
             # Also where the clock was set back between the two.
             span.start = max(start, parent.start)
         self.open[ident.dask_id] = span
+        self._cluster.span_opened(span)
         # Until its first work it counts as done: a span can be born without any.
         self._settling[span] = None
         return span
