@@ -157,8 +157,13 @@ class SchedulerAdapter:
         self._groups: dict[TaskGroup, Group] = {}
         #: Where the tasks in processing were sent.
         self._assigned: dict[Hashable, WorkerState] = {}
+        #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
+        #: group is hashed in no time, its series is not.
+        self._runs: dict[Group, int] = {}
         #: By group, the span that the client asked for in the submission at hand.
         self._requested: dict[TaskGroup, Tags] = {}
+        #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
+        self._seen = 0
         #: Whether an error of ours may have left the counts of unfinished tasks wrong.
         self._drifted = False
         self._unwrap: list[Callable[[], None]] = []
@@ -175,6 +180,7 @@ class SchedulerAdapter:
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now)
         self.time.take_in_tasks()
+        self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
 
@@ -243,7 +249,7 @@ class SchedulerAdapter:
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
-                if self._groups:
+                if self.lifecycle.interrupted:
                     self._forgotten(key)
             elif finish == "erred" and start == "memory":
                 self._actor_lost(key)
@@ -338,8 +344,8 @@ class SchedulerAdapter:
             started, stopped = _computed(info)
             lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
             if start == "processing":
-                increments = self.batch.increments
-                increments[group.finished] = increments.get(group.finished, 0) + 1
+                runs = self._runs
+                runs[group] = runs.get(group, 0) + 1
         elif finish == "erred":
             if info.get("cause") == key:
                 self._failed(group, key, info, now, was_unfinished=True)
@@ -369,7 +375,7 @@ class SchedulerAdapter:
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
-        if group is not None and key in group.span.reruns:
+        if group is not None:
             self.lifecycle.task_forgotten(group, key)
 
     def _failed(
@@ -419,7 +425,6 @@ class SchedulerAdapter:
         def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
             if not self.attached:
                 return original(tss, *args, **kwargs)
-            before = len(self._extension.spans)
             tss = tss if isinstance(tss, list) else list(tss)
             try:
                 self._requested = self._collisions(tss)
@@ -428,7 +433,7 @@ class SchedulerAdapter:
                 self._boundary.failed("observe_tasks")
             result = original(tss, *args, **kwargs)
             try:
-                self._observed(before)
+                self._take_in_spans()
             except Exception:
                 self._drifted = True
                 self._boundary.failed("observe_tasks")
@@ -472,6 +477,7 @@ class SchedulerAdapter:
     def _repair(self) -> None:
         """Take over Dask's counts of unfinished tasks."""
         now = time()
+        self._take_in_spans()
         unfinished: dict[str, int] = {}
         for group in self.scheduler.task_groups.values():
             count = _unfinished(group)
@@ -484,13 +490,14 @@ class SchedulerAdapter:
         for key in [key for key in self._assigned if key not in processing]:
             del self._assigned[key]
 
-    def _observed(self, before: int) -> None:
-        """Take in the spans that a call of ``observe_tasks`` has made."""
+    def _take_in_spans(self) -> None:
+        """Open the spans that Dask has made since the last call."""
         spans = self._extension.spans
-        born = list(islice(reversed(spans.values()), len(spans) - before))
+        born = list(islice(reversed(spans.values()), len(spans) - self._seen))
         for dask_span in reversed(born):
             if dask_span.id not in self.lifecycle.open:
                 self._created(dask_span)
+            self._seen += 1
 
     def _created(self, dask_span: Span) -> OpenSpan:
         ancestors = _ancestors(dask_span)
@@ -511,6 +518,8 @@ class SchedulerAdapter:
         if not group.span_id:
             # Data that a Variable or Queue announced: no span, and no work, yet.
             return None
+        if self._seen != len(self._extension.spans):
+            self._take_in_spans()
         dask_span = self._extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now), group)
 
@@ -626,13 +635,19 @@ class SchedulerAdapter:
             return GroupFacts(0, {}, ())
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the Span's metadata and code, which users can fill with anything."""
+        """Read the accounting of its time, and what users can fill with anything."""
+        # A span without tasks of its own has no idle time, rather than none of it.
+        idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
         try:
             dask_span = self._extension.spans[span.identity.dask_id]
-            return SpanFacts(_collection_types(dask_span), _code(dask_span))
+            return SpanFacts(_collection_types(dask_span), _code(dask_span), idle, capacity)
         except Exception:
             self._boundary.failed("span_facts")
-            return SpanFacts()
+            return SpanFacts(idle=idle, capacity=capacity)
+
+    def span_opened(self, span: OpenSpan) -> None:
+        """Let the accounting of its time begin."""
+        self.time.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
@@ -653,6 +668,8 @@ class SchedulerAdapter:
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)
             self._groups.pop(group.source.group, None)
+            if group in self._runs:
+                self._book_runs(group, self._runs.pop(group))
 
     # -------------------------------------------------------------------------- metrics
 
@@ -662,6 +679,9 @@ class SchedulerAdapter:
         batch.time_ns = time_ns
         self.time.export(batch, self.lifecycle.open, self.tags_of)
         batch.levels.update(self._levels())
+        for group, runs in self._runs.items():
+            self._book_runs(group, runs)
+        self._runs.clear()
         self.batch = MetricBatch()
         return batch
 
@@ -669,6 +689,10 @@ class SchedulerAdapter:
         """Return the full name of a Dask span."""
         span = self.lifecycle.open.get(span_id)
         return span.identity.tags if span is not None else self._extension.spans[span_id].name
+
+    def _book_runs(self, group: Group, runs: int) -> None:
+        increments = self.batch.increments
+        increments[group.finished] = increments.get(group.finished, 0) + runs
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler

@@ -12,6 +12,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from tests.cluster.truth import (
+    assert_closed,
     assert_monotone,
     assert_reconciled,
     described_spans,
@@ -58,6 +59,7 @@ class Bridged:
 
         eventually(check, timeout, "everything is exported")
         assert_monotone(self.received)
+        assert_closed(self.received)
         return self.received
 
 

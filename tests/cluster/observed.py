@@ -178,7 +178,7 @@ def observed(limits: Limits = LIMITS, attach: bool = True, **cluster: Any) -> It
         "n_workers": 2,
         "threads_per_worker": 1,
         "processes": False,
-        "dashboard_address": None,
+        "dashboard_address": "127.0.0.1:0",
         "silence_logs": 50,
         **cluster,
     }

@@ -13,6 +13,7 @@ from distributed import Client, span
 from dask_otel.core import identity
 from tests.cluster.processes import cluster
 from tests.cluster.truth import (
+    assert_closed,
     assert_monotone,
     assert_reconciled,
     described_spans,
@@ -100,6 +101,7 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
         check_failure(received, ids["broken"], workers)
         check_metrics(received)
         assert_monotone(received)
+        assert_closed(received)
 
 
 def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from dask_otel import semconv
 from tests.cluster.observed import observed
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = pytest.mark.cluster
 
 
 # What tasks do. Nested functions and lambdas would do as well; these are pickled by reference

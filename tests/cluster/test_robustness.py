@@ -25,7 +25,7 @@ ADAPTER = (
     "_graph_failed",
     "_heartbeat",
     "_left",
-    "_observed",
+    "_take_in_spans",
     "_span_deltas",
     "_stolen",
     "span_active",

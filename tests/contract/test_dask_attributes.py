@@ -19,7 +19,7 @@ def live() -> Iterator[dict[str, Any]]:
     """One live object of each class, while a task is in processing."""
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -100,6 +100,9 @@ class Lifecycle:
         self.finished: list[FinishedSpan] = []
         #: Spans that were exported at the settle timeout, since the start.
         self.unsettled = 0
+        #: Tasks that left their state only to come back, and did not yet: none but in the
+        #: middle of a stimulus.
+        self.interrupted = 0
         self._generations = Generations(limits)
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
@@ -182,6 +185,7 @@ class Lifecycle:
         reason: RetryReason | None = None
         if span.reruns and key in span.reruns:
             reason = span.reruns.pop(key)
+            self.interrupted -= 1
             if reason is not None:
                 counts.retried += 1
         elif cause == "submitted":
@@ -319,6 +323,7 @@ class Lifecycle:
         """
         span = group.span
         span.reruns[key] = reason
+        self.interrupted += 1
         if reason == "worker_lost":
             group.counts.lost += 1
         if now > span.last_stop:
@@ -330,10 +335,12 @@ class Lifecycle:
         reruns = group.span.reruns
         if key in reruns:
             del reruns[key]
+            self.interrupted -= 1
             group.counts.cancelled += 1
 
     def all_forgotten(self, now: float) -> None:
         """The scheduler was restarted: whatever is unfinished was cancelled."""
+        self.interrupted = 0
         for span in self.open.values():
             span.reruns.clear()
             for group in span.groups:
@@ -546,6 +553,7 @@ class Lifecycle:
         self._lingering.clear()
 
     def _export(self, span: OpenSpan, complete: bool) -> None:
+        self.interrupted -= len(span.reruns)
         finished = finish(span, self._cluster, self._limits, complete)
         del self.open[span.identity.dask_id]
         if span.parent is not None:
