@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask_time import ThreadTime
 from dask_otel.core import identity
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
@@ -148,6 +149,7 @@ class SchedulerAdapter:
             )
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
+        self.time = ThreadTime(scheduler, boundary)
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
         self._boundary = boundary
@@ -170,18 +172,21 @@ class SchedulerAdapter:
 
     def attach(self) -> None:
         """Begin to observe: take in what is there, then wrap the extension's methods."""
+        self.time.attach()
         for address, ws in self.scheduler.workers.items():
             self._first_report(address)
             self._assigned.update((task.key, ws) for task in ws.processing)
         now = time()
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now)
+        self.time.take_in_tasks()
         self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
 
     def detach(self) -> None:
         """Put everything back as it was, and let go of Dask's objects."""
+        self.time.detach()
         while self._unwrap:
             self._unwrap.pop()()
         self._groups.clear()
@@ -238,7 +243,9 @@ class SchedulerAdapter:
                 if start not in UNFINISHED:
                     self._entered(key, stimulus_id)
                 elif finish == "processing":
-                    self._assigned[key] = self.scheduler.tasks[key].processing_on
+                    task = self.scheduler.tasks[key]
+                    self._assigned[key] = task.processing_on
+                    self.time.assigned(key, task)
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
@@ -272,6 +279,7 @@ class SchedulerAdapter:
     def add_worker(self, address: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         try:
+            self.time.worker_added(self.scheduler.workers[address])
             self._first_report(address)
         except Exception:
             self._boundary.failed("add_worker")
@@ -280,6 +288,7 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.remove_worker``."""
         try:
             self.lifecycle.reports.left(address)
+            self.time.worker_removed(address)
         except Exception:
             self._boundary.failed("remove_worker")
 
@@ -323,6 +332,8 @@ class SchedulerAdapter:
     ) -> None:
         """A task has no work left to do, or is about to begin again."""
         assigned = self._assigned.pop(key, None) if start == "processing" else None
+        if assigned is not None:
+            self.time.left(key, assigned, stimulus_id, info)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
         if group is None:
@@ -398,7 +409,8 @@ class SchedulerAdapter:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             key, thief = message[1], message[4]
             if key in self._assigned and thief in self.scheduler.workers:
-                self._assigned[key] = self.scheduler.workers[thief]
+                victim, self._assigned[key] = self._assigned[key], self.scheduler.workers[thief]
+                self.time.moved(key, victim, self._assigned[key])
 
     def _graph_failed(self, message: Any) -> None:
         """A graph could not be made into tasks: it has no span, and no transition."""
@@ -570,10 +582,13 @@ class SchedulerAdapter:
             values[own_key] = values.get(own_key, 0) + value
             if span is None:
                 self._late(key[-1], value)
-            elif key[0] == "execute" and key[-1] == "seconds" and len(key) == 5:
-                activities = span.activities
-                activities[key[3]] = activities.get(key[3], 0.0) + value
-                span.execute_seconds += value
+            if key[0] == "execute" and key[-1] == "seconds":
+                activity = key[3] if len(key) == 5 else key[3:-1]
+                self.time.metered(span_id, activity, value)
+                if span is not None:
+                    activities = span.activities
+                    activities[activity] = activities.get(activity, 0.0) + value
+                    span.execute_seconds += value
 
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
         if span is not None:
@@ -620,22 +635,30 @@ class SchedulerAdapter:
             return GroupFacts(0, {}, ())
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the Span's metadata and code, which users can fill with anything."""
+        """Read the accounting of its time, and what users can fill with anything."""
+        # A span without tasks of its own has no idle time, rather than none of it.
+        idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
         try:
             dask_span = self._extension.spans[span.identity.dask_id]
-            return SpanFacts(_collection_types(dask_span), _code(dask_span))
+            return SpanFacts(_collection_types(dask_span), _code(dask_span), idle, capacity)
         except Exception:
             self._boundary.failed("span_facts")
-            return SpanFacts()
+            return SpanFacts(idle=idle, capacity=capacity)
+
+    def span_opened(self, span: OpenSpan) -> None:
+        """Let the accounting of its time begin."""
+        self.time.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
+        self.time.span_active(span)
         series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) + 1
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
         """Count the span as no longer active."""
+        self.time.span_inactive(span)
         series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) - 1
@@ -654,12 +677,18 @@ class SchedulerAdapter:
         """Hand over what changed since the last call, with the levels of now."""
         batch = self.batch
         batch.time_ns = time_ns
+        self.time.export(batch, self.lifecycle.open, self.tags_of)
         batch.levels.update(self._levels())
         for group, runs in self._runs.items():
             self._book_runs(group, runs)
         self._runs.clear()
         self.batch = MetricBatch()
         return batch
+
+    def tags_of(self, span_id: str) -> Tags:
+        """Return the full name of a Dask span."""
+        span = self.lifecycle.open.get(span_id)
+        return span.identity.tags if span is not None else self._extension.spans[span_id].name
 
     def _book_runs(self, group: Group, runs: int) -> None:
         increments = self.batch.increments

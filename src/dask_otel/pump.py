@@ -546,8 +546,9 @@ class Pump:
         return all(lane.closed.is_set() for lane in self._lanes())
 
     def release(self) -> None:
-        """Let go of what is shared by the threads; a thread that hangs is left behind."""
-        self._logs.remove()
+        """Let go of what the threads share; what one that hangs may still say stays held back."""
+        if self.closed:
+            self._logs.remove()
 
     def _lanes(self) -> list[SpanLane | MetricLane]:
         return [lane for lane in (self._traces, self._metrics) if lane is not None]

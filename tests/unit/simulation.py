@@ -101,6 +101,9 @@ class Simulation:
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         return SpanFacts()
 
+    def span_opened(self, span: OpenSpan) -> None:
+        """Nothing to account for here."""
+
     def span_active(self, span: OpenSpan, now: float) -> None:
         self.active += 1
 

@@ -58,6 +58,8 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         thread_count=cluster.threads_at(stop),
         active_cpu=active_cpu,
         dask_idle=max(0.0, active_cpu - span.execute_seconds - below.execute_seconds),
+        idle=described.idle,
+        capacity=described.capacity,
         activities=span.activities,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,

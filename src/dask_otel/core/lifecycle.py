@@ -150,6 +150,7 @@ class Lifecycle:
             # Also where the clock was set back between the two.
             span.start = max(start, parent.start)
         self.open[ident.dask_id] = span
+        self._cluster.span_opened(span)
         # Until its first work it counts as done: a span can be born without any.
         self._settling[span] = None
         return span
@@ -504,7 +505,10 @@ class Lifecycle:
         latest = now + self._limits.linger
         for span in self.open.values():
             span.due = min(span.due, latest)
-        self._lingering = [(min(e[0], latest), e[1], e[2], e[3]) for e in self._lingering]
+        self._lingering = [
+            (min(due, latest), depth, sequence, span)
+            for due, depth, sequence, span in self._lingering
+        ]
         heapq.heapify(self._lingering)
 
     def _settle(self, span: OpenSpan, now: float) -> None:

@@ -67,6 +67,9 @@ class SpanFacts(NamedTuple):
     collections: tuple[str, ...] = ()
     #: (file, line, function) where the client submitted it.
     code: tuple[str, int, str | None] | None = None
+    #: Idle and capacity seconds of the generation; None where they were not measured.
+    idle: float | None = None
+    capacity: float | None = None
 
 
 class Cluster(Protocol):
@@ -83,6 +86,9 @@ class Cluster(Protocol):
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return what Dask's Span says."""
+
+    def span_opened(self, span: OpenSpan) -> None:
+        """Take note that a generation begins."""
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Take note that the span owns an unfinished task, and did not before."""
@@ -161,6 +167,7 @@ class OpenSpan:
         "activities",
         "below",
         "busy",
+        "capacity",
         "depth",
         "dropped_incidents",
         "due",
@@ -170,6 +177,7 @@ class OpenSpan:
         "groups",
         "holds",
         "identity",
+        "idle",
         "incidents",
         "last_stop",
         "late",
@@ -235,6 +243,10 @@ class OpenSpan:
         #: Own first start and last end; 0.0 if there was none.
         self.first_start = 0.0
         self.last_stop = 0.0
+        #: Its share of the cluster's idle seconds, and that plus its execute seconds, as far
+        #: as they have been exported.
+        self.idle = 0.0
+        self.capacity = 0.0
         #: Seconds of context ``execute``, by activity; their sum.
         self.activities: dict[Hashable, float] = {}
         self.execute_seconds = 0.0

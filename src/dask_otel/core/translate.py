@@ -181,6 +181,10 @@ class _Translation:
         self._put_count(out, semconv.THREAD_COUNT, finished.thread_count)
         self._put_seconds(out, semconv.SPAN_DASK_ACTIVE_CPU_TIME, finished.active_cpu)
         self._put_seconds(out, semconv.SPAN_DASK_IDLE_TIME, finished.dask_idle)
+        if finished.capacity is not None:
+            self._put_seconds(out, semconv.SPAN_CAPACITY, finished.capacity)
+        if finished.idle is not None:
+            self._put_seconds(out, semconv.SPAN_IDLE, finished.idle)
         if finished.dropped_groups:
             self._put_count(out, semconv.SPAN_DROPPED_COUNT, finished.dropped_groups)
         if dropped_events:
