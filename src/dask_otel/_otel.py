@@ -726,6 +726,8 @@ class Outputs:
     logs: ExporterLogs
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
+    #: Attributes of the resource.
+    resource: Mapping[str, Any]
 
 
 def build(
@@ -792,7 +794,8 @@ def build(
             for name in exporter_names("metrics")
         ]
         logs.install()
-    return Outputs(read, tuple(spans), tuple(metrics), logs, _exemplar_filter(read, sampler))
+    sampled = _exemplar_filter(read, sampler)
+    return Outputs(read, tuple(spans), tuple(metrics), logs, sampled, resource.attributes)
 
 
 def _exemplar_filter(read: Environment, sampler: TraceSampler) -> Callable[[int], bool] | None:

@@ -20,6 +20,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
+from dask_otel._dask_http import MetricRoutes, Page
 from dask_otel.core.records import FinishedSpan, Observation
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
@@ -112,6 +113,7 @@ class Bridge:
         self._plugin: Carrier | None = None
         self._pump: Pump | None = None
         self._interval = 0.0
+        self._routes: MetricRoutes | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -162,7 +164,24 @@ class Bridge:
         self._pump, self._interval = made.pump, made.metric_interval
         self._pump.start()
         self._every("metrics", self._interval, self._hand_over_metrics)
+        if made.page is not None:
+            self._show(made.page)
         logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+
+    def _show(self, page: Page) -> None:
+        """Put the page on the scheduler's HTTP server; without it the bridge goes on."""
+        try:
+            routes = MetricRoutes(self._scheduler, page, self.boundary)
+            path = routes.add()
+        except LookupError as error:
+            logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
+        except Exception:
+            self.boundary.failed("metrics page")
+        else:
+            self._routes = routes
+            # A scraper may come at once.
+            self._hand_over_metrics()
+            logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""
@@ -209,6 +228,8 @@ class Bridge:
 
     def _let_go(self) -> None:
         self._stop_timers()
+        if self._routes is not None:
+            self._routes.remove()
         self.adapter.detach()
         if self._plugin is not None:
             self._plugin.drop()

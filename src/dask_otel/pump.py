@@ -94,6 +94,13 @@ class MetricTotals(Protocol):
         """Say what became of it; whether to collect and send once more."""
 
 
+class ScrapedPage(Protocol):
+    """Where metrics are shown to those who ask: `dask_otel.prometheus.MetricPage`."""
+
+    def publish(self, records: Sequence[MetricRecord]) -> None:
+        """Show these records from now on."""
+
+
 class ThreadLogs(Protocol):
     """Marks threads as ours, so that exporters' messages in them are held back."""
 
@@ -406,21 +413,58 @@ class SpanLane(_Lane):
         return 0.0
 
 
+class _Push:
+    """One metric sink, its totals, and when they were last exported."""
+
+    def __init__(self, sink: MetricSink, totals: MetricTotals, interval: float) -> None:
+        self.sink = sink
+        self.totals = totals
+        self.health = Health("metrics", sink.name)
+        self._interval = interval
+        self._exported_at = time.monotonic()
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time for an export; batches may come more often, for the page."""
+        # Less than the shortest interval between two batches early counts as in time.
+        return now - self._exported_at >= self._interval
+
+    def exported(self, now: float) -> None:
+        """Take note of an export, accepted or not."""
+        self._exported_at = now
+
+
 class MetricLane(_Lane):
-    """Carries the metrics' changes into the totals, and the totals to the metric sinks."""
+    """Carries the metrics' changes into the totals, and the totals to the metric sinks.
+
+    Parameters
+    ----------
+    sinks
+        Exporters, each with totals of its own.
+    page
+        What scrapers see, with its totals; None without.
+    interval
+        The least number of seconds between two exports of a sink. The page is renewed with
+        every batch.
+    """
 
     def __init__(
         self,
         sinks: Sequence[tuple[MetricSink, MetricTotals]],
         surroundings: Callable[[], AbstractContextManager[None]],
         own: Callable[[], MetricBatch],
+        page: tuple[ScrapedPage, MetricTotals] | None = None,
+        interval: float = 0.0,
     ) -> None:
         super().__init__("dask-otel-metrics", surroundings)
         self.tally = Tally()
         self.last_success_ns: int | None = None
         self._batches: deque[MetricBatch] = deque()
         self._own = own
-        self._sinks = [(sink, totals, Health("metrics", sink.name)) for sink, totals in sinks]
+        self._page = page
+        self._sinks = [_Push(sink, totals, interval) for sink, totals in sinks]
+        self._totals = [totals for _, totals in sinks]
+        if page is not None:
+            self._totals.append(page[1])
 
     def accepts(self) -> bool:
         """Whether there is room for a batch. Called by the event loop."""
@@ -432,30 +476,51 @@ class MetricLane(_Lane):
         self.wake.set()
 
     def work(self) -> float:
-        """Add up everything that waits, and export it once."""
+        """Add up everything that waits, and export once what is due."""
+        return self._work(last=False)
+
+    def _work(self, last: bool) -> float:
         latest: MetricBatch | None = None
         while self._batches:
             latest = self._batches.popleft()
-            for _, totals, _ in self._sinks:
+            for totals in self._totals:
                 totals.apply(latest)
-        if latest is not None:
-            own = self._own()
-            for sink, totals, health in self._sinks:
-                totals.apply(own)
-                self._export(sink, totals, health, latest.time_ns)
+        if latest is None:
+            return 60.0
+        own = self._own()
+        for totals in self._totals:
+            totals.apply(own)
+        # First, because an exporter may take its time.
+        if self._page is not None:
+            self._publish(*self._page, latest.time_ns)
+        now = time.monotonic()
+        for push in self._sinks:
+            if last or push.is_due(now):
+                self._export(push, latest.time_ns)
+                push.exported(now)
         return 60.0
 
-    def _export(self, sink: MetricSink, totals: MetricTotals, health: Health, time_ns: int) -> None:
+    @staticmethod
+    def _publish(page: ScrapedPage, totals: MetricTotals, time_ns: int) -> None:
+        records = totals.collect(time_ns)
+        totals.settled(True)
+        try:
+            page.publish(records)
+        except Exception:
+            logger.debug("dask-otel: the page for scrapers was not renewed", exc_info=True)
+
+    def _export(self, push: _Push, time_ns: int) -> None:
+        sink, totals = push.sink, push.totals
         ok = self._send(sink, totals.collect(time_ns))
         if totals.settled(ok, rejected=not ok and sink.rejected):
             # It was refused because of its zero points; the values alone are in order.
             ok = self._send(sink, totals.collect(time_ns))
             totals.settled(ok)
         if ok:
-            health.ok()
+            push.health.ok()
             self.last_success_ns = time_ns
         else:
-            health.failed(sink.last_error())
+            push.health.failed(sink.last_error())
 
     def _send(self, sink: MetricSink, records: Sequence[MetricRecord]) -> bool:
         if not records:
@@ -472,12 +537,12 @@ class MetricLane(_Lane):
 
     def finish(self) -> float:
         """Export the last batches."""
-        return self.work()
+        return self._work(last=True)
 
     def shutdown(self) -> float:
         """Release the exporters."""
-        for sink, _, _ in self._sinks:
-            sink.shutdown()
+        for push in self._sinks:
+            push.sink.shutdown()
         return 0.0
 
 
@@ -498,6 +563,8 @@ class Pump:
         Entered by each thread for as long as it lives; removed when both have ended.
     extra
         More counts of the translation, drained: by kind of what had to be sanitised.
+    page, metric_interval
+        See `MetricLane`.
     """
 
     def __init__(
@@ -508,12 +575,18 @@ class Pump:
         limits: PumpLimits,
         logs: ThreadLogs,
         extra: Callable[[], dict[str, int]] = dict,
+        page: tuple[ScrapedPage, MetricTotals] | None = None,
+        metric_interval: float = 0.0,
     ) -> None:
         self._limits = limits
         self._extra = extra
         self._logs = logs
         self._traces = SpanLane(span_sinks, translate, limits, logs.ours) if span_sinks else None
-        self._metrics = MetricLane(metric_sinks, logs.ours, self._own) if metric_sinks else None
+        self._metrics = (
+            MetricLane(metric_sinks, logs.ours, self._own, page, metric_interval)
+            if metric_sinks or page is not None
+            else None
+        )
         self._seen: list[dict[tuple[Hashable, ...], int]] = [{}, {}, {}]
 
     def start(self) -> None:

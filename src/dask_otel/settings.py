@@ -86,6 +86,8 @@ class MetricSettings:
     max_series: int = _knob(2000, count(1, 1_000_000))
     #: The least time that a series is exported after its last change.
     retire_after: float = _knob(HOUR, duration(HOUR / 4, YEAR))
+    #: Whether the scheduler's own /metrics page has the series, too.
+    prometheus: bool = _knob(False, flag())
 
 
 @dataclass(frozen=True, slots=True)
