@@ -75,7 +75,9 @@ def one_of_each() -> MetricBatch:
 def test_every_metric_has_the_name_that_prometheus_makes_of_otlp(openmetrics: bool) -> None:
     from tests.backends import prometheus_names
 
-    names = {str(sample[0]) for sample in samples(collected(one_of_each()), openmetrics=openmetrics)}
+    names = {
+        str(sample[0]) for sample in samples(collected(one_of_each()), openmetrics=openmetrics)
+    }
     expected = {name for metric in METRICS.values() for name in prometheus_names.names(metric)}
     assert {name for name in names if not name.endswith("_created")} == expected
 
@@ -168,7 +170,9 @@ def test_the_resource_is_told_once() -> None:
 
 
 @given(st.dictionaries(st.text(), st.floats(0, 1e12), max_size=5), st.booleans())
-def test_any_text_of_users_comes_back_as_it_was(values: dict[str, float], openmetrics: bool) -> None:
+def test_any_text_of_users_comes_back_as_it_was(
+    values: dict[str, float], openmetrics: bool
+) -> None:
     batch = MetricBatch()
     for activity, value in values.items():
         batch.increments[semconv.CLUSTER_TIME.name, activity] = value
