@@ -233,10 +233,10 @@ def test_without_prometheus_client_one_clear_error(
 def test_without_dasks_page_the_rest_goes_on(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with dask.config.set({"distributed.scheduler.http.routes": ["distributed.http.health"]}):
-        with caplog.at_level(logging.ERROR, "dask_otel"), start(ON) as bridged:
-            work(bridged.client, "goes on")
-            bridged.exported()
-            assert bridged.bridge._routes is None
+    routes = {"distributed.scheduler.http.routes": ["distributed.http.health"]}
+    with dask.config.set(routes), caplog.at_level(logging.ERROR, "dask_otel"), start(ON) as bridged:
+        work(bridged.client, "goes on")
+        bridged.exported()
+        assert bridged.bridge._routes is None
     (record,) = [r for r in caplog.records if r.name == "dask_otel"]
     assert "has no /metrics page" in record.getMessage()

@@ -65,9 +65,9 @@ def one_of_each() -> MetricBatch:
         if metric.instrument == "histogram":
             batch.observations.append(Observation(metric.name, labels, 2.0, IDS))
         elif metric.instrument == "counter":
-            batch.increments[metric.name, *labels] = 3
+            batch.increments[(metric.name, *labels)] = 3
         else:
-            batch.levels[metric.name, *labels] = 3
+            batch.levels[(metric.name, *labels)] = 3
     return batch
 
 
