@@ -21,6 +21,7 @@ from distributed.metrics import time
 from dask_otel import semconv
 from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel._dask_http import MetricRoutes, Page
+from dask_otel._dask_spans import SettledSpans
 from dask_otel.core.records import FinishedSpan, Observation
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
@@ -109,6 +110,8 @@ class Bridge:
         self.settings = settings
         self.boundary = ErrorBoundary()
         self.adapter = SchedulerAdapter(scheduler, _limits(settings), self.boundary)
+        #: For those who ask for the metrics of a span.
+        self.settled = SettledSpans(self.adapter)
         self._scheduler = scheduler
         self._plugin: Carrier | None = None
         self._pump: Pump | None = None
@@ -230,6 +233,7 @@ class Bridge:
         self._stop_timers()
         if self._routes is not None:
             self._routes.remove()
+        self.settled.close()
         self.adapter.detach()
         if self._plugin is not None:
             self._plugin.drop()
@@ -264,6 +268,7 @@ class Bridge:
             return
         adapter.submission_over()
         adapter.lifecycle.tick(time())
+        self.settled.moved()
         if adapter.lifecycle.finished:
             self._offer_spans()
 
