@@ -272,14 +272,15 @@ class MetricLane(Lane):
         self._health.gave_up("metrics", "the last metrics")
 
     def _export(self, time_ns: int) -> None:
-        ok = self._send(self._totals.collect(time_ns))
+        records = self._totals.collect(time_ns)
+        ok = self._send(records)
         if self._totals.settled(ok, rejected=not ok and self._exporter.rejected):
             # It was refused because of its zero points; the values alone are in order.
             ok = self._send(self._totals.collect(time_ns))
             self._totals.settled(ok)
-        if ok:
+        if ok and records:
             self._health.ok("metrics")
-        else:
+        elif not ok:
             self._health.failed("metrics", self._exporter.last_error())
 
     def _send(self, records: Sequence[MetricRecord]) -> bool:

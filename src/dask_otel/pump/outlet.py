@@ -149,10 +149,10 @@ class Outlet:
         lost = min(self._sink.lost, count)
         if not self.abandoned:
             self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=count - lost)
+            self._health.ok("spans")
         self._drop("error", lost)
         self._failures = 0
         self._alive_at = self._now()
-        self._health.ok("spans")
 
     def _back_off(self) -> bool:
         self._failures += 1
