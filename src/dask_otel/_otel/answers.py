@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
@@ -66,7 +66,9 @@ class ExporterLogs(logging.Filter):
         # A logger's filters see what is logged with it, not with those below it.
         for name, found in list(logging.root.manager.loggerDict.items()):
             if name.split(".")[0] in _LOGGERS and isinstance(found, logging.Logger):
-                found.addFilter(self)
+                # First: some exporters have a filter of their own that hides what comes
+                # twice, and it is still the last message.
+                found.filters.insert(0, self)
                 self._loggers.append(found)
 
     def _remove(self) -> None:
@@ -106,6 +108,52 @@ class ExporterLogs(logging.Filter):
             or (type(arg) is int and arg == _INVALID)
             for arg in args
         )
+
+
+class WatchedExporter:
+    """An exporter of which one knows why it failed, and whether its "yes" is true.
+
+    Used by one thread.
+    """
+
+    def __init__(self, exporter: Any, answers: HttpAnswers | None, logs: ExporterLogs) -> None:
+        self.shutdown = exporter.shutdown
+        #: Whether the last export was refused as invalid.
+        self.rejected = False
+        self._export = exporter.export
+        self._answers = answers
+        self._logs = logs
+        self._problem = ""
+
+    def export(self, data: Any, success: object, **options: Any) -> bool:
+        """Export; False if it failed. Raises what is no error of the network."""
+        self._begin()
+        try:
+            ok = self._export(data, **options) is success
+        except OSError as error:
+            # So do older exporters over HTTP.
+            self._problem = str(error) or repr(error)
+            return False
+        if self._answers is not None:
+            self._problem = self._answers.problem
+            self.rejected = self._answers.rejected
+            ok = ok and not self._problem
+        self.rejected = not ok and (self.rejected or self._logs.rejected)
+        return ok
+
+    def _begin(self) -> None:
+        self.rejected, self._problem = False, ""
+        self._logs.forget()
+        if self._answers is not None:
+            self._answers.forget()
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Hold the exporter's messages back in this thread."""
+        return self._logs.ours()
+
+    def last_error(self) -> str:
+        """Return the last message, or what was found wrong with the answer."""
+        return self._logs.last() or self._problem[:500]
 
 
 class HttpAnswers:

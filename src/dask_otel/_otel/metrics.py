@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
@@ -11,7 +10,7 @@ from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 
 from dask_otel import semconv
-from dask_otel._otel.answers import ExporterLogs
+from dask_otel._otel.answers import ExporterLogs, WatchedExporter
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.spans import scope
 from dask_otel.core.records import Exemplar, HistogramPoint, MetricRecord, NumberPoint
@@ -35,24 +34,17 @@ class ExporterMetricSink:
     ) -> None:
         self.name = made.label
         self.rejected = False
-        self._exporter = made.exporter
-        self._answers = made.answers
+        exporter = WatchedExporter(made.exporter, made.answers, logs)
+        self.surroundings = exporter.surroundings
+        self.last_error = exporter.last_error
+        self.shutdown = exporter.shutdown
+        self._exporter = exporter
         self._resource = resource
-        self._logs = logs
         self._scope = scope(version)
         self._options = {} if timeout_millis is None else {"timeout_millis": timeout_millis}
-        self._problem = ""
-
-    def surroundings(self) -> AbstractContextManager[None]:
-        """See `dask_otel.pump.sinks.Sink`."""
-        return self._logs.ours()
 
     def export(self, records: Sequence[MetricRecord]) -> bool:
         """Export in one request."""
-        self.rejected, self._problem = False, ""
-        self._logs.forget()
-        if self._answers is not None:
-            self._answers.forget()
         metrics = [_metric(record) for record in records]
         data = sdk.MetricsData(
             [
@@ -61,22 +53,9 @@ class ExporterMetricSink:
                 )
             ]
         )
-        ok = self._exporter.export(data, **self._options) is sdk.MetricExportResult.SUCCESS
-        if self._answers is not None:
-            self._problem = self._answers.problem
-            ok = ok and not self._problem
-        self.rejected = not ok and (
-            self._logs.rejected or (self._answers is not None and self._answers.rejected)
-        )
+        ok = self._exporter.export(data, sdk.MetricExportResult.SUCCESS, **self._options)
+        self.rejected = self._exporter.rejected
         return ok
-
-    def last_error(self) -> str:
-        """Return the exporter's last message."""
-        return self._logs.last() or self._problem
-
-    def shutdown(self) -> None:
-        """Shut the exporter down."""
-        self._exporter.shutdown()
 
 
 def _exemplars(exemplars: Sequence[Exemplar]) -> list[SdkExemplar]:

@@ -21,7 +21,7 @@ from opentelemetry.trace import Link as SdkLink
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from dask_otel import semconv
-from dask_otel._otel.answers import ExporterLogs, uninstrumented
+from dask_otel._otel.answers import ExporterLogs, WatchedExporter, uninstrumented
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.sampling import KINDS, SAMPLED, TraceSampler
 from dask_otel._setting_problems import ConfigurationError
@@ -139,16 +139,13 @@ class ExporterSpanSink:
         self.rejected = False
         #: Nothing is lost alone: an exporter takes a batch or not.
         self.lost = 0
-        self._exporter = made.exporter
-        self._answers = made.answers
+        exporter = WatchedExporter(made.exporter, made.answers, logs)
+        self.surroundings = exporter.surroundings
+        self.last_error = exporter.last_error
+        self.shutdown = exporter.shutdown
+        self._exporter = exporter
         self._spans = spans
         self._sampler = sampler
-        self._logs = logs
-        self._problem = ""
-
-    def surroundings(self) -> AbstractContextManager[None]:
-        """See `dask_otel.pump.sinks.Sink`."""
-        return self._logs.ours()
 
     def wants(self, record: SpanRecord) -> bool:
         """Whether the span is sampled."""
@@ -156,31 +153,14 @@ class ExporterSpanSink:
 
     def export(self, records: Sequence[SpanRecord]) -> bool:
         """Export; raises what can't be encoded."""
-        self._problem = ""
-        self._logs.forget()
-        if self._answers is not None:
-            self._answers.forget()
         spans = [self._spans.make(record) for record in records]
-        ok = self._exporter.export(spans) is SpanExportResult.SUCCESS
-        if self._answers is not None:
-            self._problem = self._answers.problem
-            ok = ok and not self._problem
-        self.rejected = not ok and (
-            self._logs.rejected or (self._answers is not None and self._answers.rejected)
-        )
+        ok = self._exporter.export(spans, SpanExportResult.SUCCESS)
+        self.rejected = self._exporter.rejected
         if not ok:
             # Newer exporters swallow what can't be encoded, and say no.
             for record in records:
                 _check_texts(record)
         return ok
-
-    def last_error(self) -> str:
-        """Return the exporter's last message."""
-        return self._logs.last() or self._problem
-
-    def shutdown(self) -> None:
-        """Shut the exporter down."""
-        self._exporter.shutdown()
 
 
 def _check_texts(record: SpanRecord) -> None:
