@@ -14,6 +14,7 @@ from dask_otel.core.records import Temporality
 
 #: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
 _LEAST_INTERVAL_MS: Final = 100
+_QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because encoding holds the GIL.
 _BATCH_SIZE: Final = 32
 
@@ -100,13 +101,20 @@ def number(least: float, unit: str, *variables: str) -> float | None:
     return value
 
 
-def _count(variable: str, default: int) -> int:
+def count(variable: str, least: int) -> int | None:
+    """Return the value of a variable that holds a whole number; None if it is not set.
+
+    Raises
+    ------
+    ConfigurationError
+        If it holds something else, or too little.
+    """
     found = first_set(variable)
     if found is None:
-        return default
-    if not (found[1].isascii() and found[1].isdigit() and int(found[1]) > 0):
+        return None
+    if not (found[1].isascii() and found[1].isdigit() and int(found[1]) >= least):
         raise ConfigurationError(
-            [f"{variable} is {found[1]!r}. Allowed: a whole number of spans, 1 or more."]
+            [f"{variable} is {found[1]!r}. Allowed: a whole number, {least} or more."]
         )
     return int(found[1])
 
@@ -132,8 +140,8 @@ def read_environment() -> Environment:
     ConfigurationError
         If one has a value that is not allowed.
     """
-    queue_size = _count("OTEL_BSP_MAX_QUEUE_SIZE", 2048)
-    batch_size = _count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", min(_BATCH_SIZE, queue_size))
+    queue_size = count("OTEL_BSP_MAX_QUEUE_SIZE", 1) or _QUEUE_SIZE
+    batch_size = count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1) or min(_BATCH_SIZE, queue_size)
     if batch_size > queue_size:
         raise ConfigurationError(
             [

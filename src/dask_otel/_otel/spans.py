@@ -22,15 +22,25 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from dask_otel import semconv
 from dask_otel._otel.answers import ExporterLogs, WatchedExporter, uninstrumented
+from dask_otel._otel.environment import count
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.sampling import KINDS, SAMPLED, TraceSampler
-from dask_otel._setting_problems import ConfigurationError
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 
 logger = logging.getLogger("dask_otel")
 
 _UNSET: Final = Status()
+_LIMITS: Final = (
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+)
 
 Item = TypeVar("Item")
 
@@ -52,11 +62,10 @@ class ReadableSpans:
     def __init__(self, resource: Resource, version: str) -> None:
         self._resource = resource
         self._scope = scope(version)
-        try:
-            self._limits = SpanLimits()
-        except ValueError as error:
-            # "OTEL_SPAN_LINK_COUNT_LIMIT must be a non-negative integer but got x"
-            raise ConfigurationError([f"{error}"]) from error
+        for variable in _LIMITS:
+            # The SDK raises as well, in old versions without naming the variable.
+            count(variable, 0)
+        self._limits = SpanLimits()
 
     def make(self, record: SpanRecord) -> ReadableSpan:
         """Return the SDK's span."""
@@ -82,18 +91,18 @@ class ReadableSpans:
         )
 
     def _events(self, record: SpanRecord) -> list[SdkEvent]:
-        count, length = self._limits.max_event_attributes, self._limits.max_attribute_length
+        most, length = self._limits.max_event_attributes, self._limits.max_attribute_length
         return [
-            SdkEvent(event.name, _attributes(event.attributes, count, length), event.time_ns)
+            SdkEvent(event.name, _attributes(event.attributes, most, length), event.time_ns)
             for event in record.events
         ]
 
     def _links(self, record: SpanRecord) -> list[SdkLink]:
-        count, length = self._limits.max_link_attributes, self._limits.max_attribute_length
+        most, length = self._limits.max_link_attributes, self._limits.max_attribute_length
         return [
             SdkLink(
                 SpanContext(link.trace_id, link.span_id, False, SAMPLED),
-                _attributes(link.attributes, count, length),
+                _attributes(link.attributes, most, length),
             )
             for link in record.links
         ]
@@ -109,15 +118,15 @@ def _first(items: list[Item], limit: int | None) -> Sequence[Item]:
     return bounded
 
 
-def _attributes(attributes: Attributes, count: int | None, length: int | None) -> Any:
+def _attributes(attributes: Attributes, most: int | None, length: int | None) -> Any:
     """Return the first attributes, with long texts cut; see `_first`."""
     kept: dict[str, Any] = dict(attributes)
     if length is not None:
         kept = {key: _cut(value, length) for key, value in kept.items()}
-    if count is None or len(kept) <= count:
+    if most is None or len(kept) <= most:
         return kept
-    bounded = BoundedAttributes(count, dict(list(kept.items())[:count]), immutable=False)
-    bounded.dropped = len(kept) - count
+    bounded = BoundedAttributes(most, dict(list(kept.items())[:most]), immutable=False)
+    bounded.dropped = len(kept) - most
     return bounded
 
 
