@@ -14,7 +14,7 @@ from dask_otel.core.records import FinishedSpan, SpanRecord
 from dask_otel.core.series import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.translate import SpanLimits, translate
-from dask_otel.pump import Pump, PumpLimits
+from dask_otel.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.settings import Settings
 
 
@@ -91,8 +91,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
             queue_size=read.queue_size,
             batch_size=read.batch_size,
             schedule_delay=read.schedule_delay,
+            max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
-        outputs.logs,
         note.drain,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
