@@ -15,7 +15,7 @@ from dask_otel.core.records import FinishedSpan, SpanRecord, Temporality
 from dask_otel.core.series import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.translate import SpanLimits, translate
-from dask_otel.pump import Pump, PumpLimits
+from dask_otel.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.settings import ConfigurationError, Settings
 
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
             queue_size=read.queue_size,
             batch_size=read.batch_size,
             schedule_delay=read.schedule_delay,
+            max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
-        outputs.logs,
         note.drain,
         # Prometheus knows no deltas.
-        None if page is None else (page, totals("cumulative")),
+        page=None if page is None else (page, totals("cumulative")),
         # Batches come a little early or late.
-        read.metric_interval - interval / 2,
+        metric_interval=read.metric_interval - interval / 2,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"

@@ -14,6 +14,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -82,8 +83,13 @@ class MetricPage:
 
     Notes
     -----
-    `publish` belongs to one thread; `render` may be called by any, at any time.
+    It is a sink of the pump: `export` belongs to the pump's thread. `render` may be called by
+    any, at any time.
     """
+
+    name = "the scheduler's own HTTP server"
+    #: Nothing is ever refused.
+    rejected = False
 
     def __init__(self, resource: Mapping[str, object]) -> None:
         texts = {label_name(key): _text(value) for key, value in resource.items()}
@@ -92,14 +98,26 @@ class MetricPage:
         self._target = {key: value for key, value in texts.items() if value}
         self._snapshot = _Snapshot({})
 
-    def publish(self, records: Sequence[MetricRecord]) -> None:
-        """Show these records from now on. They must be cumulative."""
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        """Show these records, which must be cumulative, from now on."""
         before = self._snapshot.families
         families = {}
         for record in records:
             old = before.get(record.name)
             families[record.name] = _Family(record, _samples(record, old.samples if old else {}))
         self._snapshot = _Snapshot(families)
+        return True
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Nothing is needed around a thread that exports here."""
+        return nullcontext()
+
+    def last_error(self) -> str:
+        """Nothing ever fails here that has a reason to tell."""
+        return ""
+
+    def shutdown(self) -> None:
+        """There is nothing to release: the routes go with the bridge."""
 
     def render(self, *, openmetrics: bool = False, target_info: bool = False) -> bytes:
         """Return the page.

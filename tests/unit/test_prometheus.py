@@ -49,7 +49,7 @@ def collected(*batches: MetricBatch) -> MetricPage:
     for number, batch in enumerate(batches, 1):
         batch.time_ns = START + number * SECOND
         state.apply(batch)
-        page.publish(state.collect(batch.time_ns))
+        page.export(state.collect(batch.time_ns))
         state.settled(True)
     return page
 
@@ -85,7 +85,7 @@ def test_every_metric_has_the_name_that_prometheus_makes_of_otlp(openmetrics: bo
 def test_a_ratio_and_unknown_units() -> None:
     page = MetricPage({})
     point = NumberPoint({"dask.worker.name": "a-b"}, 1, 2, 0.25)
-    page.publish(
+    page.export(
         [
             MetricRecord("dask.worker.cpu.utilization", "1", "", "gauge", "cumulative", (point,)),
             MetricRecord("dask.some.level", "1", "", "updowncounter", "cumulative", (point,)),
@@ -179,7 +179,7 @@ def test_any_text_of_users_comes_back_as_it_was(
     state, page = MetricState(START), MetricPage({})
     state.apply(batch)
     records = state.collect(START + SECOND)
-    page.publish(records)
+    page.export(records)
     expected = {
         point.attributes["dask.activity"]: point.value
         for record in records

@@ -143,12 +143,12 @@ class FinishedSpan:
     #: Dask's ``active_cpu_seconds`` over ``[start, stop]`` and its "idle or other spans".
     active_cpu: float
     dask_idle: float
-    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
-    #: they were not measured.
-    idle: float | None
-    capacity: float | None
     #: Own seconds of context ``execute``, by activity, as Dask spells it.
     activities: Mapping[Hashable, float]
+    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
+    #: they were not measured.
+    idle: float | None = None
+    capacity: float | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups left out by the cap.
     dropped_groups: int = 0
