@@ -19,10 +19,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask_time import ThreadTime
 from dask_otel.core import identity
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
-from dask_otel.core.spans import Group, GroupFacts, Limits, OpenSpan, RetryReason, SpanFacts
+from dask_otel.core.spans import (
+    Cause,
+    Group,
+    GroupFacts,
+    Limits,
+    OpenSpan,
+    RetryReason,
+    SpanFacts,
+)
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -46,13 +55,14 @@ UNDOCUMENTED: Final = {
         "actor",
         "annotations",
         "exception_blame",
+        "exception_text",
         "group",
         "has_lost_dependencies",
         "processing_on",
         "waiters",
         "who_wants",
     ),
-    "WorkerState": ("address", "last_seen", "metrics", "name", "time_delay"),
+    "WorkerState": ("address", "last_seen", "metrics", "name", "processing", "time_delay"),
 }
 
 #: Task states in which there is work left to do.
@@ -139,6 +149,7 @@ class SchedulerAdapter:
             )
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
+        self.time = ThreadTime(scheduler, boundary)
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
         self._boundary = boundary
@@ -146,24 +157,36 @@ class SchedulerAdapter:
         self._groups: dict[TaskGroup, Group] = {}
         #: Where the tasks in processing were sent.
         self._assigned: dict[Hashable, WorkerState] = {}
+        #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
+        #: group is hashed in no time, its series is not.
+        self._runs: dict[Group, int] = {}
         #: By group, the span that the client asked for in the submission at hand.
         self._requested: dict[TaskGroup, Tags] = {}
+        #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
+        self._seen = 0
+        #: Whether an error of ours may have left the counts of unfinished tasks wrong.
+        self._drifted = False
         self._unwrap: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
         """Begin to observe: take in what is there, then wrap the extension's methods."""
-        for address in self.scheduler.workers:
+        self.time.attach()
+        for address, ws in self.scheduler.workers.items():
             self._first_report(address)
+            self._assigned.update((task.key, ws) for task in ws.processing)
         now = time()
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now)
+        self.time.take_in_tasks()
+        self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
 
     def detach(self) -> None:
         """Put everything back as it was, and let go of Dask's objects."""
+        self.time.detach()
         while self._unwrap:
             self._unwrap.pop()()
         self._groups.clear()
@@ -195,8 +218,7 @@ class SchedulerAdapter:
 
     def _take_in(self, group: TaskGroup, now: float) -> None:
         """Adopt the unfinished work that was there before the bridge."""
-        states = group.states
-        unfinished = sum(states[state] for state in UNFINISHED)
+        unfinished = _unfinished(group)
         if not unfinished or not group.span_id:
             return
         dask_span = self._extension.spans[group.span_id]
@@ -221,27 +243,43 @@ class SchedulerAdapter:
                 if start not in UNFINISHED:
                     self._entered(key, stimulus_id)
                 elif finish == "processing":
-                    self._assigned[key] = self.scheduler.tasks[key].processing_on
+                    task = self.scheduler.tasks[key]
+                    self._assigned[key] = task.processing_on
+                    self.time.assigned(key, task)
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
-                if self._groups:
+                if self.lifecycle.interrupted:
                     self._forgotten(key)
-            elif start == "memory":
-                self._lost(key, finish)
+            elif finish == "erred" and start == "memory":
+                self._actor_lost(key)
         except Exception:
+            self._drifted = True
             self._boundary.failed("transition")
 
     def restart(self) -> None:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         try:
             self._assigned.clear()
+            self.lifecycle.all_forgotten(time())
         except Exception:
+            self._drifted = True
             self._boundary.failed("restart")
+
+    def log_event(self, topic: str, message: Any) -> None:
+        """See ``SchedulerPlugin.log_event``: for what Dask tells nowhere else."""
+        try:
+            if topic == "stealing":
+                self._stolen(message)
+            elif topic == "scheduler":
+                self._graph_failed(message)
+        except Exception:
+            self._boundary.failed("log_event")
 
     def add_worker(self, address: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         try:
+            self.time.worker_added(self.scheduler.workers[address])
             self._first_report(address)
         except Exception:
             self._boundary.failed("add_worker")
@@ -250,6 +288,7 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.remove_worker``."""
         try:
             self.lifecycle.reports.left(address)
+            self.time.worker_removed(address)
         except Exception:
             self._boundary.failed("remove_worker")
 
@@ -264,12 +303,13 @@ class SchedulerAdapter:
             group = self._adopt(dask_group, now)
             if group is None:
                 return
-        reason = self.lifecycle.task_added(group, key, now)
-        if self._requested and dask_group in self._requested:
-            group.span.requested = self._requested[dask_group]
-        if reason is None and stimulus_id.startswith("stimulus-retry"):
-            # The failure has been exported; the retry is a continuation's.
-            reason = "client"
+        if stimulus_id.startswith("update-graph"):
+            reason = self.lifecycle.task_added(group, key, now)
+            if self._requested and dask_group in self._requested:
+                group.span.requested = self._requested[dask_group]
+        else:
+            cause = self._cause(key, stimulus_id)
+            reason = self.lifecycle.task_added(group, key, now, cause)
         if reason is not None:
             self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
             self.lifecycle.incident(
@@ -279,11 +319,21 @@ class SchedulerAdapter:
                 {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
             )
 
+    def _cause(self, key: Hashable, stimulus_id: str) -> Cause:
+        """Return why a task is unfinished that nobody has submitted just now."""
+        if not stimulus_id.startswith("stimulus-retry"):
+            return "recomputed"
+        # Set where the task failed in a worker, and never taken back: with `Client.retry`,
+        # what depends on it comes back with it.
+        return "retried" if self.scheduler.tasks[key].exception_text else "unblamed"
+
     def _left(
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
         """A task has no work left to do, or is about to begin again."""
         assigned = self._assigned.pop(key, None) if start == "processing" else None
+        if assigned is not None:
+            self.time.left(key, assigned, stimulus_id, info)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
         if group is None:
@@ -294,8 +344,8 @@ class SchedulerAdapter:
             started, stopped = _computed(info)
             lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
             if start == "processing":
-                increments = self.batch.increments
-                increments[group.finished] = increments.get(group.finished, 0) + 1
+                runs = self._runs
+                runs[group] = runs.get(group, 0) + 1
         elif finish == "erred":
             if info.get("cause") == key:
                 self._failed(group, key, info, now, was_unfinished=True)
@@ -316,22 +366,16 @@ class SchedulerAdapter:
                     semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
                 )
 
-    def _lost(self, key: Hashable, finish: str) -> None:
-        """A result is no longer in memory, and that was not its end."""
-        task = self.scheduler.tasks[key]
-        if finish == "erred":
-            # Only an actor can fail after it was done: its worker left.
-            group = self._groups.get(task.group) or self._adopt(task.group, time())
-            if group is not None:
-                self._failed(group, key, {}, time(), was_unfinished=False)
-        elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            group = self._groups.get(task.group) or self._adopt(task.group, time())
-            if group is not None:
-                self.lifecycle.result_lost(group, key)
+    def _actor_lost(self, key: Hashable) -> None:
+        """Only an actor can fail after it was done: its worker left."""
+        dask_group = self.scheduler.tasks[key].group
+        group = self._groups.get(dask_group) or self._adopt(dask_group, time())
+        if group is not None:
+            self._failed(group, key, {}, time(), was_unfinished=False)
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
-        if group is not None and key in group.span.reruns:
+        if group is not None:
             self.lifecycle.task_forgotten(group, key)
 
     def _failed(
@@ -360,22 +404,38 @@ class SchedulerAdapter:
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) + 1
 
+    def _stolen(self, message: Any) -> None:
+        """A task was moved to another worker, for which there is no transition."""
+        if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
+            key, thief = message[1], message[4]
+            if key in self._assigned and thief in self.scheduler.workers:
+                victim, self._assigned[key] = self._assigned[key], self.scheduler.workers[thief]
+                self.time.moved(key, victim, self._assigned[key])
+
+    def _graph_failed(self, message: Any) -> None:
+        """A graph could not be made into tasks: it has no span, and no transition."""
+        if type(message) is not dict or message.get("action") != "update-graph":
+            return
+        if message.get("status") == "error":
+            self._count(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
+
     # ----------------------------------------------------------------- spans and groups
 
     def _wrapped_observe_tasks(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
             if not self.attached:
                 return original(tss, *args, **kwargs)
-            before = len(self._extension.spans)
             tss = tss if isinstance(tss, list) else list(tss)
             try:
                 self._requested = self._collisions(tss)
             except Exception:
+                self._requested = {}
                 self._boundary.failed("observe_tasks")
             result = original(tss, *args, **kwargs)
             try:
-                self._observed(before)
+                self._take_in_spans()
             except Exception:
+                self._drifted = True
                 self._boundary.failed("observe_tasks")
             return result
 
@@ -400,17 +460,44 @@ class SchedulerAdapter:
         return requested
 
     def submission_over(self) -> None:
-        """Forget what concerns one submission alone; call it between loop callbacks."""
+        """Forget what concerns one submission alone; call it between loop callbacks.
+
+        After an error of ours, this is also when the counts are compared with Dask's: between
+        two callbacks of the loop its own are consistent.
+        """
         if self._requested:
             self._requested = {}
+        if self._drifted:
+            try:
+                self._repair()
+                self._drifted = False
+            except Exception:
+                self._boundary.failed("repair")
 
-    def _observed(self, before: int) -> None:
-        """Take in the spans that a call of ``observe_tasks`` has made."""
+    def _repair(self) -> None:
+        """Take over Dask's counts of unfinished tasks."""
+        now = time()
+        self._take_in_spans()
+        unfinished: dict[str, int] = {}
+        for group in self.scheduler.task_groups.values():
+            count = _unfinished(group)
+            if count and group.span_id:
+                unfinished[group.span_id] = unfinished.get(group.span_id, 0) + count
+                if group not in self._groups:
+                    self._adopt(group, now)
+        self.lifecycle.repair(unfinished, now)
+        processing = {task.key for ws in self.scheduler.workers.values() for task in ws.processing}
+        for key in [key for key in self._assigned if key not in processing]:
+            del self._assigned[key]
+
+    def _take_in_spans(self) -> None:
+        """Open the spans that Dask has made since the last call."""
         spans = self._extension.spans
-        born = list(islice(reversed(spans.values()), len(spans) - before))
+        born = list(islice(reversed(spans.values()), len(spans) - self._seen))
         for dask_span in reversed(born):
             if dask_span.id not in self.lifecycle.open:
                 self._created(dask_span)
+            self._seen += 1
 
     def _created(self, dask_span: Span) -> OpenSpan:
         ancestors = _ancestors(dask_span)
@@ -431,6 +518,8 @@ class SchedulerAdapter:
         if not group.span_id:
             # Data that a Variable or Queue announced: no span, and no work, yet.
             return None
+        if self._seen != len(self._extension.spans):
+            self._take_in_spans()
         dask_span = self._extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now), group)
 
@@ -493,10 +582,13 @@ class SchedulerAdapter:
             values[own_key] = values.get(own_key, 0) + value
             if span is None:
                 self._late(key[-1], value)
-            elif key[0] == "execute" and key[-1] == "seconds" and len(key) == 5:
-                activities = span.activities
-                activities[key[3]] = activities.get(key[3], 0.0) + value
-                span.execute_seconds += value
+            if key[0] == "execute" and key[-1] == "seconds":
+                activity = key[3] if len(key) == 5 else key[3:-1]
+                self.time.metered(span_id, activity, value)
+                if span is not None:
+                    activities = span.activities
+                    activities[activity] = activities.get(activity, 0.0) + value
+                    span.execute_seconds += value
 
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
         if span is not None:
@@ -534,25 +626,39 @@ class SchedulerAdapter:
         return int(history[max(0, index)][1])
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Read the TaskGroup's sums."""
-        assert isinstance(group.source, _GroupSource)
-        return group.source.facts()
+        """Read the TaskGroup's sums; there are none where they can't be read."""
+        try:
+            assert isinstance(group.source, _GroupSource)
+            return group.source.facts()
+        except Exception:
+            self._boundary.failed("group_facts")
+            return GroupFacts(0, {}, ())
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the Span's metadata and code."""
-        dask_span = self._extension.spans.get(span.identity.dask_id)
-        if dask_span is None:
-            return SpanFacts()
-        return SpanFacts(_collection_types(dask_span), _code(dask_span))
+        """Read the accounting of its time, and what users can fill with anything."""
+        # A span without tasks of its own has no idle time, rather than none of it.
+        idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
+        try:
+            dask_span = self._extension.spans[span.identity.dask_id]
+            return SpanFacts(_collection_types(dask_span), _code(dask_span), idle, capacity)
+        except Exception:
+            self._boundary.failed("span_facts")
+            return SpanFacts(idle=idle, capacity=capacity)
+
+    def span_opened(self, span: OpenSpan) -> None:
+        """Let the accounting of its time begin."""
+        self.time.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
+        self.time.span_active(span)
         series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) + 1
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
         """Count the span as no longer active."""
+        self.time.span_inactive(span)
         series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) - 1
@@ -562,6 +668,8 @@ class SchedulerAdapter:
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)
             self._groups.pop(group.source.group, None)
+            if group in self._runs:
+                self._book_runs(group, self._runs.pop(group))
 
     # -------------------------------------------------------------------------- metrics
 
@@ -569,9 +677,22 @@ class SchedulerAdapter:
         """Hand over what changed since the last call, with the levels of now."""
         batch = self.batch
         batch.time_ns = time_ns
+        self.time.export(batch, self.lifecycle.open, self.tags_of)
         batch.levels.update(self._levels())
+        for group, runs in self._runs.items():
+            self._book_runs(group, runs)
+        self._runs.clear()
         self.batch = MetricBatch()
         return batch
+
+    def tags_of(self, span_id: str) -> Tags:
+        """Return the full name of a Dask span."""
+        span = self.lifecycle.open.get(span_id)
+        return span.identity.tags if span is not None else self._extension.spans[span_id].name
+
+    def _book_runs(self, group: Group, runs: int) -> None:
+        increments = self.batch.increments
+        increments[group.finished] = increments.get(group.finished, 0) + runs
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler
@@ -592,6 +713,12 @@ class SchedulerAdapter:
             for state in _STATES:
                 levels[name, state] += states[state]
         return levels
+
+
+def _unfinished(group: TaskGroup) -> int:
+    """Return how many tasks of a group have work left to do."""
+    states = group.states
+    return sum(states[state] for state in UNFINISHED)
 
 
 def _time_of(entry: tuple[float, int]) -> float:

@@ -175,6 +175,8 @@ class Bridge:
         try:
             await self._last_words(deadline)
             self._stop_timers()
+            # Spans that are cut off have their share of idle time up to now.
+            self._fold_time()
             self.adapter.lifecycle.close(time())
             if self._connecting is not None:
                 await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
@@ -262,6 +264,10 @@ class Bridge:
         if len(waiting) > MAX_WAITING:
             self._dropped += len(waiting) - MAX_WAITING
             del waiting[: len(waiting) - MAX_WAITING]
+
+    def _fold_time(self) -> None:
+        adapter = self.adapter
+        adapter.time.export(adapter.batch, adapter.lifecycle.open, adapter.tags_of)
 
     def _hand_over_metrics(self) -> None:
         self._offer_metrics(running=True)

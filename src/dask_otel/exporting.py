@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
+from dask_otel import semconv
 from dask_otel._version import __version__
 from dask_otel.core.cardinality import SeriesLimits
 from dask_otel.core.records import FinishedSpan, SpanRecord
@@ -78,6 +79,10 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         )
         for _ in outputs.metric_sinks
     ]
+    for state in totals:
+        for time in ("idle", "unused", "lost"):
+            # A closed sum needs all its parts, also while they are 0.
+            state.keep((semconv.CLUSTER_TIME.name, time))
     pump = Pump(
         outputs.span_sinks,
         list(zip(outputs.metric_sinks, totals, strict=True)),

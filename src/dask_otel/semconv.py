@@ -38,6 +38,8 @@ SPAN_QUEUE_TIME: Final = "dask.span.queue.time"
 SPAN_DASK_ACTIVE_CPU_TIME: Final = "dask.span.dask.active_cpu.time"
 SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
 SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
+SPAN_CAPACITY: Final = "dask.span.capacity.time"
+SPAN_IDLE: Final = "dask.span.idle.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
 SPAN_COLLISION: Final = "dask.span.collision"
 SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
@@ -149,6 +151,16 @@ SPAN_CUSTOM: Final = Metric(
     (SPAN, TASK_PREFIX, ACTIVITY, UNIT),
     "Metrics of any other unit or context; sum only within one dask.unit",
 )
+SPAN_CAPACITY_TIME: Final = Metric(
+    "dask.span.capacity.time",
+    "counter",
+    _S,
+    (SPAN,),
+    "The span's reported execute seconds plus its share of the cluster's idle seconds",
+)
+SPAN_IDLE_TIME: Final = Metric(
+    "dask.span.idle.time", "counter", _S, (SPAN,), "The span's share of the cluster's idle seconds"
+)
 SPAN_ACTIVE: Final = Metric(
     "dask.span.active",
     "updowncounter",
@@ -186,6 +198,30 @@ TASK_RETRIED: Final = Metric(
     (SPAN, TASK_PREFIX, TASK_RETRY_REASON),
     "Task runs that had to be repeated, by reason",
     True,
+)
+CLUSTER_CAPACITY_TIME: Final = Metric(
+    "dask.cluster.capacity.time", "counter", _S, (), "Integral of the threads of the cluster"
+)
+CLUSTER_TIME: Final = Metric(
+    "dask.cluster.time",
+    "counter",
+    _S,
+    (ACTIVITY,),
+    "Thread-seconds of the cluster: every reported activity, and idle, unused and lost",
+)
+CLUSTER_INFLIGHT_TIME: Final = Metric(
+    "dask.cluster.inflight.time",
+    "updowncounter",
+    _S,
+    (),
+    "Thread-seconds not yet settled: running, ended but unreported, or assigned",
+)
+CLUSTER_EXCESS_TIME: Final = Metric(
+    "dask.cluster.excess.time",
+    "counter",
+    _S,
+    (),
+    "Seconds booked beyond the threads there were",
 )
 CLUSTER_TRANSFER_TIME: Final = Metric(
     "dask.cluster.transfer.time", "counter", _S, _TRANSFER, "Seconds of network transfer"

@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from . import servers
+from .bridge_run import Run, run_workload
 from .clients import JaegerClient, PrometheusClient, TempoClient
 
 R = TypeVar("R", bound=servers.Running)
@@ -143,3 +144,47 @@ def tempo_client(tempo: servers.Tempo) -> TempoClient:
 @pytest.fixture(scope="session")
 def sink(start_shared: Start[servers.Sink]) -> servers.Sink:
     return start_shared(servers.start_sink)
+
+
+@pytest.fixture(scope="session")
+def collector(
+    start_shared: Start[servers.Collector], sink: servers.Sink, prometheus: servers.Prometheus
+) -> servers.Collector:
+    # The environment of the Collector names what the sender does not know.
+    more = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=staging,service.name=ignored"}
+    return start_shared(
+        lambda folder: servers.start_collector(
+            folder, servers.behind_collector(sink, prometheus.otlp, **more)
+        )
+    )
+
+
+#: How the bridge reaches Prometheus: the variables of the scheduler.
+ROUTES = ("straight", "collector over grpc", "collector over http")
+
+
+def _environment(
+    route: str, prometheus: servers.Prometheus, collector: servers.Collector
+) -> dict[str, str]:
+    if route == "collector over grpc":
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc}
+    over_http = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.http,
+    }
+    if route == "straight":  # Prometheus takes no traces
+        over_http["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"] = prometheus.otlp_metrics
+    return over_http
+
+
+@pytest.fixture(scope="session", params=ROUTES)
+def bridge_run(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    prometheus: servers.Prometheus,
+    collector: servers.Collector,
+) -> Run:
+    """A cluster that has worked and ended, by each way to Prometheus."""
+    environment = _environment(request.param, prometheus, collector)
+    folder = tmp_path_factory.mktemp("dask")
+    return run_workload(folder, PrometheusClient(prometheus.url), environment)

@@ -187,6 +187,16 @@ def start_collector(
     return start_on_free_ports(make, _start)
 
 
+def behind_collector(sink: Sink, prometheus_otlp: str, **more: str) -> dict[str, str]:
+    """The Collector's environment: the sink in place of the traces backends, and Prometheus."""
+    return {
+        "JAEGER_OTLP_ENDPOINT": sink.first_grpc,
+        "TEMPO_OTLP_ENDPOINT": sink.second_grpc,
+        "PROMETHEUS_OTLP_ENDPOINT": prometheus_otlp,
+        **more,
+    }
+
+
 def start_sink(folder: Path) -> Sink:
     """A Collector that writes the spans that it receives to two files."""
     program = binary("collector")

@@ -23,6 +23,7 @@ from .servers import (
     Collector,
     Prometheus,
     Sink,
+    behind_collector,
     local,
     start_collector,
     start_prometheus,
@@ -53,24 +54,6 @@ FAST = [
 ]
 #: Ends a test's own server with the test; see the fixture `start`.
 Start = Callable[[Callable[[Path], Any]], Any]
-
-
-def _behind(sink: Sink, prometheus_otlp: str, **more: str) -> dict[str, str]:
-    return {
-        "JAEGER_OTLP_ENDPOINT": sink.first_grpc,
-        "TEMPO_OTLP_ENDPOINT": sink.second_grpc,
-        "PROMETHEUS_OTLP_ENDPOINT": prometheus_otlp,
-        **more,
-    }
-
-
-@pytest.fixture(scope="session")
-def collector(start_shared: Start, sink: Sink, prometheus: Prometheus) -> Collector:
-    # The environment of the Collector names what the sender does not know.
-    more = {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=staging,service.name=ignored"}
-    return start_shared(
-        lambda folder: start_collector(folder, _behind(sink, prometheus.otlp, **more))
-    )
 
 
 def _trace(path: Path, trace_id: str) -> list[StoredSpan]:
@@ -132,7 +115,9 @@ def test_what_was_accepted_survives_the_end_of_the_collector_while_the_backends_
     sink: Sink = start(start_sink)
     sink.stop()
     collector: Collector = start(
-        lambda folder: start_collector(folder, _behind(sink, prometheus.otlp), [CONFIG, *FAST])
+        lambda folder: start_collector(
+            folder, behind_collector(sink, prometheus.otlp), [CONFIG, *FAST]
+        )
     )
     exporters = [span_exporter("grpc", collector.grpc, collector.http) for _ in range(3)]
     trees = [send_tree(exporter, new_resource(), failed=False) for exporter in exporters]
@@ -256,7 +241,7 @@ def test_tail_sampling_keeps_failed_traces_whole(
     variables = {"OTELCOL_SAMPLING_WAIT": "1s", "OTELCOL_SAMPLING_PERCENTAGE": "0"}
     collector: Collector = start(
         lambda folder: start_collector(
-            folder, _behind(sink, prometheus.otlp, **variables), [CONFIG, TAIL_SAMPLING]
+            folder, behind_collector(sink, prometheus.otlp, **variables), [CONFIG, TAIL_SAMPLING]
         )
     )
 
@@ -274,7 +259,9 @@ def test_tail_sampling_keeps_failed_traces_whole(
 
 def test_a_backend_that_is_down_does_not_hold_up_the_others(start: Start, sink: Sink) -> None:
     (closed,) = free_ports(1)
-    variables = _behind(sink, f"http://{local(closed)}") | {"JAEGER_OTLP_ENDPOINT": local(closed)}
+    variables = behind_collector(sink, f"http://{local(closed)}") | {
+        "JAEGER_OTLP_ENDPOINT": local(closed)
+    }
     collector: Collector = start(lambda folder: start_collector(folder, variables))
     exporter = span_exporter("http", collector.grpc, collector.http)
     tree = send_tree(exporter, new_resource(), failed=False)

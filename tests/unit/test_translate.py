@@ -70,6 +70,8 @@ def make_span(**changes) -> FinishedSpan:
         thread_count=4,
         active_cpu=40,
         dask_idle=33.5,
+        idle=33.25,
+        capacity=39.75,
         activities={"thread-cpu": 6, "disk-read": 0.5},
     )
     return replace(finished, **changes)
@@ -88,7 +90,8 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
 
 
 def failed(**changes) -> FinishedSpan:
-    return make_span(result="failure", failures=(make_failure(),), **changes)
+    failures = changes.pop("failures", (make_failure(),))
+    return make_span(result="failure", failures=failures, tree_failure=failures[0], **changes)
 
 
 def test_a_span_that_went_well():
@@ -113,6 +116,8 @@ def test_a_span_that_went_well():
         "dask.span.queue.time": 2.5,
         "dask.span.dask.active_cpu.time": 40.0,
         "dask.span.dask.idle.time": 33.5,
+        "dask.span.capacity.time": 39.75,
+        "dask.span.idle.time": 33.25,
         "dask.span.activity.time.thread-cpu": 6.0,
         "dask.span.activity.time.disk-read": 0.5,
         "dask.span.output.size": 300,
@@ -201,7 +206,7 @@ def test_a_failure_has_status_type_and_an_exception_event():
 
 
 def test_a_failure_below_is_named_by_its_type():
-    (record,) = translate(make_span(result="failure", error_type="KeyError"))
+    (record,) = translate(make_span(result="failure", tree_failure=make_failure("KeyError('b')")))
     assert record.error == "A task below failed: KeyError"
     assert record.attributes["error.type"] == "KeyError"
 
@@ -391,13 +396,15 @@ HOSTILE = st.builds(
     worker_count=NUMBERS,
     thread_count=NUMBERS,
     active_cpu=NUMBERS,
+    idle=st.none() | NUMBERS,
+    capacity=st.none() | NUMBERS,
     dask_idle=NUMBERS,
     activities=PARTS,
     groups=tuples(GROUPS),
     dropped_groups=NUMBERS,
     failures=tuples(FAILURES),
     dropped_failures=NUMBERS,
-    error_type=TEXTS,
+    tree_failure=st.none() | FAILURES,
     incidents=tuples(INCIDENTS),
     dropped_incidents=NUMBERS,
     collections=st.lists(st.one_of(TEXTS, st.just([])), max_size=3).map(tuple),

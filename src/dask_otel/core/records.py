@@ -143,6 +143,10 @@ class FinishedSpan:
     #: Dask's ``active_cpu_seconds`` over ``[start, stop]`` and its "idle or other spans".
     active_cpu: float
     dask_idle: float
+    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
+    #: they were not measured.
+    idle: float | None
+    capacity: float | None
     #: Own seconds of context ``execute``, by activity, as Dask spells it.
     activities: Mapping[Hashable, float]
     groups: tuple[FinishedGroup, ...] = ()

@@ -181,6 +181,10 @@ class _Translation:
         self._put_count(out, semconv.THREAD_COUNT, finished.thread_count)
         self._put_seconds(out, semconv.SPAN_DASK_ACTIVE_CPU_TIME, finished.active_cpu)
         self._put_seconds(out, semconv.SPAN_DASK_IDLE_TIME, finished.dask_idle)
+        if finished.capacity is not None:
+            self._put_seconds(out, semconv.SPAN_CAPACITY, finished.capacity)
+        if finished.idle is not None:
+            self._put_seconds(out, semconv.SPAN_IDLE, finished.idle)
         if finished.dropped_groups:
             self._put_count(out, semconv.SPAN_DROPPED_COUNT, finished.dropped_groups)
         if dropped_events:
@@ -286,6 +290,7 @@ class _Translation:
         prefix = self._text(group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
         out = self._identity("group")
+        erred = self._count(group.counts.erred)
         out[semconv.TASK_GROUP_NAME] = name
         out[semconv.TASK_PREFIX] = prefix
         self._put_counts(out, group.counts)
@@ -304,7 +309,8 @@ class _Translation:
             attributes=self._limited(out),
             events=(),
             links=(),
-            error=None,
+            # A group that failed must not be green below a red span.
+            error=f"{erred} of its tasks failed" if erred else None,
             root_name=self.root_name or semconv.EMPTY,
         )
 

@@ -1,0 +1,55 @@
+"""The command ``dask-otel``: arguments and dispatch only.
+
+Commands import what they need when they run, so that ``--help`` and ``--version`` answer at
+once and without optional packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from dask_otel.cli import demo
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _versions() -> str:
+    parts = ("dask-otel", "distributed", "opentelemetry-sdk")
+    return ", ".join(f"{name} {_installed(name)}" for name in parts)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dask-otel",
+        description="OpenTelemetry for Dask: every span a trace, every fine performance metric"
+        " a counter, over OTLP.",
+    )
+    parser.add_argument("--version", action="version", version=_versions())
+    commands = parser.add_subparsers(title="commands", dest="command", required=True)
+    demo.add_command(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the process's exit code.
+
+    Parameters
+    ----------
+    argv
+        The arguments without the program's name; by default those of the process.
+
+    Returns
+    -------
+    0 where the command did what it says, 1 where a step failed (the reason is on standard
+    error), 130 after Ctrl-C. Wrong arguments exit with 2, as argparse does.
+    """
+    arguments = _parser().parse_args(argv)
+    code: int = arguments.run(arguments)
+    return code

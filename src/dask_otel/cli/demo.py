@@ -1,0 +1,89 @@
+"""``dask-otel demo``: its arguments and exit codes. What it does is in `showcase`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+#: What the demo needs beyond the bridge itself; dask.dataframe needs pandas and pyarrow.
+_EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")
+
+_DESCRIPTION: Final = """\
+Start a local Dask cluster with the bridge, run a workflow on it (dataframes, arrays, a
+peer-to-peer shuffle), and show its trace and where its time went, as a backend gets them.
+"""
+
+_EPILOG: Final = """\
+If something listens at the configured OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and so on,
+by default gRPC on localhost:4317), the telemetry goes there too; otherwise into two files:
+the traces for Jaeger's UI (upload) or the Collector (otlpjsonfile receiver), the metrics,
+beside it, for the Collector.
+
+exit codes: 0 all went well (with --fail: the workflow failed as it should), 1 a step failed,
+2 wrong arguments, 130 interrupted
+"""
+
+
+class DemoError(Exception):
+    """A step of the demo failed; the text says which, and what to do."""
+
+
+def add_command(commands: Any) -> None:
+    """Add ``demo`` to the subcommands of an argument parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "demo",
+        help="see traces and metrics of a real workflow within a minute",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="use a little data only")
+    parser.add_argument(
+        "--fail",
+        action="store_true",
+        help="put an impossible price into the data, to see what a failure looks like",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the traces to FILE and the metrics beside it, also where an endpoint"
+        " listens (default: dask-otel-demo-traces.json, where none does)",
+    )
+    parser.add_argument(
+        "--save-svg", type=Path, metavar="FILE", help="save a picture of the result"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo; return the exit code."""
+    missing = [name for name in _EXTRA if find_spec(name) is None]
+    if missing:
+        names = ", ".join(missing)
+        return _error(f"the demo needs {names}; try: pip install 'dask-otel[demo]'")
+    from dask_otel.cli import showcase
+
+    options = showcase.Options(
+        quick=arguments.quick,
+        fail=arguments.fail,
+        output=arguments.output,
+        svg=arguments.save_svg,
+    )
+    try:
+        showcase.perform(options)
+    except DemoError as error:
+        return _error(str(error))
+    except KeyboardInterrupt:
+        print("dask-otel demo: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _error(text: str) -> int:
+    sys.stdout.flush()
+    print(f"dask-otel demo: {text}", file=sys.stderr)
+    return 1

@@ -1,0 +1,74 @@
+"""Numbers and glyphs as the terminal output shows them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Glyphs(NamedTuple):
+    """The characters that are not ASCII, for terminals that can't show them."""
+
+    bar: str
+    half_bar: str
+    track: str
+    ellipsis: str
+    done: str
+    failed: str
+    dot: str
+
+
+UNICODE = Glyphs("█", "▌", "·", "…", "✓", "✗", "·")
+ASCII = Glyphs("#", "", ".", "~", "ok", "x", "-")
+
+
+def glyphs(ascii_only: bool) -> Glyphs:
+    """Return the glyphs for an encoding (rich's ``ConsoleOptions.ascii_only``)."""
+    return ASCII if ascii_only else UNICODE
+
+
+def seconds(value: float) -> str:
+    """Return a duration with three significant digits or so: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
+    if value >= 119.95:
+        minutes, rest = divmod(round(value), 60)
+        return f"{minutes:,} m {rest:02} s"
+    if value >= 9.995:
+        return f"{value:.1f} s"
+    if value >= 0.9995:
+        return f"{value:.2f} s"
+    if value >= 0.0005:
+        return f"{value * 1000:.0f} ms"
+    return "0 s" if value == 0 else "<1 ms"
+
+
+def size(value: float) -> str:
+    """Return bytes in binary units: ``312 B``, ``4.2 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1023.5:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def cut(value: str, width: int, ellipsis: str) -> str:
+    """Return text of at most `width` characters on one line; a cut shows."""
+    value = "".join(c if c.isprintable() else "?" for c in value)
+    return value if len(value) <= width else value[: max(0, width - len(ellipsis))] + ellipsis
+
+
+def cut_beginning(name: str, width: int, ellipsis: str) -> str:
+    """Return a span's full name with its outermost tags left out where it is too long."""
+    name = cut(name, 10_000, ellipsis)
+    while len(name) > width and "/" in name.removeprefix(f"{ellipsis}/"):
+        name = f"{ellipsis}/{name.removeprefix(f'{ellipsis}/').partition('/')[2]}"
+    return cut(name, width, ellipsis)
+
+
+def bar(share: float, width: int, marks: Glyphs) -> str:
+    """Return a bar of ``share * width`` characters; whatever is above 0 shows."""
+    halves = round(share * width * 2)
+    if share > 0 and halves == 0:
+        halves = 1
+    full, rest = divmod(min(halves, 2 * width), 2)
+    if rest and not marks.half_bar:
+        return marks.bar * max(1, full)
+    return marks.bar * full + marks.half_bar * rest

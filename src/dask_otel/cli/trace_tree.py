@@ -1,0 +1,223 @@
+"""The trace as a tree, as a person sees it in Jaeger or Tempo, made from OTLP messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+from rich.tree import Tree
+
+from dask_otel import semconv
+from dask_otel.cli import text
+from dask_otel.cli.received import Plain, number, plain_attributes, spans
+
+#: Task groups shown under one span; a note tells of the rest.
+MAX_GROUPS = 4
+#: From this width on there is room for the timeline.
+WIDE = 100
+
+_GUIDE = 4  # columns that rich's tree takes for one level
+
+
+@dataclass
+class SpanNode:
+    """A span with its children in the order of their start."""
+
+    span: Span
+    attributes: dict[str, Plain]
+    children: list[SpanNode] = field(default_factory=list)
+
+    @property
+    def is_group(self) -> bool:
+        """Whether this is one task group of a Dask span."""
+        return self.attributes.get(semconv.SPAN_TYPE) == "group"
+
+    @property
+    def duration(self) -> float:
+        """Seconds from start to end."""
+        return (self.span.end_time_unix_nano - self.span.start_time_unix_nano) / 1e9
+
+
+def build_trees(requests: Iterable[ExportTraceServiceRequest]) -> list[SpanNode]:
+    """Return the roots of all traces in the order of their start.
+
+    A span whose parent is not among the requests counts as a root: nothing is left out.
+    """
+    nodes = {
+        (span.trace_id, span.span_id): SpanNode(span, plain_attributes(span.attributes))
+        for span in spans(requests)
+    }
+    roots: list[SpanNode] = []
+    for node in sorted(nodes.values(), key=lambda node: node.span.start_time_unix_nano):
+        parent = nodes.get((node.span.trace_id, node.span.parent_span_id))
+        (parent.children if parent is not None else roots).append(node)
+    return roots
+
+
+def span_names(roots: Iterable[SpanNode]) -> list[str]:
+    """Return the full names of the Dask spans (``dask.span.name``) in the tree's order."""
+    names: dict[str, None] = {}
+    for node in _walk(roots):
+        name = node.attributes.get(semconv.SPAN_NAME)
+        if isinstance(name, str) and not node.is_group:
+            names[name] = None
+    return list(names)
+
+
+def _walk(nodes: Iterable[SpanNode]) -> Iterator[SpanNode]:
+    for node in nodes:
+        yield node
+        yield from _walk(node.children)
+
+
+@dataclass(frozen=True)
+class TraceTree:
+    """All traces as trees with durations, queue time, tasks and result; a rich renderable."""
+
+    roots: list[SpanNode]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield one tree a trace, in the width of the console."""
+        for index, root in enumerate(self.roots):
+            if index:
+                yield Text()
+            yield from _OneTrace(root, options.max_width, options.ascii_only).render()
+
+
+class _OneTrace:
+    def __init__(self, root: SpanNode, width: int, ascii_only: bool) -> None:
+        self.root = root
+        self.width = width
+        self.marks = text.glyphs(ascii_only)
+        self.timeline = min(32, width - 76) if width >= WIDE else 0
+        self.begin = root.span.start_time_unix_nano
+        end = max(node.span.end_time_unix_nano for node in _walk([root]))
+        self.length = max(1, end - self.begin)
+
+    def render(self) -> Iterator[Text | Tree]:
+        trace_id = self.root.span.trace_id.hex()
+        yield Text.assemble(("Trace ", "bold"), (trace_id, "cyan"))
+        headings = ("duration", "queue", "tasks", "result")
+        yield self._row("span", 0, headings, Text("timeline"), "dim")
+        tree = Tree(self._label(self.root, 0), guide_style="dim")
+        self._add_children(tree, self.root, 1)
+        yield tree
+
+    def _add_children(self, tree: Tree, node: SpanNode, depth: int) -> None:
+        for line in _failures(node):
+            shown = text.cut(line, self.width - depth * _GUIDE - 2, self.marks.ellipsis)
+            tree.add(Text(f"{self.marks.failed} {shown}", style="red"))
+        groups = [child for child in node.children if child.is_group]
+        shown_groups = sorted(groups, key=lambda child: -child.duration)[:MAX_GROUPS]
+        for child in node.children:
+            if child.is_group and child not in shown_groups:
+                continue
+            branch = tree.add(self._label(child, depth))
+            self._add_children(branch, child, depth + 1)
+        if left_out := len(groups) - len(shown_groups):
+            plural = "s" if left_out > 1 else ""
+            tree.add(Text(f"{left_out} shorter task group{plural}", style="dim italic"))
+
+    def _label(self, node: SpanNode, depth: int) -> Text:
+        attributes = node.attributes
+        queue = number(attributes.get(semconv.SPAN_QUEUE_TIME))
+        tasks = number(attributes.get(semconv.TASK_COUNT))
+        values = (
+            text.seconds(node.duration),
+            "" if queue is None else text.seconds(queue),
+            "" if tasks is None else f"{tasks:,.0f}",
+            _result(node),
+        )
+        name = node.span.name
+        generation = number(attributes.get(semconv.SPAN_GENERATION)) or 1
+        if generation > 1:
+            name += f" (continued, {generation:.0f})"
+        style = "dim" if node.is_group else "bold" if depth == 0 else ""
+        return self._row(name, depth, values, self._track(node), style)
+
+    def _row(
+        self, name: str, depth: int, values: tuple[str, str, str, str], track: Text, style: str
+    ) -> Text:
+        """Return one line: the name takes what the columns leave."""
+        duration, queue, tasks, result = values
+        right = 10 + 9 + 8 + 2 + 12 + (self.timeline + 2 if self.timeline else 0)
+        room = self.width - depth * _GUIDE - right
+        row = Text(no_wrap=True, overflow="crop")
+        row.append(_fit(name, room, self.marks.ellipsis), style)
+        row.append(f"{duration:>10}", style)
+        if self.timeline:
+            row.append("  ")
+            row.append_text(track)
+            row.append(" " * (self.timeline - track.cell_len))
+        row.append(f"{queue:>9}", style)
+        row.append(f"{tasks:>8}  ", style)
+        row.append(f"{result:<12}", _result_style(result, style))
+        row.rstrip()
+        return row
+
+    def _track(self, node: SpanNode) -> Text:
+        """Return where in the trace the span lies, as a backend's waterfall shows it."""
+        if not self.timeline:
+            return Text()
+        offset = (node.span.start_time_unix_nano - self.begin) / self.length
+        share = node.duration * 1e9 / self.length
+        width = min(self.timeline, max(1, round(share * self.timeline)))
+        start = min(max(0, round(offset * self.timeline)), self.timeline - width)
+        dots = self.marks.track
+        colour = "red" if _failed(node) else "blue" if node.is_group else "green"
+        return Text.assemble(
+            (dots * start, "dim"),
+            (self.marks.bar * width, colour),
+            (dots * (self.timeline - start - width), "dim"),
+        )
+
+
+def _fit(name: str, room: int, ellipsis: str) -> str:
+    name = text.cut(name, 10_000, ellipsis)
+    if cell_len(name) > room:
+        name = set_cell_size(name, max(0, room - len(ellipsis))) + ellipsis
+    return set_cell_size(name, max(0, room))
+
+
+def _failed(node: SpanNode) -> bool:
+    return node.span.status.code == Status.StatusCode.STATUS_CODE_ERROR
+
+
+def _result(node: SpanNode) -> str:
+    if node.attributes.get(semconv.SPAN_COMPLETE) is False:
+        return "incomplete"
+    result = node.attributes.get(semconv.SPAN_RESULT)
+    if isinstance(result, str):
+        return result
+    return "failure" if _failed(node) else ""
+
+
+def _result_style(result: str, otherwise: str) -> str:
+    styles = {
+        "success": "green",
+        "failure": "bold red",
+        "error": "bold red",
+        "incomplete": "bold red",
+        "cancellation": "yellow",
+    }
+    return styles.get(result, otherwise)
+
+
+def _failures(node: SpanNode) -> Iterator[str]:
+    """Yield the first failure of a span's own tasks and how many more there were."""
+    events = [event for event in node.span.events if event.name == semconv.EVENT_EXCEPTION]
+    for event in events[:1]:
+        attributes = plain_attributes(event.attributes)
+        kind = str(attributes.get(semconv.EXCEPTION_TYPE, ""))
+        message = str(attributes.get(semconv.EXCEPTION_MESSAGE, ""))
+        # Dask gives an exception's repr, which begins with its type.
+        if message.startswith(f"{kind}("):
+            kind = ""
+        line = ": ".join(part for part in (kind, message) if part)
+        more = len(events) - 1
+        yield line + (f" (and {more} more)" if more else "")

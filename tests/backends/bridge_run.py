@@ -1,0 +1,240 @@
+"""A real cluster whose bridge sends to real servers, and what Dask itself says of the same work."""
+
+from __future__ import annotations
+
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, span
+
+from tests.cluster import processes
+from tests.cluster.truth import described_spans, own_values, text_keys
+
+from .clients import PrometheusClient
+from .processes import eventually
+
+#: Seconds between two exports.
+INTERVAL = 1.0
+#: What the names of Dask's units are at the end of Prometheus' names.
+SUFFIXES = {"seconds": "time_seconds", "bytes": "io_bytes", "count": "operations"}
+
+#: Everything above 30 MB of a worker goes to disk, whether the worker's own bookkeeping or its
+#: memory monitor sees it first.
+SPILLING = {
+    "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "0.03",
+    "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "0.05",
+    "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
+}
+
+
+@dataclass
+class Run:
+    """What one cluster did, and where its telemetry went."""
+
+    prometheus: PrometheusClient
+    name: str
+    #: Ids of Dask spans by a short name, as the client got them.
+    ids: dict[str, str] = field(default_factory=dict)
+    #: See `own_values` (names as text) and `described_spans`.
+    values: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    spans: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: ``Scheduler.cumulative_worker_metrics`` of the contexts that belong to no span.
+    cluster_values: dict[tuple[str, ...], float] = field(default_factory=dict)
+    instance: str = ""
+    #: Time of a sample that has all of this: queries at it need no extrapolation.
+    at: float = 0.0
+    started: float = 0.0
+
+    def selector(self, name: str, **labels: str) -> str:
+        """A selector of this cluster's series of a metric."""
+        wanted = {"dask_cluster_name": self.name, **labels}
+        matchers = ", ".join(f'{key}="{value}"' for key, value in wanted.items())
+        return f"{name}{{{matchers}}}"
+
+    def fine_metrics(self) -> dict[tuple[Any, ...], float]:
+        """The fine metrics in Prometheus, with the keys of `values`."""
+        found: dict[tuple[Any, ...], float] = {}
+        for context, label in (("execute", "dask_task_prefix"), ("p2p", "dask_p2p_stage")):
+            for unit, suffix in SUFFIXES.items():
+                for one in self.query(f"dask_span_{context}_{suffix}_total"):
+                    of = one.labels
+                    key = (of["dask_span_name"], context, of[label], of["dask_activity"], unit)
+                    found[key] = one.value
+        for one in self.query("dask_span_custom_total"):
+            of = one.labels
+            name, prefix = of["dask_span_name"], of["dask_task_prefix"]
+            found[name, "execute", prefix, of["dask_activity"], of["dask_unit"]] = one.value
+        return found
+
+    def query(self, name: str, **labels: str) -> list[Any]:
+        """This cluster's series of a metric at `at` (before it is known: now)."""
+        return self.prometheus.query(self.selector(name, **labels), self.at or None)
+
+
+#: Dask's contexts that belong to no span, as Prometheus has them.
+CONTEXTS = {
+    "gather-dep": ("dask_cluster_transfer", {"network_io_direction": "receive"}),
+    "get-data": ("dask_cluster_transfer", {"network_io_direction": "transmit"}),
+    "memory-monitor": ("dask_cluster_spill", {}),
+}
+
+
+def cluster_values(dask_scheduler: Any) -> dict[tuple[str, ...], float]:
+    """Dask's fine metrics of `CONTEXTS`. Runs on the scheduler."""
+    return {
+        key: value
+        for key, value in dask_scheduler.cumulative_worker_metrics.items()
+        if isinstance(key, tuple) and key[0] in ("gather-dep", "get-data", "memory-monitor")
+    }
+
+
+def double(x: int) -> int:
+    time.sleep(0.02)
+    return 2 * x
+
+
+def spin(x: int) -> int:
+    until = time.thread_time() + 0.2
+    while time.thread_time() < until:
+        x += 1
+    return x
+
+
+def meter(x: int) -> int:
+    from distributed.metrics import context_meter
+
+    context_meter.digest_metric("rows", 7, "records")
+    return x
+
+
+def block(_: int) -> bytes:
+    return b"x" * 8_000_000
+
+
+def fail(x: int) -> int:
+    time.sleep(0.1)
+    raise KeyError(x)
+
+
+def fail_once(folder: str) -> str:
+    """Fail in the first call and not in the second."""
+    marker = Path(folder) / uuid.uuid5(uuid.NAMESPACE_OID, "fail_once").hex
+    if not marker.exists():
+        marker.touch()
+        raise OSError("not yet")
+    return "now"
+
+
+def work(client: Client, folder: Path) -> dict[str, str]:
+    """Run spans of every kind; return the ids of some."""
+    ids = {}
+    with span("nightly") as ids["nightly"]:
+        with span("load") as ids["load"]:
+            loaded = client.map(double, range(20))
+            client.gather(loaded)
+        with span("compute") as ids["compute"]:
+            client.gather(client.map(spin, range(4)))
+        with span("meter") as ids["meter"]:
+            client.gather(client.map(meter, range(4)))
+        with span("spill") as ids["spill"]:
+            blocks = client.map(block, range(16), pure=False)
+            client.gather(client.map(len, blocks))
+        with span("shuffle") as ids["shuffle"]:
+            assert _shuffle(client) == 1000
+        with span("again") as ids["again"]:
+            client.submit(fail_once, str(folder), retries=2).result()
+    with span("broken") as ids["broken"]:
+        assert isinstance(client.submit(fail, 1).exception(), KeyError)
+    assert client.submit(abs, -5).result() == 5  # Dask's default span
+    return ids
+
+
+def _shuffle(client: Client) -> int:
+    import dask.config
+    import dask.dataframe as dd
+    import pandas as pd
+
+    data = pd.DataFrame({"a": range(1000), "b": range(1000)})
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}), warnings.catch_warnings():
+        # Dataframes warn of any annotation; that of the span is not lost, compute() sends it.
+        warnings.filterwarnings("ignore", "Dask annotations")
+        frame = dd.from_pandas(data, npartitions=4)
+        return len(client.compute(frame.shuffle("a")).result())
+
+
+@contextmanager
+def scheduler(
+    dask: processes.Cluster, name: str, environment: Mapping[str, str]
+) -> Iterator[processes.Process]:
+    """A scheduler with the bridge and two workers; the scheduler ends as an operator ends it."""
+    process = dask.start_scheduler(
+        "--preload",
+        "dask_otel.preload",
+        env={
+            "OTEL_METRIC_EXPORT_INTERVAL": str(int(INTERVAL * 1000)),
+            "OTEL_BSP_SCHEDULE_DELAY": "200",
+            "DASK_OTEL__SPANS__LINGER": "300ms",
+            "DASK_OTEL__CLUSTER_NAME": name,
+            "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=research,team=blue",
+            **environment,
+        },
+    )
+    for worker in "ab":
+        _start_worker(dask, worker)
+    yield process
+    assert process.terminate() == 0
+
+
+def _start_worker(dask: processes.Cluster, name: str) -> None:
+    dask._start(
+        f"worker-{name}", "worker", dask.address, "--nthreads", "2", "--name", name,
+        "--no-nanny", "--no-dashboard", "--memory-limit", "1GB",
+        "--local-directory", str(dask.folder), env=SPILLING,
+    )  # fmt: skip
+
+
+def run_workload(folder: Path, prometheus: PrometheusClient, environment: Mapping[str, str]) -> Run:
+    """Run `work` on a cluster of its own, and wait until Prometheus has all of it."""
+    run = Run(prometheus, f"cluster-{uuid.uuid4().hex[:12]}", started=time.time())
+    with processes.cluster(folder) as dask, scheduler(dask, run.name, environment):
+        observe(run, dask.address, folder)
+    return run
+
+
+def observe(run: Run, address: str, folder: Path) -> None:
+    """Run `work` on a running cluster; fill `run` once Prometheus has all of it."""
+    with Client(address) as client:
+        client.wait_for_workers(2)
+        run.ids = work(client, folder)
+        run.instance = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.id)
+
+        def settled() -> bool:
+            truth = text_keys(client.run_on_scheduler(own_values))
+            run.spans = client.run_on_scheduler(described_spans)
+            found = run.fine_metrics()
+            assert found.keys() == truth.keys(), found.keys() ^ truth.keys()
+            different = {key: (found[key], truth[key]) for key in truth if found[key] != truth[key]}
+            assert not different
+            run.values = truth
+            ended = sum(one.value for one in run.query("dask_span_duration_seconds_count"))
+            assert ended == len(run.spans)
+            return True
+
+        eventually(settled, timeout=60, interval=0.5, what="Prometheus has everything")
+        run.cluster_values = client.run_on_scheduler(cluster_values)
+        # The next export has the same values; its time is the one to ask at.
+        seen = _last_sample(run)
+        eventually(lambda: _last_sample(run) > seen, timeout=30, what="another export")
+        run.at = _last_sample(run)
+
+
+def _last_sample(run: Run) -> float:
+    selector = run.selector("dask_otel_running", instance=run.instance)
+    (series,) = run.prometheus.query(f"timestamp({selector})")
+    return float(series.value)

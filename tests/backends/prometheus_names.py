@@ -1,0 +1,41 @@
+"""The names under which Prometheus stores metrics, by its own default translation."""
+
+from __future__ import annotations
+
+from dask_otel import semconv
+
+#: Units in braces are annotations, which are left out of names.
+_UNITS = {"s": "_seconds", "By": "_bytes", "1": ""}
+
+
+def label(key: str) -> str:
+    """The label of an attribute key."""
+    return key.replace(".", "_").replace("-", "_")
+
+
+def base_name(metric: semconv.Metric) -> str:
+    """The name of a metric without what histograms add."""
+    name = label(metric.name) + _UNITS.get(metric.unit, "")
+    if metric.instrument == "counter":
+        return f"{name}_total"
+    if metric.instrument == "gauge" and metric.unit == "1":
+        return f"{name}_ratio"
+    return name
+
+
+def names(metric: semconv.Metric) -> set[str]:
+    """Every series name of a metric."""
+    base = base_name(metric)
+    if metric.instrument == "histogram":
+        return {f"{base}_{part}" for part in ("bucket", "sum", "count")}
+    return {base}
+
+
+def labels(metric: semconv.Metric) -> set[str]:
+    """Every label of a metric, without those of the resource."""
+    keys = [
+        key
+        for one in metric.labels
+        for key in (semconv.SPAN_KEYS if one == semconv.SPAN else (one,))
+    ]
+    return {label(key) for key in keys} | ({"le"} if metric.instrument == "histogram" else set())

@@ -1,0 +1,261 @@
+"""The bridge's own data in a real Prometheus, against what Dask says of the same work."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, span
+from distributed import __version__ as distributed_version
+
+from dask_otel import semconv
+from dask_otel.core import identity
+from tests.cluster import processes
+
+from . import prometheus_names
+from .bridge_run import CONTEXTS, SUFFIXES, Run, double, observe, scheduler
+from .clients import PrometheusClient, spans_of_file
+from .processes import eventually
+from .servers import Collector, Prometheus, Sink, behind_collector, start_collector
+
+pytestmark = [pytest.mark.backend, pytest.mark.cluster]
+
+Start = Callable[[Callable[[Path], Any]], Any]
+
+#: Metrics that only exist once something went wrong or was too much.
+EXCEPTIONAL = {
+    "dask.otel.dropped",
+    "dask.otel.folded",
+    "dask.otel.sanitized",
+    "dask.otel.late",
+    "dask.otel.unsettled",
+    "dask.otel.internal.errors",
+}
+RESOURCE_LABELS = {
+    "job", "instance", "dask_cluster_name", "service_namespace", "service_version",
+    "deployment_environment_name",
+}  # fmt: skip
+#: Spans by the name that `work` gives them.
+SPAN_NAMES = {
+    "nightly/load", "nightly/compute", "nightly/meter", "nightly/spill", "nightly/shuffle",
+    "nightly/again", "nightly", "broken", "default",
+}  # fmt: skip
+
+
+def test_every_metric_is_there_by_its_name_with_its_labels(bridge_run: Run) -> None:
+    everything = bridge_run.prometheus.query(
+        bridge_run.selector("", __name__="~").replace('="~"', '=~"dask_.+"'), bridge_run.at
+    )
+    found: dict[str, set[str]] = {}
+    for series in everything:
+        found.setdefault(series.name, set()).update(series.labels.keys() - RESOURCE_LABELS)
+    expected = {
+        name: prometheus_names.labels(metric) - (set() if name.endswith("_bucket") else {"le"})
+        for metric in semconv.METRICS.values()
+        if metric.name not in EXCEPTIONAL
+        for name in prometheus_names.names(metric)
+    }
+    assert found == expected
+
+
+def test_fine_metrics_are_dasks_own(bridge_run: Run) -> None:
+    assert bridge_run.fine_metrics() == bridge_run.values
+    contexts = {key[1] for key in bridge_run.values}
+    activities = {key[3] for key in bridge_run.values}
+    assert contexts == {"execute", "p2p"}
+    assert activities >= {"thread-cpu", "thread-noncpu", "disk-read", "memory-read", "failed"}
+
+
+def test_transfer_and_spilling_outside_of_tasks_are_dasks_own(bridge_run: Run) -> None:
+    found = {}
+    for context, (name, labels) in CONTEXTS.items():
+        for unit, suffix in SUFFIXES.items():
+            for one in bridge_run.query(f"{name}_{suffix}_total", **labels):
+                found[context, one.labels["dask_activity"], unit] = one.value
+    assert found == bridge_run.cluster_values
+    assert {key[0] for key in found} == set(CONTEXTS)
+
+
+def test_runs_of_tasks_are_counted(bridge_run: Run) -> None:
+    finished = {
+        (one.labels["dask_span_name"], one.labels["dask_task_prefix"]): one.value
+        for one in bridge_run.query("dask_task_finished_total", dask_task_outcome="memory")
+    }
+    assert finished["nightly/load", "double"] == 20
+    assert finished["nightly/spill", "len"] == 16
+    assert finished["default", "abs"] == 1
+    (failed,) = bridge_run.query("dask_task_finished_total", dask_task_outcome="erred")
+    assert (failed.labels["dask_span_name"], failed.value) == ("broken", 1)
+    retried = bridge_run.query("dask_task_retried_total", dask_span_name="nightly/again")
+    assert [(one.labels["dask_task_retry_reason"], one.value) for one in retried] == [("error", 1)]
+
+
+def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
+    (span_id,) = [i for i, one in bridge_run.spans.items() if one["name"][-1] == "compute"]
+    truth = bridge_run.spans[span_id]
+    duration = truth["stop"] - truth["enqueued"]
+    of = {"dask_span_name": "nightly/compute", "dask_span_result": "success"}
+    (count,) = bridge_run.query("dask_span_duration_seconds_count", **of)
+    (total,) = bridge_run.query("dask_span_duration_seconds_sum", **of)
+    assert count.value == 1
+    # Not exactly: Dask's own stop is that of the clock of a worker.
+    assert total.value == pytest.approx(duration, abs=0.2)
+    buckets = {
+        float(one.labels["le"]): one.value
+        for one in bridge_run.query("dask_span_duration_seconds_bucket", **of)
+    }
+    assert sorted(buckets) == [*semconv.DURATION_BOUNDS, float("inf")]
+    assert all(value == (total.value <= bound) for bound, value in buckets.items())
+    ended = bridge_run.query("dask_span_duration_seconds_count")
+    assert {one.labels["dask_span_name"] for one in ended} == SPAN_NAMES
+    (broken,) = bridge_run.query("dask_span_duration_seconds_count", dask_span_name="broken")
+    assert broken.labels["dask_span_result"] == "failure"
+
+
+def test_the_cluster_is_described(bridge_run: Run) -> None:
+    def value(name: str) -> float:
+        (series,) = bridge_run.query(name)
+        return float(series.value)
+
+    assert value("dask_cluster_worker_count") == 2
+    assert value("dask_cluster_thread_count") == 4
+    assert value("dask_otel_running") == 1
+    assert value("dask_otel_queue_capacity") == 2048
+
+
+def test_the_resource_is_promoted_or_in_target_info(
+    bridge_run: Run, request: pytest.FixtureRequest
+) -> None:
+    (running,) = bridge_run.query("dask_otel_running")
+    environment = {k: v for k, v in running.labels.items() if k == "deployment_environment_name"}
+    assert running.labels == {
+        "dask_cluster_name": bridge_run.name,
+        "service_namespace": "research",
+        "service_version": distributed_version,
+        "job": "research/dask-scheduler",
+        "instance": bridge_run.instance,
+        **environment,
+    }
+    # What only the Collector knows.
+    behind_collector = "collector" in request.node.callspec.id
+    assert set(environment.values()) == ({"staging"} if behind_collector else set())
+    (target,) = bridge_run.query("target_info")
+    assert target.labels["team"] == "blue"
+
+
+def test_exemplars_lead_to_exported_spans(bridge_run: Run, sink: Sink) -> None:
+    exported = {(one.trace_id, one.span_id) for one in spans_of_file(sink.first)}
+    between = (bridge_run.started, bridge_run.at + 60)
+    for name in ("dask_span_execute_time_seconds_total", "dask_span_duration_seconds_bucket"):
+        selector = bridge_run.selector(name, dask_span_name="nightly/compute")
+        exemplars = bridge_run.prometheus.exemplars(selector, *between)
+        ids = {(one["labels"]["trace_id"], one["labels"]["span_id"]) for one in exemplars}
+        trace_id = f"{identity.trace_id(bridge_run.ids['nightly']):032x}"
+        assert ids == {(trace_id, f"{identity.span_id(bridge_run.ids['compute']):016x}")}, name
+        assert ids <= exported
+
+
+def test_increase_sees_the_first_value(bridge_run: Run) -> None:
+    name = "dask_span_execute_time_seconds_total"
+    increase = f"increase({bridge_run.selector(name)}[10m])"
+    found = {
+        (one.labels["dask_span_name"], "execute", one.labels["dask_task_prefix"],
+         one.labels["dask_activity"], "seconds"): one.value
+        for one in bridge_run.prometheus.query(increase, bridge_run.at)
+    }  # fmt: skip
+    truth = {k: v for k, v in bridge_run.values.items() if k[1] == "execute" and k[4] == "seconds"}
+    # The range ends at the last sample and each series starts at 0: nothing to extrapolate.
+    assert found == pytest.approx(truth)
+
+
+def test_a_clean_end_is_told(bridge_run: Run) -> None:
+    def last() -> float:
+        query = f"last_over_time({bridge_run.selector('dask_otel_running')}[10m])"
+        return bridge_run.prometheus.value(query)
+
+    eventually(lambda: last() == 0, what="the last export says that the bridge ended")
+
+
+def test_increase_is_right_across_a_scheduler_restart(
+    prometheus: Prometheus, tmp_path: Path
+) -> None:
+    client, name = PrometheusClient(prometheus.url), f"cluster-{uuid.uuid4().hex[:12]}"
+    environment = {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": prometheus.otlp_metrics,
+        "OTEL_TRACES_EXPORTER": "none",
+    }
+    runs = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = OneInstance(client, name, started=time.time())
+        with processes.cluster(folder) as dask, scheduler(dask, name, environment):
+            observe(run, dask.address, folder)
+        runs.append(run)
+    first, second = runs
+    assert first.instance != second.instance
+
+    metric = "dask_span_execute_time_seconds_total"
+    truth = sum(
+        value for run in runs for key, value in run.values.items()
+        if key[1] == "execute" and key[4] == "seconds"
+    )  # fmt: skip
+    by_cluster = f"sum(increase({metric}{{dask_cluster_name='{name}'}}[10m]))"
+    # Up to the last export of the second scheduler. The first one's series have ended before: up
+    # to half an interval of theirs is extrapolated.
+    found = client.value(by_cluster, second.at)
+    assert truth * (1 - 1e-9) <= found <= truth * 1.1
+    # On the way, too: what Prometheus extrapolates for a series of two samples is half of it.
+    (steps,) = client.query_range(by_cluster, first.started, second.at, 1.0)
+    assert all(0 <= value <= truth * 1.5 for _, value in steps.points)
+    # With what each scheduler had at its end there is nothing to extrapolate.
+    last = f"sum(last_over_time({metric}{{dask_cluster_name='{name}'}}[10m]))"
+    assert client.value(last, second.at) == pytest.approx(truth)
+    finished = f"sum(increase(dask_task_finished_total{{dask_cluster_name='{name}'}}[10m]))"
+    assert client.value(finished, second.at) >= 2 * 20
+
+
+def test_nothing_is_lost_while_the_collector_is_away(
+    start: Start, sink: Sink, prometheus: Prometheus, tmp_path: Path
+) -> None:
+    variables = behind_collector(sink, prometheus.otlp)
+    collector: Collector = start(lambda folder: start_collector(folder, variables))
+    run = Run(PrometheusClient(prometheus.url), f"cluster-{uuid.uuid4().hex[:12]}")
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc}
+    with processes.cluster(tmp_path) as dask, scheduler(dask, run.name, environment) as process:
+        eventually(lambda: run.query("dask_otel_running"), what="it exports")
+        collector.stop()
+        with Client(dask.address) as client, span("gap"):
+            client.gather(client.map(double, range(10)))
+        eventually(lambda: "dask-otel" in process.output, what="a failed export")
+        collector.server.start()
+        observe(run, dask.address, tmp_path)
+    # `observe` has compared every value with Dask's. A series that was born while nobody answered
+    # has no 0 in Prometheus (it is sent at most once), so that `increase()` misses its first value;
+    # the others lost nothing.
+    (finished,) = run.query("dask_task_finished_total", dask_span_name="gap")
+    assert finished.value == 10
+    name = "dask_span_execute_time_seconds_total"
+    query = f"sum by (dask_span_name) (increase({run.selector(name)}[10m]))"
+    found = {s.labels["dask_span_name"]: s.value for s in run.prometheus.query(query, run.at)}
+    truth: dict[str, float] = {}
+    for key, value in run.values.items():
+        if key[1] == "execute" and key[4] == "seconds":
+            truth[key[0]] = truth.get(key[0], 0) + value
+    del truth["gap"]
+    assert found.pop("gap", 0) == 0
+    assert found == pytest.approx(truth)
+
+
+class OneInstance(Run):
+    """A run of one of several schedulers of the same cluster."""
+
+    def selector(self, name: str, **labels: str) -> str:
+        if self.instance:
+            labels = {"instance": self.instance, **labels}
+        return super().selector(name, **labels)

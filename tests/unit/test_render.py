@@ -1,0 +1,357 @@
+"""The demo's tree and table, made from recorded OTLP messages."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, DataPointFlags
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+pytest.importorskip("rich")
+
+from rich.console import Console, RenderableType
+
+from dask_otel import semconv
+from dask_otel.cli import text
+from dask_otel.cli.received import counter_totals, plain_attributes
+from dask_otel.cli.time_table import SPAN_IDLE_TIME, TimeTable, time_by_span
+from dask_otel.cli.trace_tree import TraceTree, build_trees, span_names
+
+CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+TRACE = bytes(range(16))
+
+
+def key_value(key, value):
+    match value:
+        case bool():
+            return KeyValue(key=key, value=AnyValue(bool_value=value))
+        case int():
+            return KeyValue(key=key, value=AnyValue(int_value=value))
+        case float():
+            return KeyValue(key=key, value=AnyValue(double_value=value))
+        case tuple():
+            items = [key_value("", item).value for item in value]
+            return KeyValue(key=key, value=AnyValue(array_value=ArrayValue(values=items)))
+        case _:
+            return KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+def span(number, parent, name, start, end, *, failure=None, **attributes):
+    values = {"dask.span.type": "span", "dask.span.complete": True, "dask.span.generation": 1}
+    values |= {"dask." + key.replace("__", "."): value for key, value in attributes.items()}
+    events = []
+    if failure is not None:
+        kind, message = failure
+        attributes = [
+            key_value(semconv.EXCEPTION_TYPE, kind),
+            key_value(semconv.EXCEPTION_MESSAGE, message),
+        ]
+        events = [Span.Event(name=semconv.EVENT_EXCEPTION, attributes=attributes)] * 2
+    code = Status.STATUS_CODE_ERROR if failure else Status.STATUS_CODE_UNSET
+    return Span(
+        trace_id=TRACE,
+        span_id=bytes([number] * 8),
+        parent_span_id=bytes([parent] * 8) if parent else b"",
+        name=name,
+        start_time_unix_nano=1_700_000_000_000_000_000 + int(start * 1e9),
+        end_time_unix_nano=1_700_000_000_000_000_000 + int(end * 1e9),
+        attributes=[key_value(key, value) for key, value in values.items()],
+        events=events,
+        status=Status(code=code),
+    )
+
+
+def traces(*spans):
+    request = ExportTraceServiceRequest()
+    request.resource_spans.add().scope_spans.add().spans.extend(spans)
+    return request
+
+
+def render(renderable: RenderableType, width: int, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    Console(file=file, width=width, highlight=False).print(renderable)
+    file.flush()
+    lines = raw.getvalue().decode(encoding).splitlines()
+    assert all(len(line) <= width for line in lines)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+WORKFLOW = traces(
+    # Children first, as they settle first.
+    span(
+        2,
+        1,
+        "data load",
+        0,
+        4,
+        span__name="Alice/data load",
+        span__queue__time=0.25,
+        task__count=1200,
+        span__result="success",
+    ),
+    span(
+        3,
+        1,
+        "training",
+        4,
+        10,
+        failure=("ValueError", "no\nconvergence"),
+        span__name="Alice/training",
+        span__queue__time=0.004,
+        task__count=3,
+        span__result="failure",
+    ),
+    span(4, 2, "read_parquet", 0.5, 3.5, span__type="group", task__count=1200),
+    span(1, 0, "Alice", 0, 10, span__name="Alice", task__count=1203, span__result="failure"),
+)
+
+
+def test_tree_at_80_columns():
+    assert render(TraceTree(build_trees([WORKFLOW])), 80) == (
+        """\
+Trace 000102030405060708090a0b0c0d0e0f
+span                                     duration    queue   tasks  result
+Alice                                      10.0 s            1,203  failure
+├── data load                              4.00 s   250 ms   1,200  success
+│   └── read_parquet                       3.00 s            1,200
+└── training                               6.00 s     4 ms       3  failure
+    └── ✗ ValueError: no?convergence (and 1 more)"""
+    )
+
+
+def test_tree_at_120_columns_has_a_timeline():
+    lines = render(TraceTree(build_trees([WORKFLOW])), 120).splitlines()
+    assert lines[2].split() == ["Alice", "10.0", "s", "█" * 32, "1,203", "failure"]
+    assert "█" * 13 + "·" * 19 in lines[3]
+    assert "··" + "█" * 10 + "·" * 20 in lines[4]
+    assert "·" * 13 + "█" * 19 in lines[5]
+
+
+def test_ascii_terminal_gets_ascii_only():
+    shown = render(TraceTree(build_trees([WORKFLOW])), 120, encoding="ascii")
+    assert "x ValueError" in shown
+    assert "#" * 32 in shown
+
+
+def test_reprs_of_exceptions_do_not_repeat_their_type():
+    node = span(1, 0, "root", 0, 1, failure=("BadData", "BadData('no')"))
+    assert "✗ BadData('no') (and" in render(TraceTree(build_trees([traces(node)])), 80)
+
+
+def test_span_delivered_twice_is_shown_once():
+    assert render(TraceTree(build_trees([WORKFLOW, WORKFLOW])), 80) == render(
+        TraceTree(build_trees([WORKFLOW])), 80
+    )
+
+
+def test_span_without_its_parent_is_a_root():
+    roots = build_trees([traces(span(2, 1, "orphan", 0, 1))])
+    assert [root.span.name for root in roots] == ["orphan"]
+
+
+def test_cut_off_span_is_incomplete_whatever_its_result():
+    node = span(1, 0, "root", 0, 1, span__complete=False, span__result="error")
+    assert "incomplete" in render(TraceTree(build_trees([traces(node)])), 80)
+
+
+def test_continuation_says_so():
+    node = span(1, 0, "root", 0, 1, span__generation=2)
+    assert "root (continued, 2)" in render(TraceTree(build_trees([traces(node)])), 80)
+
+
+def test_only_the_longest_groups_are_shown_and_the_rest_counted():
+    groups = [span(10 + n, 1, f"g{n}", 0, n + 1, span__type="group") for n in range(6)]
+    shown = render(TraceTree(build_trees([traces(span(1, 0, "root", 0, 9), *groups)])), 80)
+    assert "g1" not in shown
+    assert "g2" in shown
+    assert "2 shorter task groups" in shown
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "日本語" * 60, "a\x1b[31mb\x00\n\r\t" * 30, ""])
+def test_hostile_names_keep_the_columns(name):
+    shown = render(TraceTree(build_trees([traces(span(1, 0, name, 0, 1))])), 80)
+    assert not any(ord(c) < 32 and c != "\n" for c in shown)
+    assert shown.splitlines()[2].endswith("1.00 s")
+
+
+def test_span_names_are_in_the_order_of_their_start():
+    assert span_names(build_trees([WORKFLOW])) == ["Alice", "Alice/data load", "Alice/training"]
+
+
+# ------------------------------------------------------------------------------- metrics
+
+
+def metrics(*points, temporality=CUMULATIVE, name=semconv.SPAN_EXECUTE_TIME.name):
+    """Make one export; a point is (span name, activity, value[, start time])."""
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=name)
+    metric.sum.aggregation_temporality = temporality
+    metric.sum.is_monotonic = True
+    for span_name, activity, value, *start in points:
+        labels = {semconv.SPAN_NAME: span_name}
+        if activity is not None:
+            labels[semconv.ACTIVITY] = activity
+        point = metric.sum.data_points.add(start_time_unix_nano=start[0] if start else 1)
+        point.attributes.extend(key_value(key, label) for key, label in labels.items())
+        if isinstance(value, int):
+            point.as_int = value
+        else:
+            point.as_double = value
+    return request
+
+
+def seconds(requests):
+    found = {}
+    for entry in time_by_span(requests):
+        for activity, figures in entry.activities.items():
+            found[entry.name, activity] = figures.seconds
+    return found
+
+
+def test_last_cumulative_point_counts():
+    requests = [metrics(("a", "cpu", 0.0), ("a", "cpu", 1.5)), metrics(("a", "cpu", 4.0))]
+    assert seconds(requests) == {("a", "cpu"): 4.0}
+
+
+def test_series_that_was_born_again_adds_up():
+    requests = [metrics(("a", "cpu", 4.0, 1)), metrics(("a", "cpu", 1.0, 9))]
+    assert seconds(requests) == {("a", "cpu"): 5.0}
+
+
+def test_delta_points_add_up():
+    requests = [
+        metrics(("a", "cpu", value, start), temporality=DELTA)
+        for start, value in ((1, 0.0), (2, 1.5), (3, 4.0))
+    ]
+    assert seconds(requests) == {("a", "cpu"): 5.5}
+
+
+def test_point_without_a_value_changes_nothing():
+    last = metrics(("a", "cpu", 0.0))
+    point = last.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[0]
+    point.flags = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+    assert seconds([metrics(("a", "cpu", 4.0)), last]) == {("a", "cpu"): 4.0}
+
+
+def test_order_of_attributes_makes_no_second_series():
+    last = metrics(("a", "cpu", 4.0))
+    point = last.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[0]
+    attributes = list(point.attributes)
+    del point.attributes[:]
+    point.attributes.extend(reversed(attributes))
+    assert seconds([metrics(("a", "cpu", 1.0)), last]) == {("a", "cpu"): 4.0}
+
+
+def test_other_metrics_are_not_counted():
+    assert counter_totals([metrics(("a", "cpu", 4.0))], "dask.span.p2p.time") == []
+
+
+RECORDED = [
+    metrics(
+        ("Alice/data load", "thread-cpu", 6.0),
+        ("Alice/data load", "thread-noncpu", 1.99),
+        ("Alice/data load", "disk-read", 0.005),
+        ("Alice/data load", "deserialize", 0.005),
+        ("Alice/training", "thread-cpu", 1.0),
+    ),
+    metrics(("Alice/data load", "p2p-shards", 3 << 20), name=semconv.SPAN_EXECUTE_IO.name),
+    metrics(("Alice/training", None, 1.0), name=SPAN_IDLE_TIME),
+]
+
+
+def test_table_at_80_columns():
+    table = TimeTable(time_by_span(RECORDED, order=["Alice", "Alice/training"]))
+    shown = [line for line in render(table, 80).splitlines() if line.strip()]
+    assert shown[0].split() == ["span", "and", "activity", "time", "share", "data"]
+    rows = [tuple(line.split()) for line in shown[2:]]
+    assert rows == [
+        ("all", "spans", "10.0", "s"),
+        ("thread-cpu", "7.00", "s", "70%", "█" * 14),
+        ("thread-noncpu", "1.99", "s", "20%", "█" * 4),
+        ("idle", "1.00", "s", "10%", "█" * 2),
+        ("2", "small", "ones", "10", "ms", "0%", "▌"),
+        ("p2p-shards", "3.0", "MiB"),
+        ("Alice/training", "2.00", "s"),
+        ("thread-cpu", "1.00", "s", "50%", "█" * 10),
+        ("idle", "1.00", "s", "50%", "█" * 10),
+        ("Alice/data", "load", "8.00", "s"),
+        ("thread-cpu", "6.00", "s", "75%", "█" * 15),
+        ("thread-noncpu", "1.99", "s", "25%", "█" * 5),
+        ("2", "small", "ones", "10", "ms", "0%", "▌"),
+        ("p2p-shards", "3.0", "MiB"),
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 110, 120, 200])
+def test_table_fits_its_width(width):
+    name = "/".join(["some long tag"] * 20)
+    points = [(name, "p2p-shard-partition-noncpu", 1100.0), (name, "x" * 300, 1.5)]
+    shown = render(TimeTable(time_by_span([metrics(*points)])), width)
+    assert "18 m 20 s" in shown
+    assert "100%" in shown
+    assert "█" * 20 in shown
+
+
+def test_table_at_120_columns_says_what_activities_mean():
+    assert "free threads, yet work to do" in render(TimeTable(time_by_span(RECORDED)), 120)
+
+
+def test_small_spans_become_one():
+    points = [("large", "thread-cpu", 100.0), *((f"s{n}", "thread-cpu", 0.5) for n in range(3))]
+    shown = render(TimeTable(time_by_span([metrics(*points)])), 80)
+    assert "3 small spans" in shown
+    assert "1.50 s" in shown
+
+
+def test_no_metrics_no_rows():
+    assert time_by_span([], order=["Alice"]) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 s"),
+        (0.0004, "<1 ms"),
+        (0.0042, "4 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (9.99, "9.99 s"),
+        (12.34, "12.3 s"),
+        (185.2, "3 m 05 s"),
+    ],
+)
+def test_seconds(value, shown):
+    assert text.seconds(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (120 << 20, "120 MiB"),
+        (5e15, "4,547.5 TiB"),
+    ],
+)
+def test_size(value, shown):
+    assert text.size(value) == shown
+
+
+def test_long_names_lose_their_outermost_tags():
+    assert text.cut_beginning("Alice/preprocessing/shuffle", 12, "…") == "…/shuffle"
+    assert text.cut_beginning("Alice/x", 12, "…") == "Alice/x"
+    assert text.cut_beginning("Alice/" + "x" * 30, 12, "…") == "…/xxxxxxxxx…"
+
+
+def test_attributes_become_plain_values():
+    values = {"s": "x", "b": True, "i": 1, "f": 0.5, "a": ("x", "y")}
+    assert plain_attributes(key_value(*item) for item in values.items()) == values
