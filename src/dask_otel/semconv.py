@@ -91,6 +91,9 @@ OTEL_KIND: Final = "dask.otel.kind"
 SPAN: Final = "span"
 SPAN_KEYS: Final = (SPAN_NAME, SPAN_ROOT_NAME)
 
+#: Namespace of the labels that are made of users' ``key:value`` tags.
+TAG: Final = "dask.tag"
+
 FOLDED: Final = "_OTHER"
 EMPTY: Final = "_EMPTY"
 

@@ -26,6 +26,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.families import AnySeries, Families, Family
+from dask_otel.core.labels import LabelRules
 from dask_otel.core.records import (
     HistogramPoint,
     MetricBatch,
@@ -66,6 +67,10 @@ class MetricState:
     sampled
         Whether a trace is sampled, by its id: exemplars point to no other. None lets all
         of them through.
+    rules
+        What users decided about labels.
+    told
+        Called when a cap folds something: see `Families`.
     """
 
     def __init__(
@@ -76,12 +81,14 @@ class MetricState:
         limits: SeriesLimits | None = None,
         sanitizer: Sanitizer | None = None,
         sampled: Callable[[int], bool] | None = None,
+        rules: LabelRules | None = None,
+        told: Callable[[str, str], None] | None = None,
     ) -> None:
         self._limits = limits or SeriesLimits()
         self._delta = temporality == "delta"
         self._sampled = sampled
         self._note = sanitizer or Sanitizer()
-        self._families = Families(self._limits, self._note)
+        self._families = Families(self._limits, self._note, rules, told)
         self._last_ns = start_time_ns
         # The export that the next change belongs to, the last one sent, and the last one
         # accepted.
