@@ -440,6 +440,9 @@ class MetricLane(_Lane):
                 totals.apply(latest)
         if latest is not None:
             own = self._own()
+            if self.last_success_ns is not None:
+                age = max(0.0, (latest.time_ns - self.last_success_ns) / 1e9)
+                own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
             for sink, totals, health in self._sinks:
                 totals.apply(own)
                 self._export(sink, totals, health, latest.time_ns)
