@@ -239,6 +239,7 @@ class MetricLane(Lane):
         self._health = health
         self._own = own
         self._before_last = before_last
+        self._last_success_ns: int | None = None
 
     def accepts(self) -> bool:
         """Whether there is room for a batch. Called by the event loop."""
@@ -258,6 +259,9 @@ class MetricLane(Lane):
         if latest is not None:
             own = self._own()
             own.time_ns = latest.time_ns
+            if self._last_success_ns is not None:
+                age = max(0.0, (latest.time_ns - self._last_success_ns) / 1e9)
+                own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
             self._totals.apply(own)
             self._export(latest.time_ns)
         return 60.0
@@ -280,6 +284,7 @@ class MetricLane(Lane):
             self._totals.settled(ok)
         if ok and records:
             self._health.ok("metrics")
+            self._last_success_ns = time_ns
         elif not ok:
             self._health.failed("metrics", self._exporter.last_error())
 
