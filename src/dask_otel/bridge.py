@@ -25,6 +25,7 @@ from dask_otel._dask_spans import SettledSpans
 from dask_otel.core.records import FinishedSpan, Observation
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
+from dask_otel.loop_time import TransitionCost
 from dask_otel.pump import Pump
 from dask_otel.settings import ConfigurationError, Settings
 
@@ -48,6 +49,8 @@ Made = TypeVar("Made")
 
 class Carrier(Protocol):
     """The plugin that carries a bridge."""
+
+    transition: Callable[..., None]
 
     def carry(self, bridge: Bridge) -> None:
         """Take up the bridge: from now on Dask's calls go to it."""
@@ -109,7 +112,14 @@ class Bridge:
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self.settings = settings
         self.boundary = ErrorBoundary()
-        self.adapter = SchedulerAdapter(scheduler, _limits(settings), self.boundary)
+        metrics = settings.metrics
+        self.adapter = SchedulerAdapter(
+            scheduler,
+            _limits(settings),
+            self.boundary,
+            # A worker has two series in a metric; when one leaves, its series stay for an export.
+            max_workers=min(metrics.max_workers, metrics.max_series // 4),
+        )
         #: For those who ask for the metrics of a span.
         self.settled = SettledSpans(self.adapter)
         self._scheduler = scheduler
@@ -120,6 +130,11 @@ class Bridge:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._transitions: TransitionCost | None = None
+        #: Seconds of the event loop: those of the timers since the last hand-over, and what
+        #: the adapter had spent then.
+        self._spent = 0.0
+        self._adapter_spent = 0.0
         self._unsettled = 0
         self._dropped = 0
 
@@ -136,6 +151,9 @@ class Bridge:
         self._plugin = plugin
         self.adapter.attach()
         plugin.carry(self)
+        self._transitions = TransitionCost(
+            plugin, self.adapter.transition, self.adapter.transitions
+        )
         self._every("tick", TICK, self._tick)
         self._connecting = asyncio.ensure_future(self._connect())
 
@@ -235,6 +253,8 @@ class Bridge:
             self._routes.remove()
         self.settled.close()
         self.adapter.detach()
+        if self._transitions is not None:
+            self._transitions.disarm()
         if self._plugin is not None:
             self._plugin.drop()
             self._plugin = None
@@ -247,10 +267,12 @@ class Bridge:
         def run() -> None:
             # Armed again first: whatever the call does, the timer goes on.
             self._timers[name] = loop.call_later(seconds, run)
+            began = clocks.perf_counter()
             try:
                 call()
             except Exception:
                 self.boundary.failed(name)
+            self._spent += clocks.perf_counter() - began
 
         self._timers[name] = loop.call_later(seconds, run)
 
@@ -271,6 +293,9 @@ class Bridge:
         self.settled.moved()
         if adapter.lifecycle.finished:
             self._offer_spans()
+        adapter.loops.tick()
+        if self._transitions is not None:
+            self._transitions.arm()
 
     def _offer_spans(self) -> None:
         lifecycle, pump = self.adapter.lifecycle, self._pump
@@ -316,9 +341,19 @@ class Bridge:
         if unsettled > self._unsettled:
             increments[semconv.OTEL_UNSETTLED.name, "timeout"] = unsettled - self._unsettled
             self._unsettled = unsettled
+        increments[semconv.OTEL_LOOP_TIME.name,] = self._loop_time()
         if self._dropped:
             increments[semconv.OTEL_DROPPED.name, "traces", "not_ready"] = self._dropped
             self._dropped = 0
+
+    def _loop_time(self) -> float:
+        """Return the seconds of the event loop that we took since the last call."""
+        total = self.adapter.spent + self.adapter.time.spent
+        seconds, self._spent = self._spent + total - self._adapter_spent, 0.0
+        self._adapter_spent = total
+        if self._transitions is not None:
+            seconds += self._transitions.take()
+        return seconds
 
 
 def _limits(settings: Settings) -> Limits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel._version import __version__
+from dask_otel.advice import FoldAdvice
 from dask_otel.core.cardinality import SeriesLimits
+from dask_otel.core.labels import LabelRules, Patterns
 from dask_otel.core.records import FinishedSpan, SpanRecord, Temporality
 from dask_otel.core.series import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.translate import SpanLimits, translate
 from dask_otel.pump import MAX_POINTS, Pump, PumpLimits
-from dask_otel.settings import ConfigurationError, Settings
+from dask_otel.settings import ConfigurationError, MetricSettings, Settings
 
 if TYPE_CHECKING:
     from dask_otel.prometheus import MetricPage
@@ -86,10 +88,17 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
-    totals = partial(_make_totals, started_ns, limits, outputs.sampled)
+    totals = partial(
+        _make_totals,
+        started_ns,
+        limits=limits,
+        sampled=outputs.sampled,
+        rules=_label_rules(settings.metrics),
+        told=FoldAdvice(settings.metrics),
+    )
     pump = Pump(
         outputs.span_sinks,
-        [(sink, totals(read.temporality)) for sink in outputs.metric_sinks],
+        [(sink, totals(temporality=read.temporality)) for sink in outputs.metric_sinks],
         partial(_translate, limits=_span_limits(settings), note=note),
         PumpLimits(
             queue_size=read.queue_size,
@@ -99,7 +108,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         ),
         note.drain,
         # Prometheus knows no deltas.
-        page=None if page is None else (page, totals("cumulative")),
+        page=None if page is None else (page, totals(temporality="cumulative")),
         # Batches come a little early or late.
         metric_interval=read.metric_interval - interval / 2,
     )
@@ -121,17 +130,22 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
     return MetricPage(resource)
 
 
-def _make_totals(
-    started_ns: int,
-    limits: SeriesLimits,
-    sampled: Callable[[int], bool] | None,
-    temporality: Temporality,
-) -> MetricState:
-    state = MetricState(started_ns, temporality=temporality, limits=limits, sampled=sampled)
+def _make_totals(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
+    state = MetricState(started_ns, temporality=temporality, **options)
     for time in ("idle", "unused", "lost"):
         # A closed sum needs all its parts, also while they are 0.
         state.keep((semconv.CLUSTER_TIME.name, time))
     return state
+
+
+def _label_rules(settings: MetricSettings) -> LabelRules:
+    return LabelRules(
+        names=Patterns(settings.span_names.allow, settings.span_names.deny),
+        prefixes=Patterns(settings.prefixes.allow, settings.prefixes.deny),
+        span_label=settings.span_label,
+        rules=settings.name_rules,
+        tags=settings.tag_attributes,
+    )
 
 
 def _span_limits(settings: Settings) -> SpanLimits:

@@ -47,6 +47,8 @@ def finished(number: int, groups: int = 0) -> FinishedSpan:
         thread_count=0,
         active_cpu=0.0,
         dask_idle=0.0,
+        idle=None,
+        capacity=None,
         activities={},
         groups=(group,) * groups,
     )

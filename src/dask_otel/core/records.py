@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from dask_otel.core.distribution import Distribution
 
 #: An attribute value of a span, event, link or data point.
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
@@ -219,6 +222,10 @@ class MetricBatch:
     #: Present values of up-down counters and gauges.
     levels: dict[RawSeries, float] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
+    #: Durations counted by bucket, for histograms with too many to list them.
+    distributions: dict[RawSeries, Distribution] = field(default_factory=dict)
+    #: Levels of what is there no longer, such as a worker that left.
+    ended: list[RawSeries] = field(default_factory=list)
 
 
 # ------------------------------------------------------------ export thread -> exporters

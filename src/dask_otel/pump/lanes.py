@@ -246,6 +246,7 @@ class MetricLane(Lane):
         self._exported_at = time.monotonic()
         #: Time of the last batch that was added up and not exported yet.
         self._pending_ns: int | None = None
+        self._last_success_ns: int | None = None
 
     def accepts(self) -> bool:
         """Whether there is room for a batch. Called by the event loop."""
@@ -270,6 +271,9 @@ class MetricLane(Lane):
             time_ns, self._pending_ns = self._pending_ns, None
             own = self._own()
             own.time_ns = time_ns
+            if self._last_success_ns is not None:
+                age = max(0.0, (time_ns - self._last_success_ns) / 1e9)
+                own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
             self._totals.apply(own)
             self._export(time_ns)
         return 60.0
@@ -292,6 +296,7 @@ class MetricLane(Lane):
             self._totals.settled(ok)
         if ok and records:
             self._health.ok("metrics")
+            self._last_success_ns = time_ns
         elif not ok:
             self._health.failed("metrics", self._exporter.last_error())
 

@@ -5,8 +5,8 @@ one record spoils the batch: it is refused as invalid, or the batch is too large
 them apart is whether *another* record gets through at that time:
 
 - A batch that failed is kept and tried again with backoff, for as long as there is room.
-- After some failures in a row, a single record is tried instead, any of the queue. If it gets
-  through, the sink is alive, and the head of the queue is suspect.
+- After some failures in a row, or one that says "invalid", a single record is tried instead,
+  any of the queue. If it gets through, the sink is alive, and the head of the queue is suspect.
 - A suspect batch is halved until it gets through. A record that fails alone, while another
   one gets through directly before or after it, is dropped: it alone is the reason.
 
@@ -76,6 +76,8 @@ class Outlet:
         self._size = limits.batch_size
         #: Failures in a row.
         self._failures = 0
+        #: Whether the batch itself may be the reason: a single record is tried next.
+        self._doubt = False
         #: Whether the sink takes other records than those at the head.
         self._suspect = False
         #: When the last try succeeded; None if it failed.
@@ -98,7 +100,7 @@ class Outlet:
         """Make one try. Returns whether the next one may follow at once."""
         if not self.queue or self._now() < self.retry_at:
             return False
-        if self._failures >= SUSPICIOUS_AFTER and not self._suspect and len(self.queue) > 1:
+        if self._doubt and not self._suspect and len(self.queue) > 1:
             return self._probe()
         alive = self._alive_at is not None and self._now() - self._alive_at < _FRESH
         batch = [self.queue[i] for i in range(min(self._size, len(self.queue)))]
@@ -119,7 +121,7 @@ class Outlet:
             self.retry_at = 0.0
             if not self.pump() and self.queue:
                 failed += 1
-                self._failures = max(self._failures, SUSPICIOUS_AFTER)
+                self._doubt = True
 
     def _try(self, batch: Sequence[SpanRecord]) -> bool:
         """Export; False if it failed. Raises only what says that a record can't be encoded."""
@@ -152,12 +154,12 @@ class Outlet:
             self._health.ok("spans")
         self._drop("error", lost)
         self._failures = 0
+        self._doubt = False
         self._alive_at = self._now()
 
     def _back_off(self) -> bool:
         self._failures += 1
-        if self._sink.rejected:
-            self._failures = max(self._failures, SUSPICIOUS_AFTER)
+        self._doubt = self._failures >= SUSPICIOUS_AFTER or self._sink.rejected
         if not self.abandoned:
             self._health.failed("spans", self._sink.last_error())
         doubled = FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10)
