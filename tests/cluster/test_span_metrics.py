@@ -168,6 +168,39 @@ def test_unknown_ids_are_refused_at_once(start: Start) -> None:
             dask_otel.span_metrics(bridged.client, None)  # type: ignore[arg-type]
 
 
+def silence(client: Client, bridged: Any) -> str:
+    """Let no heartbeat of the only worker come any more; return its address."""
+    (worker,) = bridged.cluster.workers.values()
+
+    async def stop() -> None:
+        worker.periodic_callbacks["heartbeat"].stop()
+
+    client.sync(stop)
+    return str(worker.address)
+
+
+def test_a_worker_that_does_not_report_is_named(start: Start) -> None:
+    with start({"spans": {"settle-timeout": "300ms"}}, environ=OFF, n_workers=1) as bridged:
+        client = bridged.client
+        address = silence(client, bridged)
+        with span("unreported") as span_id:
+            client.submit(work, 1).result()
+        metrics = dask_otel.span_metrics(client, span_id)
+        assert metrics.unreported == (address,)
+        assert ("execute", "work", "rows", "records") not in metrics.tree
+
+
+def test_a_missing_heartbeat_is_named(start: Start) -> None:
+    with start(environ=OFF, n_workers=1) as bridged:
+        client = bridged.client
+        address = silence(client, bridged)
+        with span("silent") as span_id:
+            client.submit(work, 1).result()
+        with pytest.raises(TimeoutError, match="silent waits for the heartbeats of") as caught:
+            dask_otel.span_metrics(client, span_id, timeout=0.5)
+        assert address in str(caught.value)
+
+
 def test_without_a_bridge_it_says_how_to_get_one() -> None:
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as local,
