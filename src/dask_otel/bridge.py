@@ -325,7 +325,7 @@ class Bridge:
 
     def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None
-        if not self._pump.accepts_metrics():
+        if running and not self._pump.accepts_metrics():
             # The exporter hangs: everything goes on adding up here, and nothing is lost.
             return
         self._count_own()

@@ -107,8 +107,6 @@ class MetricSettings:
     max_series: int = _knob(2000, count(1, 1_000_000))
     #: The least time that a series is exported after its last change.
     retire_after: float = _knob(HOUR, duration(HOUR / 4, YEAR))
-    #: Whether the scheduler's own /metrics page has the series, too.
-    prometheus: bool = _knob(False, flag())
     #: ``root`` labels every span by the name of its root.
     span_label: Literal["full", "root"] = _knob("full", one_of("full", "root"))
     #: What is replaced in each tag of a span's name.
@@ -119,6 +117,8 @@ class MetricSettings:
     max_workers: int = _knob(100, count(0, 10_000))
     span_names: PatternSettings = field(default_factory=PatternSettings)
     prefixes: PatternSettings = field(default_factory=PatternSettings)
+    #: Whether the scheduler's own /metrics page has the series, too.
+    prometheus: bool = _knob(False, flag())
 
 
 @dataclass(frozen=True, slots=True)
