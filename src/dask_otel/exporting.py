@@ -109,8 +109,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         note.drain,
         # Prometheus knows no deltas.
         page=None if page is None else (page, totals(temporality="cumulative")),
-        # Batches come a little early or late.
-        metric_interval=read.metric_interval - interval / 2,
+        # Only for the page do batches come more often than exports, a little early or late.
+        metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
