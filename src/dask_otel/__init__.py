@@ -1,12 +1,13 @@
 """OpenTelemetry for Dask: every span a trace, every fine performance metric a counter.
 
 Nothing happens at import. A scheduler loads `dask_otel.preload`; a client can `register` the
-bridge on a running cluster.
+bridge on a running cluster, and mark its work with `span`.
 """
 
 from __future__ import annotations
 
 from dask_otel._version import __version__
+from dask_otel.blocks import span
 from dask_otel.client import register, unregister
 
-__all__ = ["__version__", "register", "unregister"]
+__all__ = ["__version__", "register", "span", "unregister"]

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask_blocks import ClientBlocks
 from dask_otel._dask_time import ThreadTime
 from dask_otel.core import identity
+from dask_otel.core.blocks import TOPIC
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
 from dask_otel.core.spans import (
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 #: Attributes that Dask does not document, by the class that has them.
 UNDOCUMENTED: Final = {
     "Scheduler": (
+        "_active_graph_updates",
+        "clients",
         "extensions",
         "task_groups",
         "task_prefixes",
@@ -48,6 +52,7 @@ UNDOCUMENTED: Final = {
         "total_nthreads_history",
         "workers",
     ),
+    "ClientState": ("last_seen",),
     "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
     "Span": ("_code", "enqueued", "groups", "id", "metadata", "name", "parent"),
     "TaskGroup": ("_types", "all_durations", "name", "nbytes_total", "prefix", "span_id", "states"),
@@ -150,6 +155,7 @@ class SchedulerAdapter:
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
         self.time = ThreadTime(scheduler, boundary)
+        self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
         self._boundary = boundary
@@ -273,8 +279,17 @@ class SchedulerAdapter:
                 self._stolen(message)
             elif topic == "scheduler":
                 self._graph_failed(message)
+            elif topic == TOPIC:
+                self.blocks.told(message, time())
         except Exception:
             self._boundary.failed("log_event")
+
+    def remove_client(self, client: str) -> None:
+        """See ``SchedulerPlugin.remove_client``."""
+        try:
+            self.blocks.client_gone(client, time())
+        except Exception:
+            self._boundary.failed("remove_client")
 
     def add_worker(self, address: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
@@ -467,6 +482,11 @@ class SchedulerAdapter:
         """
         if self._requested:
             self._requested = {}
+        if self.blocks.leaving:
+            try:
+                self.blocks.look(time())
+            except Exception:
+                self._boundary.failed("blocks")
         if self._drifted:
             try:
                 self._repair()
@@ -646,8 +666,9 @@ class SchedulerAdapter:
             return SpanFacts(idle=idle, capacity=capacity)
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Let the accounting of its time begin."""
+        """Let the accounting of its time begin; hold it, if a client is in its block."""
         self.time.span_opened(span)
+        self.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
@@ -664,7 +685,8 @@ class SchedulerAdapter:
         increments[series] = increments.get(series, 0) - 1
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Let go of the span's TaskGroups."""
+        """Let go of the span's block and TaskGroups."""
+        self.blocks.span_exported(span)
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)
             self._groups.pop(group.source.group, None)

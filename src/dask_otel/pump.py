@@ -30,7 +30,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, RawSeries, SpanRecord
+from dask_otel.core.records import (
+    FinishedSpan,
+    MetricBatch,
+    MetricRecord,
+    Progress,
+    RawSeries,
+    SpanRecord,
+)
 
 logger = logging.getLogger("dask_otel")
 
@@ -326,7 +333,7 @@ class SpanLane(_Lane):
     def __init__(
         self,
         sinks: Sequence[SpanSink],
-        translate: Callable[[FinishedSpan], Sequence[SpanRecord]],
+        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
         limits: PumpLimits,
         surroundings: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -334,7 +341,7 @@ class SpanLane(_Lane):
         self.tally = Tally()
         #: What the event loop counts.
         self.refused = Tally()
-        self._inbox: deque[FinishedSpan] = deque()
+        self._inbox: deque[FinishedSpan | Progress] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = 0
         self._taken = 0
@@ -348,7 +355,7 @@ class SpanLane(_Lane):
         waiting = max((len(outlet.queue) for outlet in self._outlets), default=0)
         return self._offered - self._taken + waiting
 
-    def offer(self, finished: FinishedSpan) -> bool:
+    def offer(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span; False, counted, if there is no room. Called by the loop."""
         weight = finished.weight
         waiting = self._offered - self._taken
@@ -504,7 +511,7 @@ class Pump:
         self,
         span_sinks: Sequence[SpanSink],
         metric_sinks: Sequence[tuple[MetricSink, MetricTotals]],
-        translate: Callable[[FinishedSpan], Sequence[SpanRecord]],
+        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
         limits: PumpLimits,
         logs: ThreadLogs,
         extra: Callable[[], dict[str, int]] = dict,
@@ -521,7 +528,7 @@ class Pump:
         for lane in self._lanes():
             lane.start()
 
-    def offer_span(self, finished: FinishedSpan) -> bool:
+    def offer_span(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span without waiting; False, counted, if there is no room."""
         return True if self._traces is None else self._traces.offer(finished)
 
