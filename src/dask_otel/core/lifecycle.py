@@ -108,7 +108,7 @@ class Lifecycle:
         #: middle of a stimulus.
         self.interrupted = 0
         self._generations = Generations(limits)
-        self._long = LongSpans(limits, self._generations)
+        self._long = LongSpans(limits, self._generations, self.open)
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
         self._sequence = 0
@@ -512,7 +512,7 @@ class Lifecycle:
             # A span that was re-opened since has another due time, or none.
             if span.phase is Phase.LINGERING and span.due == due:
                 self._elapse(span, now)
-        self.progress += self._long.signs(now, self.open)
+        self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
         """Bring what lies in the future back, or an hour set back would be an hour's wait."""

@@ -27,6 +27,9 @@ SHARE: Final = 0.1
 #: neither the event loop nor the export queue is flooded.
 AT_ONCE: Final = 32
 
+#: Lines of spans that have ended are cleared when there are so many, and as many as open spans.
+SPARE: Final = 100
+
 #: The least wait for another look at a span whose work is done, and which will end soon.
 LATER: Final = 1.0
 
@@ -34,17 +37,29 @@ LATER: Final = 1.0
 class LongSpans:
     """When each open span shows its next sign.
 
+    Parameters
+    ----------
+    limits
+        Times.
+    generations
+        Counts the signs in their traces.
+    open_spans
+        The open spans by Dask id; only read.
+
     Notes
     -----
     O(log n) for a span that is opened, and for one that is due; the others are not looked at.
-    Holds ids, so that what has been exported is not kept.
+    Holds ids, no spans, and not many more of them than there are open spans.
     """
 
-    def __init__(self, limits: Limits, generations: Generations) -> None:
+    def __init__(
+        self, limits: Limits, generations: Generations, open_spans: Mapping[str, OpenSpan]
+    ) -> None:
         self._after = limits.progress_after
         self._interval = limits.progress_interval
         self._later = max(limits.linger, LATER)
         self._generations = generations
+        self._open = open_spans
         #: (due, number of the entry, Dask id, generation)
         self._due: list[tuple[float, int, str, int]] = []
         self._sequence = 0
@@ -54,13 +69,13 @@ class LongSpans:
         if self._after is not None:
             self._push(span.start + self._after, span.identity.dask_id, span.identity.generation)
 
-    def signs(self, now: float, open_spans: Mapping[str, OpenSpan]) -> list[Progress]:
+    def signs(self, now: float) -> list[Progress]:
         """Return the signs of life that are due, at most `AT_ONCE`."""
         signs: list[Progress] = []
         while self._due and self._due[0][0] <= now and len(signs) < AT_ONCE:
             _, _, dask_id, generation = heapq.heappop(self._due)
-            span = open_spans.get(dask_id)
-            if span is None or span.identity.generation != generation:
+            span = self._current(dask_id, generation)
+            if span is None:
                 continue
             if span.phase is not Phase.OPEN:
                 # Its work is done: it ends, or goes on, within the linger. A sign would say that
@@ -78,7 +93,15 @@ class LongSpans:
         self._due = [(min(due, latest), *entry) for due, *entry in self._due]  # type: ignore[misc]
         heapq.heapify(self._due)
 
+    def _current(self, dask_id: str, generation: int) -> OpenSpan | None:
+        span = self._open.get(dask_id)
+        return span if span is not None and span.identity.generation == generation else None
+
     def _push(self, due: float, dask_id: str, generation: int) -> None:
+        if len(self._due) > 2 * len(self._open) + SPARE:
+            # Most are of short spans, which have ended: their lines need not wait until due.
+            self._due = [line for line in self._due if self._current(*line[2:]) is not None]
+            heapq.heapify(self._due)
         self._sequence += 1
         heapq.heappush(self._due, (due, self._sequence, dask_id, generation))
 

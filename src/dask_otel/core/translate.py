@@ -276,8 +276,6 @@ class _ProgressTranslation(_Parts):
         kind, verb = ("progress", "running") if progress.ordinal else ("marker", "started")
         out = self._identity(kind)
         out[semconv.SPAN_NAME] = self.name
-        self._put_count(out, semconv.SPAN_GENERATION, who.generation)
-        out[semconv.SPAN_TAGS] = self.tags
         if progress.counts is not None:
             self._put_counts(out, progress.counts)
         return SpanRecord(
