@@ -10,7 +10,6 @@ forgotten, and the scheduler decides as it does without help.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,6 +21,8 @@ from weakref import WeakKeyDictionary, ref
 from dask_otel.core.blocks import ENTERED, LEFT, TOPIC
 
 if TYPE_CHECKING:
+    import asyncio
+
     from distributed import Client
 
 logger = logging.getLogger("dask_otel")
@@ -96,6 +97,9 @@ class _Messenger:
                 client.loop.add_callback(self._wake)
 
     def _wake(self) -> None:
+        # Here and not above, so that importing dask_otel imports nothing heavy.
+        import asyncio
+
         if self._sending is None and self._waiting:
             self._sending = asyncio.ensure_future(self._send())
 
