@@ -92,10 +92,10 @@ def test_what_is_open_at_shutdown_is_exported_with_its_own_result(start: Start) 
         with span("unfinished"):
             future = bridged.client.submit(wait_for, "never", timeout=10)
         with span("settled"):
-            bridged.client.submit(operator.neg, 2).result()
+            bridged.client.submit(operator.neg, 2, key="settled").result()
         block = dask_otel.span("in its block")
         block.__enter__()
-        bridged.client.submit(operator.neg, 3).result()
+        bridged.client.submit(operator.neg, 3, key="held").result()
         eventually(lambda: of_type(received, "progress"), 20, "progress")
         held = bridged.bridge.adapter.blocks.blocks._holding
         eventually(lambda: held, 20, "the block")
