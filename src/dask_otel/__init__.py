@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dask_otel._version import __version__
 from dask_otel.blocks import span
-from dask_otel.client import register, unregister
+from dask_otel.client import register, span_metrics, unregister
+from dask_otel.results import SpanMetrics
 
-__all__ = ["__version__", "register", "span", "unregister"]
+__all__ = ["SpanMetrics", "__version__", "register", "span", "span_metrics", "unregister"]
