@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import dask.order
 import pytest
 from distributed import Client, LocalCluster, span
 from distributed.spans import span as span_of_its_module
@@ -331,3 +332,21 @@ def test_messages_that_are_none(message: Any):
 
 def test_the_limits_of_the_tests_are_shorter_than_their_pause():
     assert LIMITS.linger + 1.0 < PAUSE
+
+
+def test_a_graph_that_takes_longer_than_the_linger_to_come_in(monkeypatch: pytest.MonkeyPatch):
+    order = dask.order.order
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        pause()
+        return order(*args, **kwargs)
+
+    with observed() as o:
+        with dask_otel.span("workflow"):
+            compute(o.client, 1)
+            # Ordered by the scheduler, in a thread: the block has long been left by then.
+            monkeypatch.setattr(dask.order, "order", slow)
+            future = o.client.compute(dask.delayed(inc)(2, dask_key_name="slow-2"))
+        assert future.result() == 3
+        o.quiet()
+        o.assert_tree("workflow success 2.00..5.00 tasks=2 memory=2")
