@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask_blocks import ClientBlocks
 from dask_otel._dask_time import ThreadTime
 from dask_otel._dask_workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
+from dask_otel.core.blocks import TOPIC
 from dask_otel.core.distribution import Distribution
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
 #: Attributes that Dask does not document, by the class that has them.
 UNDOCUMENTED: Final = {
     "Scheduler": (
+        "_active_graph_updates",
         "_last_tick_cycle",
         "_tick_interval_observed",
+        "clients",
         "extensions",
         "http_application",
         "task_groups",
@@ -56,6 +60,7 @@ UNDOCUMENTED: Final = {
         "transition_counter",
         "workers",
     ),
+    "ClientState": ("last_seen",),
     "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
     "Span": (
         "_code",
@@ -184,6 +189,7 @@ class SchedulerAdapter:
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
         self.time = ThreadTime(scheduler, boundary)
+        self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
         #: Compute seconds of the runs that ended, by prefix.
@@ -318,8 +324,17 @@ class SchedulerAdapter:
                 self._stolen(message)
             elif topic == "scheduler":
                 self._graph_failed(message)
+            elif topic == TOPIC:
+                self.blocks.told(message, time())
         except Exception:
             self._boundary.failed("log_event")
+
+    def remove_client(self, client: str) -> None:
+        """See ``SchedulerPlugin.remove_client``."""
+        try:
+            self.blocks.client_gone(client, time())
+        except Exception:
+            self._boundary.failed("remove_client")
 
     def add_worker(self, address: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
@@ -527,6 +542,11 @@ class SchedulerAdapter:
         """
         if self._requested:
             self._requested = {}
+        if self.blocks.leaving:
+            try:
+                self.blocks.look(time())
+            except Exception:
+                self._boundary.failed("blocks")
         if self._drifted:
             try:
                 self._repair()
@@ -709,8 +729,9 @@ class SchedulerAdapter:
             return SpanFacts(idle=idle, capacity=capacity)
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Let the accounting of its time begin."""
+        """Let the accounting of its time begin; hold it, if a client is in its block."""
         self.time.span_opened(span)
+        self.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
@@ -735,7 +756,8 @@ class SchedulerAdapter:
         return summarize(span, *(self.time.span_totals(span) if span.groups else (None, None)))
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Keep what Dask forgets, and let go of the span's TaskGroups."""
+        """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
+        self.blocks.span_exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)

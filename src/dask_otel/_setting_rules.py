@@ -82,6 +82,16 @@ def duration(least: float, most: float) -> Rule:
     )
 
 
+def duration_or_never(least: float, most: float) -> Rule:
+    """Return the rule for a duration that may be left out (null), parsed to None."""
+    rule = duration(least, most)
+
+    def parse(value: Any) -> float | None:
+        return None if value is None else float(rule.parse(value))
+
+    return Rule(f"null (never), or {rule.allowed}", parse)
+
+
 def _seconds(value: Any) -> float:
     try:
         if isinstance(value, Real) and not isinstance(value, bool):

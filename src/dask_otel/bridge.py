@@ -22,7 +22,7 @@ from dask_otel import semconv
 from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel._dask_http import MetricRoutes, Page
 from dask_otel._dask_spans import SettledSpans
-from dask_otel.core.records import FinishedSpan, Observation
+from dask_otel.core.records import FinishedSpan, Observation, Progress
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
 from dask_otel.loop_time import TransitionCost
@@ -291,7 +291,7 @@ class Bridge:
         adapter.submission_over()
         adapter.lifecycle.tick(time())
         self.settled.moved()
-        if adapter.lifecycle.finished:
+        if adapter.lifecycle.finished or adapter.lifecycle.progress:
             self._offer_spans()
         adapter.loops.tick()
         if self._transitions is not None:
@@ -302,19 +302,26 @@ class Bridge:
         if pump is None:
             self._hold_back()
             return
+        signs, lifecycle.progress = lifecycle.progress, []
+        for sign in signs:
+            if self._exports(sign):
+                pump.offer_span(sign)
         finished, lifecycle.finished = lifecycle.finished, []
         for span in finished:
             if span.identity.generation == 1:
                 self.adapter.batch.observations.extend(_observations(span))
-            if span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export":
+            if self._exports(span):
                 pump.offer_span(span)
+
+    def _exports(self, span: FinishedSpan | Progress) -> bool:
+        return span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export"
 
     def _hold_back(self) -> None:
         """Bound what waits for exporters that are still being made."""
-        waiting = self.adapter.lifecycle.finished
-        if len(waiting) > MAX_WAITING:
-            self._dropped += len(waiting) - MAX_WAITING
-            del waiting[: len(waiting) - MAX_WAITING]
+        for waiting in (self.adapter.lifecycle.finished, self.adapter.lifecycle.progress):
+            if len(waiting) > MAX_WAITING:
+                self._dropped += len(waiting) - MAX_WAITING
+                del waiting[: len(waiting) - MAX_WAITING]
 
     def _fold_time(self) -> None:
         adapter = self.adapter
@@ -366,6 +373,8 @@ def _limits(settings: Settings) -> Limits:
         max_per_trace=spans.max_per_trace,
         max_exceptions=spans.max_exceptions,
         remember=spans.remember,
+        progress_after=spans.progress_after,
+        progress_interval=spans.progress_interval,
         groups=spans.detail == "group",
     )
 

@@ -13,10 +13,10 @@ from dask_otel._version import __version__
 from dask_otel.advice import FoldAdvice
 from dask_otel.core.cardinality import SeriesLimits
 from dask_otel.core.labels import LabelRules, Patterns
-from dask_otel.core.records import FinishedSpan, SpanRecord, Temporality
+from dask_otel.core.records import FinishedSpan, Progress, SpanRecord, Temporality
 from dask_otel.core.series import MetricState
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.translate import SpanLimits, translate
+from dask_otel.core.translate import SpanLimits, translate, translate_progress
 from dask_otel.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.settings import ConfigurationError, MetricSettings, Settings
 
@@ -158,5 +158,9 @@ def _span_limits(settings: Settings) -> SpanLimits:
     )
 
 
-def _translate(finished: FinishedSpan, limits: SpanLimits, note: Sanitizer) -> Sequence[SpanRecord]:
-    return translate(finished, limits, note)
+def _translate(
+    span: FinishedSpan | Progress, limits: SpanLimits, note: Sanitizer
+) -> Sequence[SpanRecord]:
+    if isinstance(span, Progress):
+        return translate_progress(span, limits, note)
+    return translate(span, limits, note)

@@ -116,6 +116,11 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         if self.bridge is not None:
             self.bridge.adapter.remove_worker(worker)
 
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """See ``SchedulerPlugin.remove_client``."""
+        if self.bridge is not None:
+            self.bridge.adapter.remove_client(client)
+
     def log_event(self, topic: str, msg: Any) -> None:
         """See ``SchedulerPlugin.log_event``."""
         if self.bridge is not None:

@@ -179,7 +179,7 @@ SPAN_DURATION: Final = Metric(
     "histogram",
     _S,
     (SPAN, SPAN_RESULT),
-    "From enqueued to the end of the last task, one point per Dask span",
+    "From enqueued to the end of the last task or of the block, one point per Dask span",
 )
 SPAN_QUEUE_DURATION: Final = Metric(
     "dask.span.queue.duration",

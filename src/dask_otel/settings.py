@@ -30,6 +30,7 @@ from dask_otel._setting_rules import (
     cluster_name,
     count,
     duration,
+    duration_or_never,
     flag,
     name_rules,
     one_of,
@@ -83,6 +84,10 @@ class SpanSettings:
     exception_message: bool = _knob(True, flag())
     #: Whether their stack traces are exported.
     exception_stacktrace: bool = _knob(True, flag())
+    #: Age at which a span that has not ended shows itself in its trace; None: never.
+    progress_after: float | None = _knob(60.0, duration_or_never(0, YEAR))
+    #: The least time between two signs of its progress.
+    progress_interval: float = _knob(300.0, duration(1, YEAR))
     #: Exported spans kept in mind for continuations.
     remember: int = _knob(10_000, count(1, 10_000_000))
 

@@ -15,7 +15,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 
 from dask_otel._dask import SchedulerAdapter
-from dask_otel.core.records import FinishedSpan, TaskCounts
+from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.spans import Limits
 from tests.waiting import eventually
 
@@ -32,6 +32,7 @@ class Observer(SchedulerPlugin):
         self.limits = limits
         self.errors: list[str] = []
         self.finished: list[FinishedSpan] = []
+        self.progress: list[Progress] = []
         self.increments: dict[tuple[Any, ...], float] = {}
         self.adapter: SchedulerAdapter
 
@@ -54,6 +55,9 @@ class Observer(SchedulerPlugin):
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
         self.adapter.remove_worker(worker)
 
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        self.adapter.remove_client(client)
+
     async def close(self) -> None:
         self._ticking.cancel()
         self.adapter.lifecycle.close(time())
@@ -71,6 +75,8 @@ class Observer(SchedulerPlugin):
         lifecycle = self.adapter.lifecycle
         self.finished += lifecycle.finished
         lifecycle.finished.clear()
+        self.progress += lifecycle.progress
+        lifecycle.progress.clear()
         for series, value in self.adapter.batch.increments.items():
             self.increments[series] = self.increments.get(series, 0) + value
         self.adapter.batch.increments.clear()
@@ -119,6 +125,8 @@ class Observed:
         assert not adapter._groups
         assert not adapter._assigned
         assert not adapter.lifecycle._settling
+        assert not adapter.blocks.blocks._holding
+        assert not adapter.blocks.leaving
         assert not adapter.lifecycle._lingering
         active = [k for k in self.observer.increments if k[0] == "dask.span.active"]
         assert all(self.observer.increments[k] == 0 for k in active)

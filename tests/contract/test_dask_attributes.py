@@ -31,6 +31,7 @@ def live() -> Iterator[dict[str, Any]]:
         extension = scheduler.extensions["spans"]
         yield {
             "Scheduler": scheduler,
+            "ClientState": scheduler.clients[client.id],
             "SpansSchedulerExtension": extension,
             "Span": extension.spans[task.group.span_id],
             "TaskGroup": task.group,

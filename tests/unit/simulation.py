@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dask_otel.core.lifecycle import Lifecycle
-from dask_otel.core.records import Failure, FinishedSpan
+from dask_otel.core.progress import AT_ONCE
+from dask_otel.core.records import Failure, FinishedSpan, Progress
 from dask_otel.core.spans import Group, GroupFacts, Limits, OpenSpan, RetryReason, SpanFacts
 
 #: What became of one task in one generation of its span; "todo" while it has no outcome.
@@ -48,6 +49,7 @@ class Life:
     #: wait may be short.
     jumped: bool = False
     finished: FinishedSpan | None = None
+    signs: list[Progress] = field(default_factory=list)
     own: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def enter(self, key: str, again: bool) -> None:
@@ -279,7 +281,8 @@ class Simulation:
         """A client leaves the span's block."""
         if self.holds.get(dask_id):
             self.holds[dask_id] -= 1
-            self.lifecycle.unhold(self.current[dask_id].span, self.now)
+            self.current[dask_id].events.append(self.now)
+            self.lifecycle.unhold(self.current[dask_id].span, self.now, self.now)
             self._looked()
 
     # ------------------------------------------------------------------ workers and time
@@ -311,15 +314,16 @@ class Simulation:
         self.now += seconds
         for life in self.current.values():
             life.jumped = life.jumped or seconds > -1
+            life.quiet = min(life.quiet, self.now)
 
-    def todo(self, life: Life) -> bool:
+    def todo(self, life: Life, blocks: bool = True) -> bool:
         """Whether the tree below has unfinished work or an open block: the plain rule."""
         dask_id = life.span.identity.dask_id
         own = life.finished is None and (
-            self.holds.get(dask_id, 0) > 0
+            (blocks and self.holds.get(dask_id, 0) > 0)
             or any(t.state == "todo" for t in self.tasks.values() if t.span == dask_id)
         )
-        return own or any(self.todo(child) for child in life.children)
+        return own or any(self.todo(child, blocks) for child in life.children)
 
     def _looked(self) -> None:
         for life in self.current.values():
@@ -334,7 +338,7 @@ class Simulation:
 
     def close(self) -> None:
         """The scheduler closes."""
-        busy = {id(life) for life in self.lives if self.todo(life)}
+        busy = {id(life) for life in self.lives if self.todo(life, blocks=False)}
         self.lifecycle.close(self.now)
 
         def check(life: Life) -> None:
@@ -346,12 +350,31 @@ class Simulation:
 
     def take(self, check: Callable[[Life], None] = lambda life: None) -> None:
         """Take away what was exported, and hand it to the lives."""
+        self._take_signs()
         taken, self.lifecycle.finished = self.lifecycle.finished, []
         for finished in taken:
             (life,) = [x for x in self.lives if x.span.identity == finished.identity]
             assert life.finished is None, "exported twice"
             life.finished = finished
             check(life)
+
+    def _take_signs(self) -> None:
+        """Signs of life: of open spans with work, in order, without gaps, and not too many."""
+        signs, self.lifecycle.progress = self.lifecycle.progress, []
+        assert len(signs) <= AT_ONCE
+        for sign in signs:
+            (life,) = [x for x in self.lives if x.span.identity == sign.identity]
+            assert life.finished is None
+            assert self.todo(life)
+            assert sign.ordinal == len(life.signs)
+            assert sign.start <= sign.stop
+            if not sign.ordinal:
+                assert sign.start == sign.stop == life.span.start
+                assert sign.counts is None
+            elif sign.stop >= life.signs[-1].stop:
+                assert sign.start == life.signs[-1].stop
+                assert sign.counts is not None
+            life.signs.append(sign)
 
     def _check_settled(self, life: Life) -> None:
         assert life.finished is not None

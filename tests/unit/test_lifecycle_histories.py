@@ -12,7 +12,14 @@ from dask_otel.core.completion import worst
 from dask_otel.core.spans import Limits, Phase
 from tests.unit.simulation import Life, Simulation, Task
 
-LIMITS = Limits(linger=2.0, settle_timeout=10.0, remember=1000, trace_gap=100.0)
+LIMITS = Limits(
+    linger=2.0,
+    settle_timeout=10.0,
+    remember=1000,
+    trace_gap=100.0,
+    progress_after=3.0,
+    progress_interval=5.0,
+)
 
 picks = st.integers(0, 1_000_000)
 workers = st.sampled_from(["w0", "w1", "w2"])

@@ -134,7 +134,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 27
+    assert len(shipped) == 29
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -199,6 +199,8 @@ def test_defaults_are_the_contract_s():
             max_exceptions=16,
             exception_message=True,
             exception_stacktrace=True,
+            progress_after=60.0,
+            progress_interval=300.0,
             remember=10_000,
         ),
         metrics=MetricSettings(
@@ -490,7 +492,7 @@ def test_one_error_lists_every_problem():
         "  - otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
         "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
-        "exception-stacktrace, remember.\n"
+        "exception-stacktrace, progress-after, progress-interval, remember.\n"
         "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "environment, spans, metrics.\n"
@@ -655,7 +657,8 @@ def leaf_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
     if leaf["type"] == "integer":
         return st.integers(leaf["minimum"], leaf["maximum"])
     if "number" in leaf["type"]:
-        return st.floats(leaf["minimum"], leaf["maximum"])
+        durations = st.floats(leaf["minimum"], leaf["maximum"])
+        return st.none() | durations if "null" in leaf["type"] else durations
     if leaf["type"] == "array":
         return list_values(leaf)
     if leaf["type"] == "object":

@@ -120,6 +120,26 @@ class Generations:
             return False
         return trace is None or start - trace.last_stop > self._limits.trace_gap
 
+    def claim(self, ident: SpanIdentity) -> bool:
+        """Return whether a trace has room for one more sign of life, and count it.
+
+        The trace of a continuation alone always has: there are few signs of one span.
+        """
+        if ident.trace_id != identity.trace_id(ident.root_id):
+            return True
+        trace = self._trace(ident.root_id)
+        if trace.spans >= self._limits.max_per_trace:
+            return False
+        trace.spans += 1
+        return True
+
+    def _trace(self, root_id: str) -> _Trace:
+        trace = self._traces.setdefault(root_id, _Trace())
+        self._traces.move_to_end(root_id)
+        if len(self._traces) > self._limits.remember:
+            self._traces.popitem(last=False)
+        return trace
+
     def remember(self, finished: FinishedSpan) -> None:
         """Take note that a generation has been exported."""
         ident = finished.identity
@@ -128,10 +148,7 @@ class Generations:
         if len(self._exported) > self._limits.remember:
             _, oldest = self._exported.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest.generation)
-        trace = self._traces.setdefault(ident.root_id, _Trace())
-        self._traces.move_to_end(ident.root_id)
-        if len(self._traces) > self._limits.remember:
-            self._traces.popitem(last=False)
+        trace = self._trace(ident.root_id)
         if ident.trace_id == identity.trace_id(ident.root_id):
             trace.spans += finished.weight
         if ident.dask_id == ident.root_id:

@@ -4,7 +4,7 @@ A Dask span has no end: ``Span.done`` is derived from task states and may go bac
 at any time. An OpenTelemetry span has exactly one end, and is exported once. What lies
 between is this state machine. One generation of a Dask span is
 
-    OPEN        it, or a span below it, has unfinished work (or a client's open block)
+    OPEN        it, or a span below it, has unfinished work or a client's open block
     SETTLING    all work is done, but workers may still owe it metrics
     LINGERING   everything is in; new work still re-opens it at no cost
     EXPORTED    handed over, and gone from here but for a line in a bounded table
@@ -30,11 +30,13 @@ from enum import Enum
 
 from dask_otel.core.completion import finish
 from dask_otel.core.generations import Generations
+from dask_otel.core.progress import LongSpans
 from dask_otel.core.records import (
     Attributes,
     Failure,
     FinishedSpan,
     Incident,
+    Progress,
     SpanIdentity,
     Tags,
 )
@@ -98,12 +100,15 @@ class Lifecycle:
         #: Finished generations, in the order of their export, children first; the bridge
         #: takes them away.
         self.finished: list[FinishedSpan] = []
+        #: Signs of life of spans that are open for long; the bridge takes them away, too.
+        self.progress: list[Progress] = []
         #: Spans that were exported at the settle timeout, since the start.
         self.unsettled = 0
         #: Tasks that left their state only to come back, and did not yet: none but in the
         #: middle of a stimulus.
         self.interrupted = 0
         self._generations = Generations(limits)
+        self._long = LongSpans(limits, self._generations, self.open)
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
         self._sequence = 0
@@ -149,10 +154,12 @@ class Lifecycle:
             parent.open_children += 1
             # Also where the clock was set back between the two.
             span.start = max(start, parent.start)
+            span.shown_until = span.start
         self.open[ident.dask_id] = span
-        self._cluster.span_opened(span)
         # Until its first work it counts as done: a span can be born without any.
         self._settling[span] = None
+        self._long.opened(span)
+        self._cluster.span_opened(span)
         return span
 
     def _is_late(self, ancestors: tuple[str, ...]) -> bool:
@@ -405,9 +412,18 @@ class Lifecycle:
         if span.holds == 1 and not span.active:
             self._more_busy(span)
 
-    def unhold(self, span: OpenSpan, now: float) -> None:
-        """Undo one `hold`: the block was left, or its client is gone."""
+    def unhold(self, span: OpenSpan, ended: float, now: float) -> None:
+        """Undo one `hold`: the block was left, or its client is gone.
+
+        Parameters
+        ----------
+        ended
+            When it was. The span ends no earlier: what a person put into the block is the whole
+            of it, work of the client's own included.
+        """
         span.holds -= 1
+        if ended > span.last_stop:
+            span.last_stop = ended
         if not span.holds and not span.active:
             self._less_busy(span, now)
 
@@ -496,10 +512,12 @@ class Lifecycle:
             # A span that was re-opened since has another due time, or none.
             if span.phase is Phase.LINGERING and span.due == due:
                 self._elapse(span, now)
+        self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
         """Bring what lies in the future back, or an hour set back would be an hour's wait."""
         self.reports.clock_set_back(now)
+        self._long.clock_set_back(now)
         for span in self._settling:
             span.quiet_since = min(span.quiet_since, now)
         latest = now + self._limits.linger
@@ -537,12 +555,13 @@ class Lifecycle:
     def close(self, now: float) -> None:
         """Export everything that is open: the scheduler closes.
 
-        A span without unfinished work is complete and has its own result; any other, and
-        those above it, is cut off and has result ``error``.
+        A span without unfinished work is complete and has its own result, also where a client
+        still is in its block; any other, and those above it, is cut off and has result
+        ``error``.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
-            unfinished = span.phase is Phase.OPEN and (span.unfinished or span.holds)
-            if unfinished:
+            unfinished = span.unfinished > 0
+            if unfinished or span.holds:
                 span.last_stop = max(span.last_stop, now)
             if span.active:
                 span.active = False

@@ -177,6 +177,26 @@ class FinishedSpan:
         return 1 + len(self.groups)
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A sign of life of a generation that is not over; a child of the span to come."""
+
+    identity: SpanIdentity
+    #: 0 says that it began; 1, 2, … what came of it since the one before.
+    ordinal: int
+    #: From the one before to now; both the generation's start where the ordinal is 0.
+    start: float
+    stop: float
+    #: Own tasks so far, and those of the spans below that have ended; None where the ordinal
+    #: is 0.
+    counts: TaskCounts | None = None
+
+    @property
+    def weight(self) -> int:
+        """How many OpenTelemetry spans this becomes."""
+        return 1
+
+
 @dataclass(slots=True)
 class SpanDeltas:
     """What the workers reported for one Dask span since the last batch."""

@@ -48,6 +48,10 @@ class Limits:
     max_incidents: int = 32
     #: Exported spans kept in mind for their continuations.
     remember: int = 10_000
+    #: Age at which a span that has not ended shows itself; None for never. From then on it
+    #: tells of its progress, so often at most.
+    progress_after: float | None = 60.0
+    progress_interval: float = 300.0
     #: Whether groups become spans of their own.
     groups: bool = True
 
@@ -189,6 +193,8 @@ class OpenSpan:
         "reporters",
         "requested",
         "reruns",
+        "shown",
+        "shown_until",
         "start",
         "unfinished",
         "workers",
@@ -251,4 +257,7 @@ class OpenSpan:
         self.activities: dict[Hashable, float] = {}
         self.execute_seconds = 0.0
         self.requested: Tags | None = None
+        #: Signs of life so far, and up to when they tell.
+        self.shown = 0
+        self.shown_until = start
         self.below: Below | None = None

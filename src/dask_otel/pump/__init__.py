@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, MetricBatch, SpanRecord
+from dask_otel.core.records import FinishedSpan, MetricBatch, Progress, SpanRecord
 from dask_otel.pump.health import Health, Series, Tally
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, MetricTotals, PumpLimits, SpanSink
@@ -62,7 +62,7 @@ class Pump:
         self,
         span_sinks: Sequence[SpanSink],
         metric_sinks: Sequence[tuple[MetricSink, MetricTotals]],
-        translate: Callable[[FinishedSpan], Sequence[SpanRecord]],
+        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
         limits: PumpLimits,
         sanitized: Callable[[], dict[str, int]] = dict,
         *,
@@ -119,7 +119,7 @@ class Pump:
         for lane in self._lanes:
             lane.start()
 
-    def offer_span(self, finished: FinishedSpan) -> bool:
+    def offer_span(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span without waiting; False, counted, if there is no room."""
         # Each sink gets its chance, whatever the others say.
         taken = [lane.offer(finished) for lane in self._spans]
@@ -165,7 +165,7 @@ class Pump:
     def _lanes(self) -> list[SpanLane | MetricLane]:
         return [*self._spans, *self._metrics]
 
-    def _translate_and_count(self, finished: FinishedSpan) -> Sequence[SpanRecord]:
+    def _translate_and_count(self, finished: FinishedSpan | Progress) -> Sequence[SpanRecord]:
         records = self._translate(finished)
         for kind, count in self._sanitized().items():
             self._tally.add(semconv.OTEL_SANITIZED.name, kind, count=count)

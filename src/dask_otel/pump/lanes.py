@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, SpanRecord
+from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, Progress, SpanRecord
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
 from dask_otel.pump.sinks import MetricSink, MetricTotals, PumpLimits, Sink, SpanSink
@@ -106,13 +106,13 @@ class SpanLane(Lane):
     def __init__(
         self,
         sink: SpanSink,
-        translate: Callable[[FinishedSpan], Sequence[SpanRecord]],
+        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
         limits: PumpLimits,
         tally: Tally,
         health: Health,
     ) -> None:
         super().__init__("dask-otel-traces", sink, tally)
-        self._inbox: deque[FinishedSpan] = deque()
+        self._inbox: deque[FinishedSpan | Progress] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = 0
         self._taken = 0
@@ -128,7 +128,7 @@ class SpanLane(Lane):
             return 0
         return self._offered - self._taken + len(self._outlet.queue)
 
-    def offer(self, finished: FinishedSpan) -> bool:
+    def offer(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span; False, counted, if there is no room. Called by the loop."""
         weight = finished.weight
         waiting = self.size
