@@ -14,13 +14,16 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask_time import ThreadTime
+from dask_otel._dask_workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
+from dask_otel.core.distribution import Distribution
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
 from dask_otel.core.spans import (
@@ -40,12 +43,15 @@ if TYPE_CHECKING:
 #: Attributes that Dask does not document, by the class that has them.
 UNDOCUMENTED: Final = {
     "Scheduler": (
+        "_last_tick_cycle",
+        "_tick_interval_observed",
         "extensions",
         "task_groups",
         "task_prefixes",
         "tasks",
         "total_nthreads",
         "total_nthreads_history",
+        "transition_counter",
         "workers",
     ),
     "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
@@ -62,7 +68,19 @@ UNDOCUMENTED: Final = {
         "waiters",
         "who_wants",
     ),
-    "WorkerState": ("address", "last_seen", "metrics", "name", "processing", "time_delay"),
+    "WorkerState": (
+        "address",
+        "executing",
+        "last_seen",
+        "memory",
+        "memory_limit",
+        "metrics",
+        "name",
+        "nthreads",
+        "occupancy",
+        "processing",
+        "time_delay",
+    ),
 }
 
 #: Task states in which there is work left to do.
@@ -129,6 +147,8 @@ class SchedulerAdapter:
         Takes every error of ours: none may reach Dask, whose extension methods are not
         guarded. An exception in ``heartbeat`` closes the worker, one in ``observe_tasks``
         fails the user's graph.
+    max_workers
+        Workers with metrics of their own.
 
     Raises
     ------
@@ -140,7 +160,9 @@ class SchedulerAdapter:
     All methods belong to the scheduler's event loop.
     """
 
-    def __init__(self, scheduler: Scheduler, limits: Limits, boundary: Boundary) -> None:
+    def __init__(
+        self, scheduler: Scheduler, limits: Limits, boundary: Boundary, max_workers: int = 100
+    ) -> None:
         extension = scheduler.extensions.get("spans")
         if extension is None:
             raise UnsupportedScheduler(
@@ -150,6 +172,10 @@ class SchedulerAdapter:
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
         self.time = ThreadTime(scheduler, boundary)
+        self.loops = LoopHealth(scheduler)
+        self._workers = WorkerSamples(scheduler, max_workers)
+        #: Compute seconds of the runs that ended, by prefix.
+        self._durations: dict[str, Distribution] = {}
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
         self._boundary = boundary
@@ -166,6 +192,8 @@ class SchedulerAdapter:
         self._seen = 0
         #: Whether an error of ours may have left the counts of unfinished tasks wrong.
         self._drifted = False
+        #: Seconds of the event loop that heartbeats and submissions took, up to now.
+        self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ attach, detach
@@ -257,6 +285,10 @@ class SchedulerAdapter:
             self._drifted = True
             self._boundary.failed("transition")
 
+    def transitions(self) -> int:
+        """Return how many transitions there were since the scheduler's start."""
+        return int(self.scheduler.transition_counter)
+
     def restart(self) -> None:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         try:
@@ -288,6 +320,7 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.remove_worker``."""
         try:
             self.lifecycle.reports.left(address)
+            self.loops.worker_removed(address)
             self.time.worker_removed(address)
         except Exception:
             self._boundary.failed("remove_worker")
@@ -346,6 +379,8 @@ class SchedulerAdapter:
             if start == "processing":
                 runs = self._runs
                 runs[group] = runs.get(group, 0) + 1
+                if stopped:
+                    self._ran(group.prefix, stopped - started)
         elif finish == "erred":
             if info.get("cause") == key:
                 self._failed(group, key, info, now, was_unfinished=True)
@@ -397,8 +432,16 @@ class SchedulerAdapter:
             scheduler_error=scheduler_error,
         )
         self.lifecycle.task_failed(group, key, failure, started, stopped, now, was_unfinished)
+        if stopped:
+            self._ran(group.prefix, stopped - started)
         if was_unfinished:
             self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
+
+    def _ran(self, prefix: str, seconds: float) -> None:
+        durations = self._durations.get(prefix)
+        if durations is None:
+            durations = self._durations[prefix] = Distribution()
+        durations.add(seconds)
 
     def _count(self, *series: Hashable) -> None:
         increments = self.batch.increments
@@ -426,17 +469,21 @@ class SchedulerAdapter:
             if not self.attached:
                 return original(tss, *args, **kwargs)
             tss = tss if isinstance(tss, list) else list(tss)
+            began = perf_counter()
             try:
                 self._requested = self._collisions(tss)
             except Exception:
                 self._requested = {}
                 self._boundary.failed("observe_tasks")
+            self.spent += perf_counter() - began
             result = original(tss, *args, **kwargs)
+            began = perf_counter()
             try:
                 self._take_in_spans()
             except Exception:
                 self._drifted = True
                 self._boundary.failed("observe_tasks")
+            self.spent += perf_counter() - began
             return result
 
         return observe_tasks
@@ -534,10 +581,12 @@ class SchedulerAdapter:
         def heartbeat(ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
             original(ws, data)
             if self.attached:
+                began = perf_counter()
                 try:
                     self._heartbeat(ws, data)
                 except Exception:
                     self._boundary.failed("heartbeat")
+                self.spent += perf_counter() - began
 
         return heartbeat
 
@@ -548,6 +597,7 @@ class SchedulerAdapter:
         self._worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
+        self.loops.heartbeat(ws)
 
     def _first_report(self, address: str) -> None:
         """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
@@ -679,6 +729,15 @@ class SchedulerAdapter:
         batch.time_ns = time_ns
         self.time.export(batch, self.lifecycle.open, self.tags_of)
         batch.levels.update(self._levels())
+        self.loops.export(batch)
+        try:
+            self._workers.sample(batch)
+        except Exception:
+            # Users can put anything into what workers report.
+            self._boundary.failed("workers")
+        for prefix, durations in self._durations.items():
+            batch.distributions[semconv.TASK_DURATION.name, prefix] = durations
+        self._durations = {}
         for group, runs in self._runs.items():
             self._book_runs(group, runs)
         self._runs.clear()

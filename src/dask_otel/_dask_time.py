@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
 from math import inf
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dask_otel import semconv
@@ -57,6 +57,8 @@ class ThreadTime:
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
+        #: Seconds of the event loop that this took, up to now.
+        self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ attach, detach
@@ -176,10 +178,12 @@ class ThreadTime:
                 self._seconds = {}
             result = original(*args, **kwargs)
             if self.attached:
+                began = perf_counter()
                 try:
                     self._cut(kwargs)
                 except Exception:
                     self._boundary.failed("heartbeat_worker")
+                self.spent += perf_counter() - began
             return result
 
         return heartbeat_worker

@@ -23,6 +23,7 @@ from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel.core.records import FinishedSpan, Observation
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
+from dask_otel.loop_time import TransitionCost
 from dask_otel.pump import Pump
 from dask_otel.settings import ConfigurationError, Settings
 
@@ -46,6 +47,8 @@ Made = TypeVar("Made")
 
 class Carrier(Protocol):
     """The plugin that carries a bridge."""
+
+    transition: Callable[..., None]
 
     def carry(self, bridge: Bridge) -> None:
         """Take up the bridge: from now on Dask's calls go to it."""
@@ -107,7 +110,14 @@ class Bridge:
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self.settings = settings
         self.boundary = ErrorBoundary()
-        self.adapter = SchedulerAdapter(scheduler, _limits(settings), self.boundary)
+        metrics = settings.metrics
+        self.adapter = SchedulerAdapter(
+            scheduler,
+            _limits(settings),
+            self.boundary,
+            # A worker has two series in a metric; when one leaves, its series stay for an export.
+            max_workers=min(metrics.max_workers, metrics.max_series // 4),
+        )
         self._scheduler = scheduler
         self._plugin: Carrier | None = None
         self._pump: Pump | None = None
@@ -115,6 +125,11 @@ class Bridge:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._transitions: TransitionCost | None = None
+        #: Seconds of the event loop: those of the timers since the last hand-over, and what
+        #: the adapter had spent then.
+        self._spent = 0.0
+        self._adapter_spent = 0.0
         self._unsettled = 0
         self._dropped = 0
 
@@ -131,6 +146,9 @@ class Bridge:
         self._plugin = plugin
         self.adapter.attach()
         plugin.carry(self)
+        self._transitions = TransitionCost(
+            plugin, self.adapter.transition, self.adapter.transitions
+        )
         self._every("tick", TICK, self._tick)
         self._connecting = asyncio.ensure_future(self._connect())
 
@@ -210,6 +228,8 @@ class Bridge:
     def _let_go(self) -> None:
         self._stop_timers()
         self.adapter.detach()
+        if self._transitions is not None:
+            self._transitions.disarm()
         if self._plugin is not None:
             self._plugin.drop()
             self._plugin = None
@@ -222,10 +242,12 @@ class Bridge:
         def run() -> None:
             # Armed again first: whatever the call does, the timer goes on.
             self._timers[name] = loop.call_later(seconds, run)
+            began = clocks.perf_counter()
             try:
                 call()
             except Exception:
                 self.boundary.failed(name)
+            self._spent += clocks.perf_counter() - began
 
         self._timers[name] = loop.call_later(seconds, run)
 
@@ -245,6 +267,9 @@ class Bridge:
         adapter.lifecycle.tick(time())
         if adapter.lifecycle.finished:
             self._offer_spans()
+        adapter.loops.tick()
+        if self._transitions is not None:
+            self._transitions.arm()
 
     def _offer_spans(self) -> None:
         lifecycle, pump = self.adapter.lifecycle, self._pump
@@ -290,9 +315,19 @@ class Bridge:
         if unsettled > self._unsettled:
             increments[semconv.OTEL_UNSETTLED.name, "timeout"] = unsettled - self._unsettled
             self._unsettled = unsettled
+        increments[semconv.OTEL_LOOP_TIME.name,] = self._loop_time()
         if self._dropped:
             increments[semconv.OTEL_DROPPED.name, "traces", "not_ready"] = self._dropped
             self._dropped = 0
+
+    def _loop_time(self) -> float:
+        """Return the seconds of the event loop that we took since the last call."""
+        total = self.adapter.spent + self.adapter.time.spent
+        seconds, self._spent = self._spent + total - self._adapter_spent, 0.0
+        self._adapter_spent = total
+        if self._transitions is not None:
+            seconds += self._transitions.take()
+        return seconds
 
 
 def _limits(settings: Settings) -> Limits:

@@ -9,13 +9,15 @@ from importlib.metadata import version
 
 from dask_otel import semconv
 from dask_otel._version import __version__
+from dask_otel.advice import FoldAdvice
 from dask_otel.core.cardinality import SeriesLimits
+from dask_otel.core.labels import LabelRules, Patterns
 from dask_otel.core.records import FinishedSpan, SpanRecord
 from dask_otel.core.series import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.translate import SpanLimits, translate
-from dask_otel.pump import Pump, PumpLimits
-from dask_otel.settings import Settings
+from dask_otel.pump import MAX_POINTS, Pump, PumpLimits
+from dask_otel.settings import MetricSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,15 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
+    rules, advice = _label_rules(settings.metrics), FoldAdvice(settings.metrics)
     totals = [
         MetricState(
-            started_ns, temporality=read.temporality, limits=limits, sampled=outputs.sampled
+            started_ns,
+            temporality=read.temporality,
+            limits=limits,
+            sampled=outputs.sampled,
+            rules=rules,
+            told=advice,
         )
         for _ in outputs.metric_sinks
     ]
@@ -91,13 +99,23 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
             queue_size=read.queue_size,
             batch_size=read.batch_size,
             schedule_delay=read.schedule_delay,
+            max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
-        outputs.logs,
         note.drain,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     return MadePump(pump, read.metric_interval, summary)
+
+
+def _label_rules(settings: MetricSettings) -> LabelRules:
+    return LabelRules(
+        names=Patterns(settings.span_names.allow, settings.span_names.deny),
+        prefixes=Patterns(settings.prefixes.allow, settings.prefixes.deny),
+        span_label=settings.span_label,
+        rules=settings.name_rules,
+        tags=settings.tag_attributes,
+    )
 
 
 def _span_limits(settings: Settings) -> SpanLimits:

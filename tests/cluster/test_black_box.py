@@ -216,14 +216,13 @@ def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
         dask.start_worker()
         with Client(dask.address) as client:
             assert client.submit(double, 1).result() == 2
-            eventually(lambda: "can't export metrics" in scheduler.output)
-            eventually(lambda: "can't export spans" in scheduler.output)
+            eventually(lambda: "can't export" in scheduler.output, 90)
         began = time.monotonic()
         assert scheduler.terminate() == 0
         # The deadline is 2 s; the rest is Dask's own.
         assert time.monotonic() - began < 10
-        assert scheduler.output.count("can't export spans") == 1
-        assert scheduler.output.count("can't export metrics") == 1
+        # One for spans and metrics, which go to the same place.
+        assert scheduler.output.count("can't export") == 1
         assert "Traceback" not in scheduler.output
 
 
@@ -263,9 +262,12 @@ def test_a_collector_that_comes_back_gets_everything(tmp_path: Path) -> None:
         with Client(dask.address) as client:
             with span("while away"):
                 client.gather(client.map(double, range(5)))
-            eventually(lambda: "can't export spans" in scheduler.output)
+            eventually(lambda: "can't export" in scheduler.output, 90)
+            eventually(
+                lambda: {signal for signal, *_ in received.requests} == {"traces", "metrics"}
+            )
             received.answer = None
-            eventually(lambda: settled(received, client), 60, "everything is exported")
+            eventually(lambda: settled(received, client), 120, "everything is exported")
         assert [s.name for s in received.spans if s.type == "span"] == ["while away"]
         assert_monotone(received)
 

@@ -174,8 +174,10 @@ def test_untagged_work_can_stay_out_of_the_traces(start: Start) -> None:
         received = bridged.received
         received.wait_for(lambda r: [s for s in r.spans if s.name == "mine"])
         received.wait_for(
-            lambda r: {dict(k)["dask.span.name"] for k in r.last("dask.span.duration")}
-            == {"default", "mine"}
+            lambda r: (
+                {dict(k)["dask.span.name"] for k in r.last("dask.span.duration")}
+                == {"default", "mine"}
+            )
         )
         assert not [s for s in received.spans if s.attributes["dask.span.root.name"] == "default"]
 

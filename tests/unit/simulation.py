@@ -292,6 +292,9 @@ class Simulation:
     def lose_worker(self, worker: str) -> None:
         """A worker is gone."""
         self.beats.pop(worker, None)
+        for life in self.current.values():
+            # Also if it comes back: what it owed is lost.
+            life.ran_on.discard(worker)
         self.lifecycle.reports.left(worker)
 
     def advance(self, seconds: float) -> None:

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from dask_otel.core.distribution import Distribution
 
 #: An attribute value of a span, event, link or data point.
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
@@ -143,12 +146,12 @@ class FinishedSpan:
     #: Dask's ``active_cpu_seconds`` over ``[start, stop]`` and its "idle or other spans".
     active_cpu: float
     dask_idle: float
-    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
-    #: they were not measured.
-    idle: float | None
-    capacity: float | None
     #: Own seconds of context ``execute``, by activity, as Dask spells it.
     activities: Mapping[Hashable, float]
+    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
+    #: they were not measured.
+    idle: float | None = None
+    capacity: float | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups left out by the cap.
     dropped_groups: int = 0
@@ -219,6 +222,10 @@ class MetricBatch:
     #: Present values of up-down counters and gauges.
     levels: dict[RawSeries, float] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
+    #: Durations counted by bucket, for histograms with too many to list them.
+    distributions: dict[RawSeries, Distribution] = field(default_factory=dict)
+    #: Levels of what is there no longer, such as a worker that left.
+    ended: list[RawSeries] = field(default_factory=list)
 
 
 # ------------------------------------------------------------ export thread -> exporters
