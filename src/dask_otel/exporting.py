@@ -10,6 +10,7 @@ from importlib.metadata import version
 from dask_otel import semconv
 from dask_otel._version import __version__
 from dask_otel.advice import FoldAdvice
+from dask_otel.breath import Breath
 from dask_otel.core.cardinality import SeriesLimits
 from dask_otel.core.labels import LabelRules, Patterns
 from dask_otel.core.records import FinishedSpan, SpanRecord
@@ -84,6 +85,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
             sampled=outputs.sampled,
             rules=rules,
             told=advice,
+            breathe=Breath(),
         )
         for _ in outputs.metric_sinks
     ]
