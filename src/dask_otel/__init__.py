@@ -7,6 +7,7 @@ bridge on a running cluster.
 from __future__ import annotations
 
 from dask_otel._version import __version__
-from dask_otel.client import register, unregister
+from dask_otel.client import register, span_metrics, unregister
+from dask_otel.results import SpanMetrics
 
-__all__ = ["__version__", "register", "unregister"]
+__all__ = ["SpanMetrics", "__version__", "register", "span_metrics", "unregister"]

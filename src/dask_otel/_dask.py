@@ -35,6 +35,7 @@ from dask_otel.core.spans import (
     RetryReason,
     SpanFacts,
 )
+from dask_otel.core.summaries import SpanSummary, Summaries, summarize
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -46,6 +47,7 @@ UNDOCUMENTED: Final = {
         "_last_tick_cycle",
         "_tick_interval_observed",
         "extensions",
+        "http_application",
         "task_groups",
         "task_prefixes",
         "tasks",
@@ -55,7 +57,17 @@ UNDOCUMENTED: Final = {
         "workers",
     ),
     "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
-    "Span": ("_code", "enqueued", "groups", "id", "metadata", "name", "parent"),
+    "Span": (
+        "_code",
+        "_cumulative_worker_metrics",
+        "enqueued",
+        "groups",
+        "id",
+        "metadata",
+        "name",
+        "parent",
+        "traverse_spans",
+    ),
     "TaskGroup": ("_types", "all_durations", "name", "nbytes_total", "prefix", "span_id", "states"),
     "TaskState": (
         "actor",
@@ -178,6 +190,7 @@ class SchedulerAdapter:
         self._durations: dict[str, Distribution] = {}
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
+        self._summaries = Summaries(limits.remember)
         self._boundary = boundary
         self._extension: SpansSchedulerExtension = extension
         self._groups: dict[TaskGroup, Group] = {}
@@ -713,8 +726,17 @@ class SchedulerAdapter:
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) - 1
 
+    def summary(self, span_id: str) -> SpanSummary | None:
+        """Return what is known of a span's own work, exported or not; None if nothing is."""
+        span = self.lifecycle.open.get(span_id)
+        return self._summaries.of(span_id, None if span is None else self._summarized(span))
+
+    def _summarized(self, span: OpenSpan) -> SpanSummary:
+        return summarize(span, *(self.time.span_totals(span) if span.groups else (None, None)))
+
     def span_exported(self, span: OpenSpan) -> None:
-        """Let go of the span's TaskGroups."""
+        """Keep what Dask forgets, and let go of the span's TaskGroups."""
+        self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)
             self._groups.pop(group.source.group, None)

@@ -20,6 +20,8 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
+from dask_otel._dask_http import MetricRoutes, Page
+from dask_otel._dask_spans import SettledSpans
 from dask_otel.core.records import FinishedSpan, Observation
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
@@ -118,10 +120,13 @@ class Bridge:
             # A worker has two series in a metric; when one leaves, its series stay for an export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
         )
+        #: For those who ask for the metrics of a span.
+        self.settled = SettledSpans(self.adapter)
         self._scheduler = scheduler
         self._plugin: Carrier | None = None
         self._pump: Pump | None = None
         self._interval = 0.0
+        self._routes: MetricRoutes | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -180,7 +185,24 @@ class Bridge:
         self._pump, self._interval = made.pump, made.metric_interval
         self._pump.start()
         self._every("metrics", self._interval, self._hand_over_metrics)
+        if made.page is not None:
+            self._show(made.page)
         logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+
+    def _show(self, page: Page) -> None:
+        """Put the page on the scheduler's HTTP server; without it the bridge goes on."""
+        try:
+            routes = MetricRoutes(self._scheduler, page, self.boundary)
+            path = routes.add()
+        except LookupError as error:
+            logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
+        except Exception:
+            self.boundary.failed("metrics page")
+        else:
+            self._routes = routes
+            # A scraper may come at once.
+            self._hand_over_metrics()
+            logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""
@@ -227,6 +249,9 @@ class Bridge:
 
     def _let_go(self) -> None:
         self._stop_timers()
+        if self._routes is not None:
+            self._routes.remove()
+        self.settled.close()
         self.adapter.detach()
         if self._transitions is not None:
             self._transitions.disarm()
@@ -265,6 +290,7 @@ class Bridge:
             return
         adapter.submission_over()
         adapter.lifecycle.tick(time())
+        self.settled.moved()
         if adapter.lifecycle.finished:
             self._offer_spans()
         adapter.loops.tick()
@@ -299,7 +325,7 @@ class Bridge:
 
     def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None
-        if not self._pump.accepts_metrics():
+        if running and not self._pump.accepts_metrics():
             # The exporter hangs: everything goes on adding up here, and nothing is lost.
             return
         self._count_own()

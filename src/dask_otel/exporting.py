@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel._version import __version__
@@ -13,12 +15,18 @@ from dask_otel.advice import FoldAdvice
 from dask_otel.breath import Breath
 from dask_otel.core.cardinality import SeriesLimits
 from dask_otel.core.labels import LabelRules, Patterns
-from dask_otel.core.records import FinishedSpan, SpanRecord
+from dask_otel.core.records import FinishedSpan, MetricRecord, SpanRecord, Temporality
 from dask_otel.core.series import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.translate import SpanLimits, translate
 from dask_otel.pump import MAX_POINTS, Pump, PumpLimits
-from dask_otel.settings import MetricSettings, Settings
+from dask_otel.settings import ConfigurationError, MetricSettings, Settings
+
+if TYPE_CHECKING:
+    from dask_otel.prometheus import MetricPage
+
+#: The page for scrapers is at most so many seconds old, whatever the export interval.
+LONGEST_PAGE_AGE: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +34,12 @@ class MadePump:
     """A pump that has not been started, and what the bridge must know of it."""
 
     pump: Pump
-    #: Seconds between two exports of metrics.
+    #: Seconds between two batches of metrics.
     metric_interval: float
     #: For the log: where everything goes.
     summary: str
+    #: What scrapers see; None where nobody scrapes.
+    page: MetricPage | None = None
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump | None:
@@ -70,32 +80,27 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         return None
     read = outputs.environment
     note = Sanitizer()
+    page = _make_page(outputs.resource) if settings.metrics.prometheus else None
+    interval = read.metric_interval
+    if page is not None:
+        interval = min(interval, LONGEST_PAGE_AGE)
     limits = SeriesLimits(
         max_names=settings.metrics.max_names,
         max_series=settings.metrics.max_series,
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
-    rules, advice = _label_rules(settings.metrics), FoldAdvice(settings.metrics)
-    totals = [
-        MetricState(
-            started_ns,
-            temporality=read.temporality,
-            limits=limits,
-            sampled=outputs.sampled,
-            rules=rules,
-            told=advice,
-            breathe=Breath(),
-        )
-        for _ in outputs.metric_sinks
-    ]
-    for state in totals:
-        for time in ("idle", "unused", "lost"):
-            # A closed sum needs all its parts, also while they are 0.
-            state.keep((semconv.CLUSTER_TIME.name, time))
+    totals = partial(
+        _make_totals,
+        started_ns,
+        limits,
+        outputs.sampled,
+        _label_rules(settings.metrics),
+        FoldAdvice(settings.metrics),
+    )
     pump = Pump(
         outputs.span_sinks,
-        list(zip(outputs.metric_sinks, totals, strict=True)),
+        [(sink, totals(read.temporality)) for sink in outputs.metric_sinks],
         partial(_translate, limits=_span_limits(settings), note=note),
         PumpLimits(
             queue_size=read.queue_size,
@@ -104,10 +109,73 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
             max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
         note.drain,
+        # Prometheus knows no deltas.
+        page=None if page is None else (_PageSink(page), totals("cumulative")),
+        # Batches come a little early or late.
+        metric_interval=read.metric_interval - interval / 2,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
-    return MadePump(pump, read.metric_interval, summary)
+    return MadePump(pump, interval, summary, page)
+
+
+class _PageSink:
+    """The page for scrapers, as one more place where metrics go."""
+
+    name = "the scheduler's /metrics page"
+    rejected = False
+
+    def __init__(self, page: MetricPage) -> None:
+        self._page = page
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        self._page.publish(records)
+        return True
+
+    def last_error(self) -> str:
+        return ""
+
+    def shutdown(self) -> None:
+        """Leave the page to the routes, which take it down."""
+
+
+def _make_page(resource: Mapping[str, Any]) -> MetricPage:
+    try:
+        from dask_otel.prometheus import MetricPage
+    except ImportError as error:
+        raise ConfigurationError(
+            [
+                "otel.metrics.prometheus is true, which needs prometheus_client where the "
+                f"scheduler runs ({error}); install dask-otel[prometheus] there"
+            ]
+        ) from error
+    return MetricPage(resource)
+
+
+def _make_totals(
+    started_ns: int,
+    limits: SeriesLimits,
+    sampled: Callable[[int], bool] | None,
+    rules: LabelRules,
+    advice: FoldAdvice,
+    temporality: Temporality,
+) -> MetricState:
+    state = MetricState(
+        started_ns,
+        temporality=temporality,
+        limits=limits,
+        sampled=sampled,
+        rules=rules,
+        breathe=Breath(),
+        told=advice,
+    )
+    for time in ("idle", "unused", "lost"):
+        # A closed sum needs all its parts, also while they are 0.
+        state.keep((semconv.CLUSTER_TIME.name, time))
+    return state
 
 
 def _label_rules(settings: MetricSettings) -> LabelRules:

@@ -117,6 +117,8 @@ class MetricSettings:
     max_workers: int = _knob(100, count(0, 10_000))
     span_names: PatternSettings = field(default_factory=PatternSettings)
     prefixes: PatternSettings = field(default_factory=PatternSettings)
+    #: Whether the scheduler's own /metrics page has the series, too.
+    prometheus: bool = _knob(False, flag())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dask_otel._otel.answers import ExporterLogs
 from dask_otel._otel.environment import (
@@ -44,6 +45,8 @@ class Outputs:
     metric_sinks: tuple[ExporterMetricSink, ...]
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
+    #: Attributes of the resource.
+    resource: Mapping[str, Any]
 
 
 def build(
@@ -95,6 +98,7 @@ def build(
             else tuple(ExporterSpanSink(made, spans, sampler, logs) for made in traces),
             tuple(ExporterMetricSink(made, resource, logs, version, timeout) for made in metrics),
             _exemplar_filter(read, sampler),
+            resource.attributes,
         )
 
 

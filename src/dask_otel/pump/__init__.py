@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
@@ -50,6 +51,10 @@ class Pump:
         Sizes and times.
     sanitized
         Drains how many values the translation had to change, by kind.
+    page
+        Where metrics are shown to those who ask, with its totals; renewed with every batch.
+    metric_interval
+        Least number of seconds between two exports to a metric sink.
     """
 
     def __init__(
@@ -59,6 +64,8 @@ class Pump:
         translate: Callable[[FinishedSpan], Sequence[SpanRecord]],
         limits: PumpLimits,
         sanitized: Callable[[], dict[str, int]] = dict,
+        page: tuple[MetricSink, MetricTotals] | None = None,
+        metric_interval: float = 0.0,
     ) -> None:
         self._limits = limits
         self._sanitized = sanitized
@@ -86,9 +93,25 @@ class Pump:
                 healths[sink.name],
                 _Own(self._tally, self._spans, limits).batch,
                 self._settle_spans,
+                metric_interval,
             )
             for sink, totals in metric_sinks
         ]
+        if page is not None:
+            self._metrics.append(self._page_lane(*page))
+
+    def _page_lane(self, page: MetricSink, totals: MetricTotals) -> MetricLane:
+        return MetricLane(
+            page,
+            totals,
+            # A page is shown whole.
+            replace(self._limits, max_points=None),
+            # What is shown has not been exported.
+            Tally(),
+            Health(page.name),
+            _Own(self._tally, self._spans, self._limits).batch,
+            self._settle_spans,
+        )
 
     def start(self) -> None:
         """Start the threads."""

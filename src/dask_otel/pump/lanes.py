@@ -220,6 +220,8 @@ class MetricLane(Lane):
         Counts and messages.
     own
         Returns the pump's own counts since the last call.
+    every
+        Least number of seconds between two exports; what comes more often is added up.
     before_last
         Called before the last export; returns when all other counts are in.
     """
@@ -233,8 +235,11 @@ class MetricLane(Lane):
         health: Health,
         own: Callable[[], MetricBatch],
         before_last: Callable[[], None],
+        every: float = 0.0,
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
+        self._every = every
+        self._exported_at = time.monotonic()
         self._batches: deque[MetricBatch] = deque()
         self._exporter = sink
         self._totals = totals
@@ -254,25 +259,38 @@ class MetricLane(Lane):
         self.wake.set()
 
     def work(self) -> float:
-        """Add up everything that waits, and export it once."""
-        latest: MetricBatch | None = None
-        while self._batches:
-            latest = self._batches.popleft()
-            self._totals.apply(latest)
-        if latest is not None:
-            own = self._own()
-            own.time_ns = latest.time_ns
-            if self._last_success_ns is not None:
-                age = max(0.0, (latest.time_ns - self._last_success_ns) / 1e9)
-                own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
-            self._totals.apply(own)
-            self._export(latest.time_ns)
+        """Add up everything that waits, and export it once if it is time."""
+        latest = self._add_up()
+        if latest is not None and time.monotonic() - self._exported_at >= self._every:
+            self._export_with_own(latest)
         return 60.0
 
     def finish(self) -> float:
         """Export the last batches, with the counts of what the last spans came to."""
         self._before_last()
-        return self.work()
+        latest = self._add_up()
+        if latest is not None:
+            self._export_with_own(latest)
+        return 60.0
+
+    def _add_up(self) -> int | None:
+        """Return the time of the last batch that waited, None if there was none."""
+        latest: int | None = None
+        while self._batches:
+            batch = self._batches.popleft()
+            self._totals.apply(batch)
+            latest = batch.time_ns
+        return latest
+
+    def _export_with_own(self, time_ns: int) -> None:
+        self._exported_at = time.monotonic()
+        own = self._own()
+        own.time_ns = time_ns
+        if self._last_success_ns is not None:
+            age = max(0.0, (time_ns - self._last_success_ns) / 1e9)
+            own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
+        self._totals.apply(own)
+        self._export(time_ns)
 
     def gave_up(self) -> None:
         """Say that the thread hangs in its exporter, and stays behind."""
