@@ -8,57 +8,113 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_spent = [0, 0]  # ns, calls
+_log: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+_tasks: dict[Any, _Task] = {}
 _threads_before: set[str] = set()
 
 
-def _metered(call: Callable[..., Any]) -> Callable[..., Any]:
-    clock = time.thread_time_ns
+def _recorded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _log.append((name, args, kwargs))
+        return call(self, *args, **kwargs)
 
-    def metered(*args: Any, **kwargs: Any) -> Any:
-        began = clock()
-        try:
-            return call(*args, **kwargs)
-        finally:
-            _spent[0] += clock() - began
-            _spent[1] += 1
+    return recorded
 
-    return metered
+
+def record_entries() -> None:
+    """Write down every call that enters the bridge, from now on."""
+    from dask_otel._dask import SchedulerAdapter
+    from dask_otel._dask_time import ThreadTime
+    from dask_otel.bridge import Bridge
+
+    for owner, names in (
+        (SchedulerAdapter, ("transition", "_heartbeat", "log_event")),
+        (ThreadTime, ("_cut",)),
+        (Bridge, ("_tick", "_hand_over_metrics")),
+    ):
+        for name in names:
+            setattr(owner, name, _recorded(name, getattr(owner, name)))
+
+
+class _Task:
+    """A task as it was while it was in processing."""
+
+    has_lost_dependencies = False
+    exception_blame = None
+    exception_text = None
+    who_wants = waiters = True
+
+    def __init__(self, group: Any, processing_on: Any) -> None:
+        self.group = group
+        self.processing_on = processing_on
+
+
+class _Scheduler:
+    """The scheduler, with the tasks of the recording."""
+
+    def __init__(self, scheduler: Any, tasks: dict[Any, _Task]) -> None:
+        self._scheduler = scheduler
+        self.tasks = tasks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+
+def keep_tasks(dask_scheduler: Any) -> None:
+    """Keep what a replay needs of the tasks, while the scheduler still knows them."""
+    _tasks.clear()
+    for name, args, kwargs in _log:
+        if name == "transition" and args[2] == "memory":
+            group = dask_scheduler.tasks[args[0]].group
+            _tasks[args[0]] = _Task(group, dask_scheduler.workers[kwargs["worker"]])
+
+
+def replay(dask_scheduler: Any, times: int = 5) -> dict[str, float]:
+    """Replay the recording into fresh adapters; return its CPU seconds, the best of some times."""
+    from dask_otel._dask import SchedulerAdapter
+    from dask_otel.bridge import ErrorBoundary
+    from dask_otel.core.spans import Limits
+
+    calls = [call for call in _log if call[0] != "log_event"]
+    workers = dask_scheduler.workers
+    best: dict[str, float] = {"seconds": float("inf")}
+    for _ in range(times):
+        boundary = ErrorBoundary()
+        adapter = SchedulerAdapter(_Scheduler(dask_scheduler, _tasks), Limits(), boundary)
+        for ws in workers.values():
+            adapter.time.worker_added(ws)
+            adapter._first_report(ws.address)
+        seconds = _run(calls, adapter) - _run(calls, None)
+        errors = boundary.take()
+        if errors:
+            raise RuntimeError(f"the replay failed: {errors}")
+        if seconds < best["seconds"]:
+            best = {"seconds": seconds, "calls": len(calls), "tasks": len(_tasks)}
+    _log.clear()
+    return best
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-def overhead() -> float:
-    """Return the nanoseconds that metering one call adds to what it measures."""
-    metered = _metered(_nothing)
-    best = float("inf")
-    for _ in range(20):
-        _spent[:] = [0, 0]
-        for _ in range(5000):
-            metered("key", "waiting", "processing", stimulus_id="x")
-        best = min(best, _spent[0] / _spent[1])
-    _spent[:] = [0, 0]
-    return best
-
-
-def meter_entries() -> None:
-    """Meter every way by which Dask or the loop enters the bridge, from now on."""
-    from dask_otel._dask import SchedulerAdapter
-    from dask_otel._dask_time import ThreadTime
-    from dask_otel.bridge import Bridge
-    from dask_otel.scheduler import OtelSchedulerPlugin
-
-    for owner, names in (
-        (SchedulerAdapter, ("transition", "_heartbeat", "_observed", "_collisions")),
-        (ThreadTime, ("_cut", "_reported")),
-        (Bridge, ("_tick", "_hand_over_metrics")),
-        (OtelSchedulerPlugin, ("log_event",)),
-    ):
-        for name in names:
-            if name in vars(owner):
-                setattr(owner, name, _metered(getattr(owner, name)))
+def _run(calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]], adapter: Any) -> float:
+    """Make all calls; without an adapter, to a function that does nothing."""
+    table: dict[str, Callable[..., Any]] = dict.fromkeys(
+        ("transition", "_heartbeat", "_cut", "_tick", "_hand_over_metrics"), _nothing
+    )
+    if adapter is not None:
+        table = {
+            "transition": adapter.transition,
+            "_heartbeat": adapter._heartbeat,
+            "_cut": adapter.time._cut,
+            "_tick": lambda: adapter.lifecycle.tick(time.time()),
+            "_hand_over_metrics": lambda: adapter.swap(time.time_ns()),
+        }
+    began = time.thread_time()
+    for name, args, kwargs in calls:
+        table[name](*args, **kwargs)
+    return time.thread_time() - began
 
 
 def install(dask_scheduler: Any, overrides: dict[str, Any] | None = None) -> None:
@@ -109,11 +165,11 @@ def cpu() -> float:
 
 
 def reading() -> dict[str, float]:
-    """Return CPU seconds: of the process, metered calls, and threads that came with the bridge."""
+    """Return CPU seconds: of the process, and of threads that came with the bridge."""
     threads = 0
     for thread in set(os.listdir("/proc/self/task")) - _threads_before:
         try:
             threads += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
         except OSError:
             continue
-    return {"cpu": cpu(), "loop": _spent[0] / 1e9, "calls": _spent[1], "threads": threads / 1e9}
+    return {"cpu": cpu(), "threads": threads / 1e9}

@@ -154,3 +154,36 @@ class SimulatedCluster:
             ("execute", span, f"inc{i // each}", activity, unit): 0.01
             for i, (span, activity, unit) in chosen
         }
+
+
+class Observer:
+    """The bridge's side of a simulated cluster, without export."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        from distributed.diagnostics.plugin import SchedulerPlugin
+
+        from dask_otel._dask import SchedulerAdapter
+        from dask_otel.bridge import ErrorBoundary
+        from dask_otel.core.spans import Limits
+
+        self.cluster = cluster
+        self.boundary = ErrorBoundary()
+        self.adapter = SchedulerAdapter(cluster.scheduler, Limits(linger=0.0), self.boundary)
+        self.adapter.attach()
+        plugin = SchedulerPlugin()
+        plugin.transition = self.adapter.transition
+        cluster.scheduler.add_plugin(plugin, name="observer")
+
+    def beat(self) -> None:
+        """Let all workers report twice, so that what is done is settled."""
+        for _ in range(2):
+            for address in self.cluster.addresses:
+                self.cluster.heartbeat(address, {})
+
+    def tick(self) -> int:
+        """Tick as the bridge does; return how many spans were finished."""
+        lifecycle = self.adapter.lifecycle
+        self.adapter.submission_over()
+        lifecycle.tick(time())
+        finished, lifecycle.finished = lifecycle.finished, []
+        return len(finished)
