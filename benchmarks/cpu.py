@@ -160,6 +160,6 @@ def run(quick: bool) -> list[Row]:
         own_cpu(client, tasks, group)
         target = "≤ 8 µs and ≤ 2 %"
         for what, overrides in (("group", group), ("span", single)):
-            runs = [own_cpu(client, 4 * tasks, overrides) for _ in range(3)]
+            runs = [own_cpu(client, 2 * tasks, overrides) for _ in range(3)]
             rows.append(_own_row(f"own CPU per task, detail {what}", target, runs, base))
     return rows

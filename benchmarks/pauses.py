@@ -166,7 +166,7 @@ def _run(kind: str, seconds: float, environment: dict[str, str]) -> dict[str, An
 
 def run(quick: bool) -> list[Row]:
     """Measure windows with and without the bridge in turn, then the naive peer."""
-    pairs, seconds = (1, 12.0) if quick else (4, 25.0)
+    pairs, seconds = (1, 12.0) if quick else (3, 21.0)
     windows: dict[str, list[dict[str, Any]]] = {"none": [], "bridge": [], "naive": []}
     with Sink() as sink:
         # More often than the default of 60 s, so that each window has some exports.

@@ -99,3 +99,10 @@ def write(rows: Sequence[Row], path: Path, quick: bool) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Read what `write` wrote."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def merged(path: Path, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a file with those replaced that were measured anew."""
+    new = {row.number for row in rows}
+    kept = [Row(**row) for row in read(path)["rows"] if row["number"] not in new]
+    return sorted([*kept, *rows], key=lambda row: row.number)

@@ -86,7 +86,8 @@ class SimulatedCluster:
             "task_counts": {"executing": 1},
             "cpu": 50.0,
         }
-        self.scheduler.heartbeat_worker(
+        # By the handler, as the message would: the bridge observes it there.
+        self.scheduler.handlers["heartbeat_worker"](
             address=address,
             resolve_address=False,
             now=time() - 0.001,
@@ -108,9 +109,7 @@ class SimulatedCluster:
             ts.annotations = {"span": span}
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
-        scheduler.transitions(
-            dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}"
-        )
+        scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
         return keys
 
     def span_id(self, key: Hashable) -> str:

@@ -9,12 +9,11 @@ import sys
 import time
 from statistics import median
 
+from benchmarks.results import Row, verdict
+from benchmarks.sink import Sink
 from dask_otel.core import identity
 from dask_otel.core.records import FinishedSpan, SpanIdentity, TaskCounts
 from dask_otel.core.translate import translate
-
-from benchmarks.results import Row, verdict
-from benchmarks.sink import Sink
 
 COUNT = 20_000
 

@@ -79,7 +79,7 @@ class PumpLimits:
     """Sizes in spans, times in seconds."""
 
     queue_size: int = 2048
-    batch_size: int = 32
+    batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0
     #: Pause between two batches, in which the event loop has the GIL to itself.
