@@ -50,7 +50,7 @@ class NaiveBridge:
         sums: Counter[tuple[str, ...]] = Counter()
         for span in list(self.scheduler.extensions["spans"].spans.values()):
             for key, value in span.cumulative_worker_metrics.items():
-                sums[".".join(span.name), *map(str, key)] += value
+                sums[(".".join(span.name), *map(str, key))] += value
         self.sums = sums
 
     def _observe(self, options: CallbackOptions) -> Iterable[Observation]:

@@ -46,10 +46,11 @@ def _latency_plot(rows: list[Row]) -> str:
     windows = next((r.data for r in rows if r.number == "3" and "bridge" in r.data), None)
     if windows is None:
         return ""
-    bars = []
-    for kind in ("none", "bridge", "naive"):
-        for name in ("p99", "p99.9", "max"):
-            bars.append((kind, name, min(float(w[name]) for w in windows[kind])))
+    bars = [
+        (kind, name, min(float(w[name]) for w in windows[kind]))
+        for kind in ("none", "bridge", "naive")
+        for name in ("p99", "p99.9", "max")
+    ]
     top = max(value for _, _, value in bars)
     colours = {"none": "#888888", "bridge": "#2a78c2", "naive": "#c2562a"}
     lines = [

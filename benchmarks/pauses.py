@@ -152,8 +152,7 @@ def _run(kind: str, seconds: float, environment: dict[str, str]) -> dict[str, An
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.pauses", kind, str(seconds)],
         env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         check=False,
         timeout=seconds + 120,
         text=True,

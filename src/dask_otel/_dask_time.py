@@ -247,13 +247,25 @@ class ThreadTime:
         ):
             add[metric.name,] = add.get((metric.name,), 0.0) + seconds
         batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,] = max(0.0, since.in_flight)
-        for span_id, seconds in since.span_idle.items():
-            series = (semconv.SPAN_IDLE_TIME.name, tags_of(span_id))
-            add[series] = add.get(series, 0.0) + seconds
-            if span_id in open_spans:
-                open_spans[span_id].idle += seconds
+        # Many spans share a name: sums by tags first, for the event loop waits.
+        idle: dict[Tags, float] = {}
+        capacity: dict[Tags, float] = {}
+        span_idle = since.span_idle
+        # Every span with idle seconds has capacity seconds.
         for span_id, seconds in since.span_capacity.items():
-            series = (semconv.SPAN_CAPACITY_TIME.name, tags_of(span_id))
-            add[series] = add.get(series, 0.0) + seconds
-            if span_id in open_spans:
-                open_spans[span_id].capacity += seconds
+            span = open_spans.get(span_id)
+            tags = tags_of(span_id) if span is None else span.identity.tags
+            capacity[tags] = capacity.get(tags, 0.0) + seconds
+            share = span_idle.get(span_id)
+            if share is not None:
+                idle[tags] = idle.get(tags, 0.0) + share
+            if span is not None:
+                span.capacity += seconds
+                span.idle += share or 0.0
+        for metric, by_tags in (
+            (semconv.SPAN_IDLE_TIME, idle),
+            (semconv.SPAN_CAPACITY_TIME, capacity),
+        ):
+            for tags, seconds in by_tags.items():
+                series = (metric.name, tags)
+                add[series] = add.get(series, 0.0) + seconds
