@@ -94,7 +94,7 @@ def _watched(own: Own) -> None:
 
     def start_watched(self: Bridge, plugin: Any) -> None:
         own.watch(self, "_tick")
-        own.watch(self, "_hand_over_metrics")
+        own.watch(self, "_take_steps")
         start(self, plugin)
 
     Bridge.start = start_watched  # type: ignore[method-assign]
