@@ -15,7 +15,7 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dask_otel import semconv
-from dask_otel.core.accounting import Accounting
+from dask_otel.core.accounting import Accounting, Increments
 from dask_otel.core.records import MetricBatch, Tags
 from dask_otel.core.spans import OpenSpan
 
@@ -57,6 +57,8 @@ class ThreadTime:
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
+        #: What `take` has taken, with the activities, until `export` passes it on.
+        self._taken: tuple[Increments, dict[Hashable, float]] | None = None
         #: Seconds of the event loop that this took, up to now.
         self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
@@ -212,15 +214,33 @@ class ThreadTime:
 
     def span_opened(self, span: OpenSpan) -> None:
         """A generation begins: what is still to be exported was an earlier one's."""
-        idle, capacity = self._accounting.pending(span.identity.dask_id)
+        idle, capacity = self._pending(span.identity.dask_id)
         span.idle, span.capacity = -idle, -capacity
 
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""
-        idle, capacity = self._accounting.pending(span.identity.dask_id)
+        idle, capacity = self._pending(span.identity.dask_id)
         return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
 
     # ------------------------------------------------------------------------- metrics
+
+    def take(self) -> None:
+        """Take what passed since the last export: the first half of `export`, ahead of it.
+
+        With thousands of active spans the halves are too much for one callback of the loop.
+        """
+        if self._taken is None:
+            activities, self._activities = self._activities, {}
+            self._taken = self._accounting.export(monotonic()), activities
+
+    def _pending(self, span_id: str) -> tuple[float, float]:
+        """Return a span's idle and capacity seconds that are not exported yet."""
+        idle, capacity = self._accounting.pending(span_id)
+        if self._taken is not None:
+            taken, _ = self._taken
+            idle += taken.span_idle.get(span_id, 0.0)
+            capacity += taken.span_capacity.get(span_id, 0.0)
+        return idle, capacity
 
     def export(
         self,
@@ -229,9 +249,10 @@ class ThreadTime:
         tags_of: Callable[[str], Tags],
     ) -> None:
         """Add what passed since the last export to a batch, and to the spans that are open."""
-        since = self._accounting.export(monotonic())
+        self.take()
+        assert self._taken is not None
+        (since, activities), self._taken = self._taken, None
         add = batch.increments
-        activities, self._activities = self._activities, {}
         name = semconv.CLUSTER_TIME.name
         for activity, seconds in activities.items():
             add[name, activity] = add.get((name, activity), 0.0) + seconds
@@ -247,13 +268,25 @@ class ThreadTime:
         ):
             add[metric.name,] = add.get((metric.name,), 0.0) + seconds
         batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,] = max(0.0, since.in_flight)
-        for span_id, seconds in since.span_idle.items():
-            series = (semconv.SPAN_IDLE_TIME.name, tags_of(span_id))
-            add[series] = add.get(series, 0.0) + seconds
-            if span_id in open_spans:
-                open_spans[span_id].idle += seconds
+        # Many spans share a name: sums by tags first, for the event loop waits.
+        idle: dict[Tags, float] = {}
+        capacity: dict[Tags, float] = {}
+        span_idle = since.span_idle
+        # Every span with idle seconds has capacity seconds.
         for span_id, seconds in since.span_capacity.items():
-            series = (semconv.SPAN_CAPACITY_TIME.name, tags_of(span_id))
-            add[series] = add.get(series, 0.0) + seconds
-            if span_id in open_spans:
-                open_spans[span_id].capacity += seconds
+            span = open_spans.get(span_id)
+            tags = tags_of(span_id) if span is None else span.identity.tags
+            capacity[tags] = capacity.get(tags, 0.0) + seconds
+            share = span_idle.get(span_id)
+            if share is not None:
+                idle[tags] = idle.get(tags, 0.0) + share
+            if span is not None:
+                span.capacity += seconds
+                span.idle += share or 0.0
+        for metric, by_tags in (
+            (semconv.SPAN_IDLE_TIME, idle),
+            (semconv.SPAN_CAPACITY_TIME, capacity),
+        ):
+            for tags, seconds in by_tags.items():
+                series = (metric.name, tags)
+                add[series] = add.get(series, 0.0) + seconds

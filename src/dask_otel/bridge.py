@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time as clocks
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from threading import Thread
@@ -128,6 +128,8 @@ class Bridge:
         self._interval = 0.0
         self._routes: MetricRoutes | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        #: The next step of a hand-over.
+        self._step: asyncio.Handle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._transitions: TransitionCost | None = None
@@ -277,6 +279,8 @@ class Bridge:
         self._timers[name] = loop.call_later(seconds, run)
 
     def _stop_timers(self) -> None:
+        if self._step is not None:
+            self._step.cancel()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -328,7 +332,22 @@ class Bridge:
         adapter.time.export(adapter.batch, adapter.lifecycle.open, adapter.tags_of)
 
     def _hand_over_metrics(self) -> None:
-        self._offer_metrics(running=True)
+        """Hand over in steps: with much to hand over, one callback would take too long."""
+        adapter = self.adapter
+        steps = (adapter.sample_workers, adapter.time.take, partial(self._offer_metrics, True))
+        self._step = asyncio.get_running_loop().call_soon(self._take_steps, iter(steps))
+
+    def _take_steps(self, steps: Iterator[Callable[[], None]]) -> None:
+        step = next(steps, None)
+        if step is None:
+            return
+        began = clocks.perf_counter()
+        try:
+            step()
+        except Exception:
+            self.boundary.failed("metrics")
+        self._spent += clocks.perf_counter() - began
+        self._step = asyncio.get_running_loop().call_soon(self._take_steps, steps)
 
     def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dask_otel import semconv
 from dask_otel._version import __version__
 from dask_otel.advice import FoldAdvice
+from dask_otel.breath import Breath
 from dask_otel.core.cardinality import SeriesLimits
 from dask_otel.core.labels import LabelRules, Patterns
 from dask_otel.core.records import FinishedSpan, Progress, SpanRecord, Temporality
@@ -131,7 +132,7 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
 
 
 def _make_totals(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
-    state = MetricState(started_ns, temporality=temporality, **options)
+    state = MetricState(started_ns, temporality=temporality, breathe=Breath(), **options)
     for time in ("idle", "unused", "lost"):
         # A closed sum needs all its parts, also while they are 0.
         state.keep((semconv.CLUSTER_TIME.name, time))

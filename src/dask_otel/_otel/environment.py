@@ -16,7 +16,7 @@ from dask_otel.core.records import Temporality
 _LEAST_INTERVAL_MS: Final = 100
 _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because encoding holds the GIL.
-_BATCH_SIZE: Final = 32
+_BATCH_SIZE: Final = 128
 
 _environment_lock = threading.Lock()
 

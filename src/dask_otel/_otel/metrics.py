@@ -13,6 +13,7 @@ from dask_otel import semconv
 from dask_otel._otel.answers import ExporterLogs, WatchedExporter
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.spans import scope
+from dask_otel.breath import BreathingList
 from dask_otel.core.records import Exemplar, HistogramPoint, MetricRecord, NumberPoint
 
 _TEMPORALITY: Final = {
@@ -94,10 +95,14 @@ def _metric(record: MetricRecord) -> sdk.Metric:
     temporality = _TEMPORALITY[record.temporality]
     data: Any
     if record.instrument == "histogram":
-        points = [_histogram_point(p) for p in record.points if isinstance(p, HistogramPoint)]
+        points = BreathingList(
+            _histogram_point(p) for p in record.points if isinstance(p, HistogramPoint)
+        )
         data = sdk.Histogram(points, temporality)
     else:
-        numbers = [_number_point(p) for p in record.points if isinstance(p, NumberPoint)]
+        numbers = BreathingList(
+            _number_point(p) for p in record.points if isinstance(p, NumberPoint)
+        )
         if record.instrument == "gauge":
             data = sdk.Gauge(numbers)
         else:

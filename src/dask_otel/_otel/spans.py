@@ -25,6 +25,7 @@ from dask_otel._otel.answers import ExporterLogs, WatchedExporter, uninstrumente
 from dask_otel._otel.environment import count
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.sampling import KINDS, SAMPLED, TraceSampler
+from dask_otel.breath import BreathingList
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 
@@ -162,7 +163,7 @@ class ExporterSpanSink:
 
     def export(self, records: Sequence[SpanRecord]) -> bool:
         """Export; raises what can't be encoded."""
-        spans = [self._spans.make(record) for record in records]
+        spans = BreathingList(map(self._spans.make, BreathingList(records)))
         ok = self._exporter.export(spans, SpanExportResult.SUCCESS)
         self.rejected = self._exporter.rejected
         if not ok:

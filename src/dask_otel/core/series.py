@@ -72,6 +72,8 @@ class MetricState:
         What users decided about labels.
     told
         Called when a cap folds something: see `Families`.
+    breathe
+        Called after each small piece of work: this thread may let others go first.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class MetricState:
         sampled: Callable[[int], bool] | None = None,
         rules: LabelRules | None = None,
         told: Callable[[str, str], None] | None = None,
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
+        self._breathe = breathe
         self._limits = limits or SeriesLimits()
         self._delta = temporality == "delta"
         self._sampled = sampled
@@ -104,15 +108,21 @@ class MetricState:
     def apply(self, batch: MetricBatch) -> None:
         """Add everything in a batch. Bad values are left out and counted; none raises."""
         time_ns = batch.time_ns
+        breathe = self._breathe
         for deltas in batch.span_deltas.values():
+            breathe()
             self._guard(self._apply_span, deltas, time_ns)
         for key, value in batch.worker_deltas.items():
+            breathe()
             self._guard(self._apply_worker, key, value, time_ns)
         for raw, value in batch.increments.items():
+            breathe()
             self.increment(raw, value)
         for raw, value in batch.levels.items():
+            breathe()
             self.level(raw, value)
         for metric, labels, value, ids in batch.observations:
+            breathe()
             self._guard(self._observe, (metric, *labels), value, ids, time_ns)
         for raw, durations in batch.distributions.items():
             self._guard(self._merge, raw, durations)
@@ -302,6 +312,7 @@ class MetricState:
         old: list[AnySeries] = []
         gone: list[AnySeries] = []
         for series in family.series.values():
+            self._breathe()
             if isinstance(series, LevelSeries) and series.ended:
                 # A gauge has no value that says so. A sum goes to 0 first, in this export.
                 if family.metric.instrument == "gauge" or (
@@ -333,7 +344,9 @@ class MetricState:
         points: list[NumberPoint | HistogramPoint] = []
         append = points.append
         delta = self._delta
+        breathe = self._breathe
         for series in family.series.values():
+            breathe()
             monotone = series.monotone
             if series.start_ns < 0:
                 series.begin(zero_ns)

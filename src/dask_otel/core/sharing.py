@@ -131,8 +131,14 @@ class IdleSharing:
     def take(self, now: float) -> tuple[float, float, dict[str, float]]:
         """Get idle and unused seconds, and idle by span, since the last call."""
         self._advance(now)
+        per_root, shares = self._per_root, self.shares
+        for root in self._roots.values():
+            root.settle(per_root)
+        # `_settle` without calls: there may be thousands, and the event loop waits.
         for span in self.spans.values():
-            self._settle(span)
+            seconds = span.root.per_span - span.mark
+            if seconds > 0.0:
+                shares[span.id] = shares.get(span.id, 0.0) + seconds
             span.mark = 0.0
         for root in self._roots.values():
             root.per_span = root.mark = 0.0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.breath import Breath
 from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, Progress, SpanRecord
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
@@ -156,7 +157,9 @@ class SpanLane(Lane):
 
     def _take_in(self) -> None:
         """Translate about one batch: more would keep the GIL from the event loop."""
+        breathe = Breath()
         while self._inbox and len(self._outlet.queue) < self._outlet.room:
+            breathe()
             finished = self._inbox.popleft()
             try:
                 self._outlet.put(self._translate(finished))

@@ -71,7 +71,7 @@ class MetricTotals(Protocol):
 
 
 #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.
-MAX_POINTS: Final = 500
+MAX_POINTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class PumpLimits:
     """Sizes in spans, times in seconds."""
 
     queue_size: int = 2048
-    batch_size: int = 32
+    batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0
     #: Pause between two batches, in which the event loop has the GIL to itself.
-    breath: float = 0.002
+    breath: float = 0.0002
     #: None for deltas, which go in one request: of several, one could be lost and the others
     #: not.
     max_points: int | None = MAX_POINTS
