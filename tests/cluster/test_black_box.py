@@ -125,7 +125,8 @@ def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[s
         assert one.attributes["dask.task.count"] == truth["tasks"]
         assert one.attributes["dask.span.output.size"] == truth["nbytes"]
         if one.attributes["dask.span.result"] == "success":
-            assert one.end_ns / 1e9 == pytest.approx(truth["stop"], abs=0.2)
+            # Dask's may lie in the future, for workers only estimate the scheduler's clock.
+            assert one.end_ns / 1e9 == pytest.approx(truth["stop"], abs=1.0)
         assert one.scope[0] == "dask_otel"
         assert one.resource["service.name"] == "dask-scheduler"
         assert one.resource["service.instance.id"].startswith("Scheduler-")

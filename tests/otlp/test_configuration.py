@@ -281,7 +281,7 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
     default = build().environment
     assert default == environment.Environment(
         queue_size=2048,
-        batch_size=32,
+        batch_size=128,
         schedule_delay=1.0,
         metric_interval=60.0,
         temporality="cumulative",
