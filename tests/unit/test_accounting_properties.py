@@ -10,7 +10,7 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dask_otel.core.accounting import Accounting
@@ -146,6 +146,13 @@ beats = st.tuples(workers, listing, st.dictionaries(spans, odd), optional)
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.floats(-0.5, 3.0), st.one_of(calls, beats)), max_size=60))
+@example(
+    [
+        (0.0, ("worker_added", "u", 0)),
+        (0.0, ("task_done", "u", 1, -1.0)),
+        (0.0, ("worker_added", "u", 0)),
+    ]
+)
 def test_no_order_of_events_breaks_the_sums(events: list) -> None:
     """Whatever comes, in any order and with a clock that steps back, the sums are closed."""
     accounting, totals, now = Accounting(0.0), Totals(), 0.0

@@ -58,7 +58,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 
 from dask_otel.core.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.worker_time import WorkerTime
@@ -174,6 +174,9 @@ class Accounting:
         """
         account = self._workers.get(worker)
         if account is not None:
+            # The worker's clock may have been set back while the task ran.
+            if seconds is not None and not 0.0 <= seconds < inf:
+                seconds = 0.0
             account.tasks.end(key, seconds, now)
             if account.free_threads != account.free:
                 self._refresh(account, now)
