@@ -11,7 +11,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-oldest lint types format bench clean
+.PHONY: help setup demo test test-newest test-oldest backends lint format bench clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test-newest: $(VENV)/.done ## Run the tests against the newest releases
 
 test-oldest: $(OLDEST)/.done ## Run the tests against the oldest supported releases
 	$(OLDEST)/bin/python -m pytest -m "not backend" $(PYTEST_ARGS)
+
+backends: $(VENV)/.done ## Build the real servers that the backend tests need (Go; takes minutes, once)
+	$(BIN)/python tools/build_backends.py
 
 lint: $(VENV)/.done ## Check style, types and architecture
 	$(BIN)/ruff check .

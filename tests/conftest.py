@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# A change lands or not by what it does, not by the draw; other runs go on searching.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("default", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,8 @@ class Span:
     message: str
     resource: dict[str, Any]
     scope: tuple[str, str, str]
+    #: Attributes, events and links that limits left out.
+    dropped: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def type(self) -> str:
@@ -131,6 +133,11 @@ def decode_spans(request: trace_service_pb2.ExportTraceServiceRequest) -> Iterat
                     message=span.status.message,
                     resource=of,
                     scope=(scope.scope.name, scope.scope.version, scope.schema_url),
+                    dropped=(
+                        span.dropped_attributes_count,
+                        span.dropped_events_count,
+                        span.dropped_links_count,
+                    ),
                 )
 
 
@@ -183,6 +190,10 @@ class Receiver:
     endpoint: str = ""
     #: HTTP status, or gRPC status name, of the answers; None for success.
     answer: int | str | None = None
+    #: Where an HTTP answer of status 3xx points to.
+    location: str = ""
+    #: Decides about one request by its content, where it returns a status.
+    judge: Callable[[str, Any], int | str | None] = lambda signal, request: None
     #: Called with the signal before each answer: to wait, for instance.
     before_answer: Callable[[str], None] = lambda signal: None
     #: Requests as they came: (signal, decoded request, headers).
@@ -205,9 +216,10 @@ class Receiver:
             self.requests.append((signal, request, {k.lower(): v for k, v in headers.items()}))
         self.before_answer(signal)
         with self._lock:
-            if self.answer is None:
+            answer = self.answer or self.judge(signal, request)
+            if answer is None:
                 self.accepted.append((signal, request))
-            return self.answer
+            return answer
 
     @property
     def spans(self) -> list[Span]:
@@ -247,6 +259,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
+        if self.path not in ("/v1/traces", "/v1/metrics"):
+            self.send_error(404)
+            return
         signal, request, answer = {
             "/v1/traces": (
                 "traces",
@@ -264,9 +279,17 @@ class _Handler(BaseHTTPRequestHandler):
         payload = answer.SerializeToString() if status is None else b"refused by the test"
         self.send_response(200 if status is None else int(status))
         self.send_header("Content-Type", "application/x-protobuf")
+        if self.server.receiver.location:
+            self.send_header("Location", self.server.receiver.location)
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
         self.wfile.write(payload)
+
+    def do_GET(self) -> None:
+        """Answer as a web page that a redirect leads to."""
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def log_message(self, *args: Any) -> None:
         """Say nothing."""

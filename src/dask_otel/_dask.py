@@ -14,15 +14,30 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask_blocks import ClientBlocks
+from dask_otel._dask_time import ThreadTime
+from dask_otel._dask_workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
+from dask_otel.core.blocks import TOPIC
+from dask_otel.core.distribution import Distribution
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
-from dask_otel.core.spans import Group, GroupFacts, Limits, OpenSpan, RetryReason, SpanFacts
+from dask_otel.core.spans import (
+    Cause,
+    Group,
+    GroupFacts,
+    Limits,
+    OpenSpan,
+    RetryReason,
+    SpanFacts,
+)
+from dask_otel.core.summaries import SpanSummary, Summaries, summarize
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -31,28 +46,58 @@ if TYPE_CHECKING:
 #: Attributes that Dask does not document, by the class that has them.
 UNDOCUMENTED: Final = {
     "Scheduler": (
+        "_active_graph_updates",
+        "_last_tick_cycle",
+        "_tick_interval_observed",
+        "clients",
         "extensions",
+        "http_application",
         "task_groups",
         "task_prefixes",
         "tasks",
         "total_nthreads",
         "total_nthreads_history",
+        "transition_counter",
         "workers",
     ),
+    "ClientState": ("last_seen",),
     "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
-    "Span": ("_code", "enqueued", "groups", "id", "metadata", "name", "parent"),
+    "Span": (
+        "_code",
+        "_cumulative_worker_metrics",
+        "enqueued",
+        "groups",
+        "id",
+        "metadata",
+        "name",
+        "parent",
+        "traverse_spans",
+    ),
     "TaskGroup": ("_types", "all_durations", "name", "nbytes_total", "prefix", "span_id", "states"),
     "TaskState": (
         "actor",
         "annotations",
         "exception_blame",
+        "exception_text",
         "group",
         "has_lost_dependencies",
         "processing_on",
         "waiters",
         "who_wants",
     ),
-    "WorkerState": ("address", "last_seen", "metrics", "name", "time_delay"),
+    "WorkerState": (
+        "address",
+        "executing",
+        "last_seen",
+        "memory",
+        "memory_limit",
+        "metrics",
+        "name",
+        "nthreads",
+        "occupancy",
+        "processing",
+        "time_delay",
+    ),
 }
 
 #: Task states in which there is work left to do.
@@ -119,6 +164,8 @@ class SchedulerAdapter:
         Takes every error of ours: none may reach Dask, whose extension methods are not
         guarded. An exception in ``heartbeat`` closes the worker, one in ``observe_tasks``
         fails the user's graph.
+    max_workers
+        Workers with metrics of their own.
 
     Raises
     ------
@@ -130,7 +177,9 @@ class SchedulerAdapter:
     All methods belong to the scheduler's event loop.
     """
 
-    def __init__(self, scheduler: Scheduler, limits: Limits, boundary: Boundary) -> None:
+    def __init__(
+        self, scheduler: Scheduler, limits: Limits, boundary: Boundary, max_workers: int = 100
+    ) -> None:
         extension = scheduler.extensions.get("spans")
         if extension is None:
             raise UnsupportedScheduler(
@@ -139,31 +188,54 @@ class SchedulerAdapter:
             )
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
+        self.time = ThreadTime(scheduler, boundary)
+        self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
+        self.loops = LoopHealth(scheduler)
+        self._workers = WorkerSamples(scheduler, max_workers)
+        #: Compute seconds of the runs that ended, by prefix.
+        self._durations: dict[str, Distribution] = {}
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
+        self._summaries = Summaries(limits.remember)
         self._boundary = boundary
         self._extension: SpansSchedulerExtension = extension
         self._groups: dict[TaskGroup, Group] = {}
+        #: Keys of metrics in the batch, without their span ids.
+        self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
         #: Where the tasks in processing were sent.
         self._assigned: dict[Hashable, WorkerState] = {}
+        #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
+        #: group is hashed in no time, its series is not.
+        self._runs: dict[Group, int] = {}
         #: By group, the span that the client asked for in the submission at hand.
         self._requested: dict[TaskGroup, Tags] = {}
+        #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
+        self._seen = 0
+        #: Whether an error of ours may have left the counts of unfinished tasks wrong.
+        self._drifted = False
+        #: Seconds of the event loop that heartbeats and submissions took, up to now.
+        self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
         """Begin to observe: take in what is there, then wrap the extension's methods."""
-        for address in self.scheduler.workers:
+        self.time.attach()
+        for address, ws in self.scheduler.workers.items():
             self._first_report(address)
+            self._assigned.update((task.key, ws) for task in ws.processing)
         now = time()
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now)
+        self.time.take_in_tasks()
+        self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
 
     def detach(self) -> None:
         """Put everything back as it was, and let go of Dask's objects."""
+        self.time.detach()
         while self._unwrap:
             self._unwrap.pop()()
         self._groups.clear()
@@ -195,8 +267,7 @@ class SchedulerAdapter:
 
     def _take_in(self, group: TaskGroup, now: float) -> None:
         """Adopt the unfinished work that was there before the bridge."""
-        states = group.states
-        unfinished = sum(states[state] for state in UNFINISHED)
+        unfinished = _unfinished(group)
         if not unfinished or not group.span_id:
             return
         dask_span = self._extension.spans[group.span_id]
@@ -221,27 +292,56 @@ class SchedulerAdapter:
                 if start not in UNFINISHED:
                     self._entered(key, stimulus_id)
                 elif finish == "processing":
-                    self._assigned[key] = self.scheduler.tasks[key].processing_on
+                    task = self.scheduler.tasks[key]
+                    self._assigned[key] = task.processing_on
+                    self.time.assigned(key, task)
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
-                if self._groups:
+                if self.lifecycle.interrupted:
                     self._forgotten(key)
-            elif start == "memory":
-                self._lost(key, finish)
+            elif finish == "erred" and start == "memory":
+                self._actor_lost(key)
         except Exception:
+            self._drifted = True
             self._boundary.failed("transition")
+
+    def transitions(self) -> int:
+        """Return how many transitions there were since the scheduler's start."""
+        return int(self.scheduler.transition_counter)
 
     def restart(self) -> None:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         try:
             self._assigned.clear()
+            self.lifecycle.all_forgotten(time())
         except Exception:
+            self._drifted = True
             self._boundary.failed("restart")
+
+    def log_event(self, topic: str, message: Any) -> None:
+        """See ``SchedulerPlugin.log_event``: for what Dask tells nowhere else."""
+        try:
+            if topic == "stealing":
+                self._stolen(message)
+            elif topic == "scheduler":
+                self._graph_failed(message)
+            elif topic == TOPIC:
+                self.blocks.told(message, time())
+        except Exception:
+            self._boundary.failed("log_event")
+
+    def remove_client(self, client: str) -> None:
+        """See ``SchedulerPlugin.remove_client``."""
+        try:
+            self.blocks.client_gone(client, time())
+        except Exception:
+            self._boundary.failed("remove_client")
 
     def add_worker(self, address: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         try:
+            self.time.worker_added(self.scheduler.workers[address])
             self._first_report(address)
         except Exception:
             self._boundary.failed("add_worker")
@@ -250,6 +350,8 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.remove_worker``."""
         try:
             self.lifecycle.reports.left(address)
+            self.loops.worker_removed(address)
+            self.time.worker_removed(address)
         except Exception:
             self._boundary.failed("remove_worker")
 
@@ -264,12 +366,13 @@ class SchedulerAdapter:
             group = self._adopt(dask_group, now)
             if group is None:
                 return
-        reason = self.lifecycle.task_added(group, key, now)
-        if self._requested and dask_group in self._requested:
-            group.span.requested = self._requested[dask_group]
-        if reason is None and stimulus_id.startswith("stimulus-retry"):
-            # The failure has been exported; the retry is a continuation's.
-            reason = "client"
+        if stimulus_id.startswith("update-graph"):
+            reason = self.lifecycle.task_added(group, key, now)
+            if self._requested and dask_group in self._requested:
+                group.span.requested = self._requested[dask_group]
+        else:
+            cause = self._cause(key, stimulus_id)
+            reason = self.lifecycle.task_added(group, key, now, cause)
         if reason is not None:
             self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
             self.lifecycle.incident(
@@ -279,11 +382,21 @@ class SchedulerAdapter:
                 {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
             )
 
+    def _cause(self, key: Hashable, stimulus_id: str) -> Cause:
+        """Return why a task is unfinished that nobody has submitted just now."""
+        if not stimulus_id.startswith("stimulus-retry"):
+            return "recomputed"
+        # Set where the task failed in a worker, and never taken back: with `Client.retry`,
+        # what depends on it comes back with it.
+        return "retried" if self.scheduler.tasks[key].exception_text else "unblamed"
+
     def _left(
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
         """A task has no work left to do, or is about to begin again."""
         assigned = self._assigned.pop(key, None) if start == "processing" else None
+        if assigned is not None:
+            self.time.left(key, assigned, stimulus_id, info)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
         if group is None:
@@ -294,8 +407,10 @@ class SchedulerAdapter:
             started, stopped = _computed(info)
             lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
             if start == "processing":
-                increments = self.batch.increments
-                increments[group.finished] = increments.get(group.finished, 0) + 1
+                runs = self._runs
+                runs[group] = runs.get(group, 0) + 1
+                if stopped:
+                    self._ran(group.prefix, stopped - started)
         elif finish == "erred":
             if info.get("cause") == key:
                 self._failed(group, key, info, now, was_unfinished=True)
@@ -316,22 +431,16 @@ class SchedulerAdapter:
                     semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
                 )
 
-    def _lost(self, key: Hashable, finish: str) -> None:
-        """A result is no longer in memory, and that was not its end."""
-        task = self.scheduler.tasks[key]
-        if finish == "erred":
-            # Only an actor can fail after it was done: its worker left.
-            group = self._groups.get(task.group) or self._adopt(task.group, time())
-            if group is not None:
-                self._failed(group, key, {}, time(), was_unfinished=False)
-        elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            group = self._groups.get(task.group) or self._adopt(task.group, time())
-            if group is not None:
-                self.lifecycle.result_lost(group, key)
+    def _actor_lost(self, key: Hashable) -> None:
+        """Only an actor can fail after it was done: its worker left."""
+        dask_group = self.scheduler.tasks[key].group
+        group = self._groups.get(dask_group) or self._adopt(dask_group, time())
+        if group is not None:
+            self._failed(group, key, {}, time(), was_unfinished=False)
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
-        if group is not None and key in group.span.reruns:
+        if group is not None:
             self.lifecycle.task_forgotten(group, key)
 
     def _failed(
@@ -353,12 +462,35 @@ class SchedulerAdapter:
             scheduler_error=scheduler_error,
         )
         self.lifecycle.task_failed(group, key, failure, started, stopped, now, was_unfinished)
+        if stopped:
+            self._ran(group.prefix, stopped - started)
         if was_unfinished:
             self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
+
+    def _ran(self, prefix: str, seconds: float) -> None:
+        durations = self._durations.get(prefix)
+        if durations is None:
+            durations = self._durations[prefix] = Distribution()
+        durations.add(seconds)
 
     def _count(self, *series: Hashable) -> None:
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) + 1
+
+    def _stolen(self, message: Any) -> None:
+        """A task was moved to another worker, for which there is no transition."""
+        if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
+            key, thief = message[1], message[4]
+            if key in self._assigned and thief in self.scheduler.workers:
+                victim, self._assigned[key] = self._assigned[key], self.scheduler.workers[thief]
+                self.time.moved(key, victim, self._assigned[key])
+
+    def _graph_failed(self, message: Any) -> None:
+        """A graph could not be made into tasks: it has no span, and no transition."""
+        if type(message) is not dict or message.get("action") != "update-graph":
+            return
+        if message.get("status") == "error":
+            self._count(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
 
     # ----------------------------------------------------------------- spans and groups
 
@@ -366,17 +498,22 @@ class SchedulerAdapter:
         def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
             if not self.attached:
                 return original(tss, *args, **kwargs)
-            before = len(self._extension.spans)
             tss = tss if isinstance(tss, list) else list(tss)
+            began = perf_counter()
             try:
                 self._requested = self._collisions(tss)
             except Exception:
+                self._requested = {}
                 self._boundary.failed("observe_tasks")
+            self.spent += perf_counter() - began
             result = original(tss, *args, **kwargs)
+            began = perf_counter()
             try:
-                self._observed(before)
+                self._take_in_spans()
             except Exception:
+                self._drifted = True
                 self._boundary.failed("observe_tasks")
+            self.spent += perf_counter() - began
             return result
 
         return observe_tasks
@@ -400,17 +537,49 @@ class SchedulerAdapter:
         return requested
 
     def submission_over(self) -> None:
-        """Forget what concerns one submission alone; call it between loop callbacks."""
+        """Forget what concerns one submission alone; call it between loop callbacks.
+
+        After an error of ours, this is also when the counts are compared with Dask's: between
+        two callbacks of the loop its own are consistent.
+        """
         if self._requested:
             self._requested = {}
+        if self.blocks.leaving:
+            try:
+                self.blocks.look(time())
+            except Exception:
+                self._boundary.failed("blocks")
+        if self._drifted:
+            try:
+                self._repair()
+                self._drifted = False
+            except Exception:
+                self._boundary.failed("repair")
 
-    def _observed(self, before: int) -> None:
-        """Take in the spans that a call of ``observe_tasks`` has made."""
+    def _repair(self) -> None:
+        """Take over Dask's counts of unfinished tasks."""
+        now = time()
+        self._take_in_spans()
+        unfinished: dict[str, int] = {}
+        for group in self.scheduler.task_groups.values():
+            count = _unfinished(group)
+            if count and group.span_id:
+                unfinished[group.span_id] = unfinished.get(group.span_id, 0) + count
+                if group not in self._groups:
+                    self._adopt(group, now)
+        self.lifecycle.repair(unfinished, now)
+        processing = {task.key for ws in self.scheduler.workers.values() for task in ws.processing}
+        for key in [key for key in self._assigned if key not in processing]:
+            del self._assigned[key]
+
+    def _take_in_spans(self) -> None:
+        """Open the spans that Dask has made since the last call."""
         spans = self._extension.spans
-        born = list(islice(reversed(spans.values()), len(spans) - before))
+        born = list(islice(reversed(spans.values()), len(spans) - self._seen))
         for dask_span in reversed(born):
             if dask_span.id not in self.lifecycle.open:
                 self._created(dask_span)
+            self._seen += 1
 
     def _created(self, dask_span: Span) -> OpenSpan:
         ancestors = _ancestors(dask_span)
@@ -431,6 +600,8 @@ class SchedulerAdapter:
         if not group.span_id:
             # Data that a Variable or Queue announced: no span, and no work, yet.
             return None
+        if self._seen != len(self._extension.spans):
+            self._take_in_spans()
         dask_span = self._extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now), group)
 
@@ -445,10 +616,12 @@ class SchedulerAdapter:
         def heartbeat(ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
             original(ws, data)
             if self.attached:
+                began = perf_counter()
                 try:
                     self._heartbeat(ws, data)
                 except Exception:
                     self._boundary.failed("heartbeat")
+                self.spent += perf_counter() - began
 
         return heartbeat
 
@@ -459,6 +632,7 @@ class SchedulerAdapter:
         self._worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
+        self.loops.heartbeat(ws)
 
     def _first_report(self, address: str) -> None:
         """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
@@ -476,6 +650,7 @@ class SchedulerAdapter:
     def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
         open_spans = self.lifecycle.open
         by_span = self.batch.span_deltas
+        own_keys = self._own_keys
         span_id: Any = None
         span: OpenSpan | None = None
         values: dict[tuple[Hashable, ...], float] = {}
@@ -490,13 +665,19 @@ class SchedulerAdapter:
                 if span is not None:
                     span.reporters.add(worker)
             own_key = (key[0], *key[2:])
+            # One tuple for all spans: many that live until the export set off full
+            # collections of garbage, which stop a large scheduler for 0.3 s.
+            own_key = own_keys.setdefault(own_key, own_key)
             values[own_key] = values.get(own_key, 0) + value
             if span is None:
                 self._late(key[-1], value)
-            elif key[0] == "execute" and key[-1] == "seconds" and len(key) == 5:
-                activities = span.activities
-                activities[key[3]] = activities.get(key[3], 0.0) + value
-                span.execute_seconds += value
+            if key[0] == "execute" and key[-1] == "seconds":
+                activity = key[3] if len(key) == 5 else key[3:-1]
+                self.time.metered(span_id, activity, value)
+                if span is not None:
+                    activities = span.activities
+                    activities[activity] = activities.get(activity, 0.0) + value
+                    span.execute_seconds += value
 
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
         if span is not None:
@@ -534,34 +715,61 @@ class SchedulerAdapter:
         return int(history[max(0, index)][1])
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Read the TaskGroup's sums."""
-        assert isinstance(group.source, _GroupSource)
-        return group.source.facts()
+        """Read the TaskGroup's sums; there are none where they can't be read."""
+        try:
+            assert isinstance(group.source, _GroupSource)
+            return group.source.facts()
+        except Exception:
+            self._boundary.failed("group_facts")
+            return GroupFacts(0, {}, ())
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the Span's metadata and code."""
-        dask_span = self._extension.spans.get(span.identity.dask_id)
-        if dask_span is None:
-            return SpanFacts()
-        return SpanFacts(_collection_types(dask_span), _code(dask_span))
+        """Read the accounting of its time, and what users can fill with anything."""
+        # A span without tasks of its own has no idle time, rather than none of it.
+        idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
+        try:
+            dask_span = self._extension.spans[span.identity.dask_id]
+            return SpanFacts(_collection_types(dask_span), _code(dask_span), idle, capacity)
+        except Exception:
+            self._boundary.failed("span_facts")
+            return SpanFacts(idle=idle, capacity=capacity)
+
+    def span_opened(self, span: OpenSpan) -> None:
+        """Let the accounting of its time begin; hold it, if a client is in its block."""
+        self.time.span_opened(span)
+        self.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
+        self.time.span_active(span)
         series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) + 1
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
         """Count the span as no longer active."""
+        self.time.span_inactive(span)
         series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
         increments = self.batch.increments
         increments[series] = increments.get(series, 0) - 1
 
+    def summary(self, span_id: str) -> SpanSummary | None:
+        """Return what is known of a span's own work, exported or not; None if nothing is."""
+        span = self.lifecycle.open.get(span_id)
+        return self._summaries.of(span_id, None if span is None else self._summarized(span))
+
+    def _summarized(self, span: OpenSpan) -> SpanSummary:
+        return summarize(span, *(self.time.span_totals(span) if span.groups else (None, None)))
+
     def span_exported(self, span: OpenSpan) -> None:
-        """Let go of the span's TaskGroups."""
+        """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
+        self.blocks.span_exported(span)
+        self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             assert isinstance(group.source, _GroupSource)
             self._groups.pop(group.source.group, None)
+            if group in self._runs:
+                self._book_runs(group, self._runs.pop(group))
 
     # -------------------------------------------------------------------------- metrics
 
@@ -569,9 +777,40 @@ class SchedulerAdapter:
         """Hand over what changed since the last call, with the levels of now."""
         batch = self.batch
         batch.time_ns = time_ns
+        self.time.export(batch, self.lifecycle.open, self.tags_of)
         batch.levels.update(self._levels())
+        self.loops.export(batch)
+        try:
+            self._workers.sample(batch)
+        except Exception:
+            # Users can put anything into what workers report.
+            self._boundary.failed("workers")
+        for prefix, durations in self._durations.items():
+            batch.distributions[semconv.TASK_DURATION.name, prefix] = durations
+        self._durations = {}
+        for group, runs in self._runs.items():
+            self._book_runs(group, runs)
+        self._runs.clear()
         self.batch = MetricBatch()
+        self._own_keys = {}
         return batch
+
+    def sample_workers(self) -> None:
+        """Do a part of the next `swap` ahead of it, for shorter callbacks of the loop."""
+        try:
+            self._workers.take()
+        except Exception:
+            # Users can put anything into what workers report.
+            self._boundary.failed("workers")
+
+    def tags_of(self, span_id: str) -> Tags:
+        """Return the full name of a Dask span."""
+        span = self.lifecycle.open.get(span_id)
+        return span.identity.tags if span is not None else self._extension.spans[span_id].name
+
+    def _book_runs(self, group: Group, runs: int) -> None:
+        increments = self.batch.increments
+        increments[group.finished] = increments.get(group.finished, 0) + runs
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler
@@ -592,6 +831,12 @@ class SchedulerAdapter:
             for state in _STATES:
                 levels[name, state] += states[state]
         return levels
+
+
+def _unfinished(group: TaskGroup) -> int:
+    """Return how many tasks of a group have work left to do."""
+    states = group.states
+    return sum(states[state] for state in UNFINISHED)
 
 
 def _time_of(entry: tuple[float, int]) -> float:

@@ -6,14 +6,18 @@ raises ValueError, and nothing else, for what is not allowed.
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 from dask.utils import parse_timedelta
+
+from dask_otel.core.labels import NameRule
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -78,6 +82,16 @@ def duration(least: float, most: float) -> Rule:
     )
 
 
+def duration_or_never(least: float, most: float) -> Rule:
+    """Return the rule for a duration that may be left out (null), parsed to None."""
+    rule = duration(least, most)
+
+    def parse(value: Any) -> float | None:
+        return None if value is None else float(rule.parse(value))
+
+    return Rule(f"null (never), or {rule.allowed}", parse)
+
+
 def _seconds(value: Any) -> float:
     try:
         if isinstance(value, Real) and not isinstance(value, bool):
@@ -112,6 +126,121 @@ def cluster_name() -> Rule:
         return value
 
     return Rule("null, or a text of 1 to 1024 characters (digits in quotes)", parse)
+
+
+#: Elements of a list, and characters of each: every span name meets every one of them.
+MAX_LISTED: Final = 100
+MAX_PATTERN: Final = 200
+
+
+def _texts(value: Any, most: int = MAX_LISTED) -> tuple[str, ...]:
+    if isinstance(value, str):  # one alone, as in an environment variable
+        value = [value]
+    if not isinstance(value, (list, tuple)) or len(value) > most:
+        raise ValueError
+    for text in value:
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_PATTERN:
+            raise ValueError
+        text.encode()
+    return tuple(value)
+
+
+def patterns() -> Rule:
+    """Return the rule for a list of glob patterns."""
+    return Rule(
+        f"a list of at most {MAX_LISTED} glob patterns, texts of 1 to {MAX_PATTERN} characters "
+        "such as 'etl/*'",
+        _texts,
+    )
+
+
+_TAG_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_TAG_KEYS: Final = 8
+
+
+def tag_keys() -> Rule:
+    """Return the rule for the keys of tags that become labels."""
+
+    def parse(value: Any) -> tuple[str, ...]:
+        keys = _texts(value, _MAX_TAG_KEYS)
+        if len(set(keys)) < len(keys) or not all(_TAG_KEY.fullmatch(key) for key in keys):
+            raise ValueError
+        return keys
+
+    return Rule(
+        f"a list of at most {_MAX_TAG_KEYS} different keys of letters, digits, _ and -", parse
+    )
+
+
+def name_rules() -> Rule:
+    """Return the rule for a list of replacements in span names."""
+
+    def parse(value: Any) -> tuple[NameRule, ...]:
+        if not isinstance(value, (list, tuple)) or len(value) > MAX_LISTED:
+            raise ValueError
+        return tuple([_name_rule(entry) for entry in value])
+
+    return Rule(
+        f"a list of at most {MAX_LISTED} mappings, each with pattern, a regular expression of 1 "
+        f"to {MAX_PATTERN} characters without a choice or a repetition inside a repetition (these "
+        "can take for ever), and replace, a text",
+        parse,
+    )
+
+
+def _name_rule(entry: Any) -> NameRule:
+    if not isinstance(entry, Mapping) or not {"pattern"} <= {*entry} <= {"pattern", "replace"}:
+        raise ValueError
+    (pattern,) = _texts([entry["pattern"]])
+    replace = entry.get("replace", "")
+    if replace != "":
+        (replace,) = _texts([replace])
+    try:
+        # Substituting checks the replacement, too: it can refer to groups that are not there.
+        re.compile(pattern).sub(replace, "")
+        parsed = _REGEX_PARSER.parse(pattern)
+    except (re.error, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError from error
+    if _backtracks(parsed, repeated=False):
+        raise ValueError
+    return NameRule(pattern, replace)
+
+
+#: Python's own parser of regular expressions: there is no public one.
+_REGEX_PARSER: Final[Any] = importlib.import_module(
+    "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
+)
+#: More repetitions than this are many.
+_FEW: Final = 8
+
+
+def _backtracks(pattern: Any, repeated: bool) -> bool:
+    """Return whether a match may take time exponential in the length of the text.
+
+    That needs a repetition whose inside can match in more than one way: another repetition,
+    or a choice. Python's matching cannot be interrupted, and holds up every thread.
+    """
+    for operation, argument in pattern:
+        name = str(operation)
+        inside = repeated
+        if name.endswith("REPEAT"):
+            least, most = argument[:2]
+            if repeated and least != most:
+                return True
+            inside = repeated or most > _FEW
+        elif repeated and name in ("BRANCH", "GROUPREF", "GROUPREF_EXISTS"):
+            return True
+        if any(_backtracks(part, inside) for part in _parts(argument)):
+            return True
+    return False
+
+
+def _parts(argument: Any) -> Iterator[Any]:
+    if isinstance(argument, _REGEX_PARSER.SubPattern):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for part in argument:
+            yield from _parts(part)
 
 
 VARIABLE_NAME: Final = re.compile(r"OTEL_[A-Z0-9_]+")

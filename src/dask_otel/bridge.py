@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time as clocks
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from threading import Thread
@@ -20,9 +20,12 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
-from dask_otel.core.records import FinishedSpan, Observation
+from dask_otel._dask_http import MetricRoutes, Page
+from dask_otel._dask_spans import SettledSpans
+from dask_otel.core.records import FinishedSpan, Observation, Progress
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
+from dask_otel.loop_time import TransitionCost
 from dask_otel.pump import Pump
 from dask_otel.settings import ConfigurationError, Settings
 
@@ -46,6 +49,8 @@ Made = TypeVar("Made")
 
 class Carrier(Protocol):
     """The plugin that carries a bridge."""
+
+    transition: Callable[..., None]
 
     def carry(self, bridge: Bridge) -> None:
         """Take up the bridge: from now on Dask's calls go to it."""
@@ -107,14 +112,31 @@ class Bridge:
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self.settings = settings
         self.boundary = ErrorBoundary()
-        self.adapter = SchedulerAdapter(scheduler, _limits(settings), self.boundary)
+        metrics = settings.metrics
+        self.adapter = SchedulerAdapter(
+            scheduler,
+            _limits(settings),
+            self.boundary,
+            # A worker has two series in a metric; when one leaves, its series stay for an export.
+            max_workers=min(metrics.max_workers, metrics.max_series // 4),
+        )
+        #: For those who ask for the metrics of a span.
+        self.settled = SettledSpans(self.adapter)
         self._scheduler = scheduler
         self._plugin: Carrier | None = None
         self._pump: Pump | None = None
         self._interval = 0.0
+        self._routes: MetricRoutes | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        #: The next step of a hand-over.
+        self._step: asyncio.Handle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._transitions: TransitionCost | None = None
+        #: Seconds of the event loop: those of the timers since the last hand-over, and what
+        #: the adapter had spent then.
+        self._spent = 0.0
+        self._adapter_spent = 0.0
         self._unsettled = 0
         self._dropped = 0
 
@@ -131,6 +153,9 @@ class Bridge:
         self._plugin = plugin
         self.adapter.attach()
         plugin.carry(self)
+        self._transitions = TransitionCost(
+            plugin, self.adapter.transition, self.adapter.transitions
+        )
         self._every("tick", TICK, self._tick)
         self._connecting = asyncio.ensure_future(self._connect())
 
@@ -162,7 +187,24 @@ class Bridge:
         self._pump, self._interval = made.pump, made.metric_interval
         self._pump.start()
         self._every("metrics", self._interval, self._hand_over_metrics)
+        if made.page is not None:
+            self._show(made.page)
         logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+
+    def _show(self, page: Page) -> None:
+        """Put the page on the scheduler's HTTP server; without it the bridge goes on."""
+        try:
+            routes = MetricRoutes(self._scheduler, page, self.boundary)
+            path = routes.add()
+        except LookupError as error:
+            logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
+        except Exception:
+            self.boundary.failed("metrics page")
+        else:
+            self._routes = routes
+            # A scraper may come at once.
+            self._hand_over_metrics()
+            logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""
@@ -175,6 +217,8 @@ class Bridge:
         try:
             await self._last_words(deadline)
             self._stop_timers()
+            # Spans that are cut off have their share of idle time up to now.
+            self._fold_time()
             self.adapter.lifecycle.close(time())
             if self._connecting is not None:
                 await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
@@ -207,7 +251,12 @@ class Bridge:
 
     def _let_go(self) -> None:
         self._stop_timers()
+        if self._routes is not None:
+            self._routes.remove()
+        self.settled.close()
         self.adapter.detach()
+        if self._transitions is not None:
+            self._transitions.disarm()
         if self._plugin is not None:
             self._plugin.drop()
             self._plugin = None
@@ -220,14 +269,18 @@ class Bridge:
         def run() -> None:
             # Armed again first: whatever the call does, the timer goes on.
             self._timers[name] = loop.call_later(seconds, run)
+            began = clocks.perf_counter()
             try:
                 call()
             except Exception:
                 self.boundary.failed(name)
+            self._spent += clocks.perf_counter() - began
 
         self._timers[name] = loop.call_later(seconds, run)
 
     def _stop_timers(self) -> None:
+        if self._step is not None:
+            self._step.cancel()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -241,34 +294,64 @@ class Bridge:
             return
         adapter.submission_over()
         adapter.lifecycle.tick(time())
-        if adapter.lifecycle.finished:
+        self.settled.moved()
+        if adapter.lifecycle.finished or adapter.lifecycle.progress:
             self._offer_spans()
+        adapter.loops.tick()
+        if self._transitions is not None:
+            self._transitions.arm()
 
     def _offer_spans(self) -> None:
         lifecycle, pump = self.adapter.lifecycle, self._pump
         if pump is None:
             self._hold_back()
             return
+        signs, lifecycle.progress = lifecycle.progress, []
+        for sign in signs:
+            if self._exports(sign):
+                pump.offer_span(sign)
         finished, lifecycle.finished = lifecycle.finished, []
         for span in finished:
             if span.identity.generation == 1:
                 self.adapter.batch.observations.extend(_observations(span))
-            if span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export":
+            if self._exports(span):
                 pump.offer_span(span)
+
+    def _exports(self, span: FinishedSpan | Progress) -> bool:
+        return span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export"
 
     def _hold_back(self) -> None:
         """Bound what waits for exporters that are still being made."""
-        waiting = self.adapter.lifecycle.finished
-        if len(waiting) > MAX_WAITING:
-            self._dropped += len(waiting) - MAX_WAITING
-            del waiting[: len(waiting) - MAX_WAITING]
+        for waiting in (self.adapter.lifecycle.finished, self.adapter.lifecycle.progress):
+            if len(waiting) > MAX_WAITING:
+                self._dropped += len(waiting) - MAX_WAITING
+                del waiting[: len(waiting) - MAX_WAITING]
+
+    def _fold_time(self) -> None:
+        adapter = self.adapter
+        adapter.time.export(adapter.batch, adapter.lifecycle.open, adapter.tags_of)
 
     def _hand_over_metrics(self) -> None:
-        self._offer_metrics(running=True)
+        """Hand over in steps: with much to hand over, one callback would take too long."""
+        adapter = self.adapter
+        steps = (adapter.sample_workers, adapter.time.take, partial(self._offer_metrics, True))
+        self._step = asyncio.get_running_loop().call_soon(self._take_steps, iter(steps))
+
+    def _take_steps(self, steps: Iterator[Callable[[], None]]) -> None:
+        step = next(steps, None)
+        if step is None:
+            return
+        began = clocks.perf_counter()
+        try:
+            step()
+        except Exception:
+            self.boundary.failed("metrics")
+        self._spent += clocks.perf_counter() - began
+        self._step = asyncio.get_running_loop().call_soon(self._take_steps, steps)
 
     def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None
-        if not self._pump.accepts_metrics():
+        if running and not self._pump.accepts_metrics():
             # The exporter hangs: everything goes on adding up here, and nothing is lost.
             return
         self._count_own()
@@ -284,9 +367,19 @@ class Bridge:
         if unsettled > self._unsettled:
             increments[semconv.OTEL_UNSETTLED.name, "timeout"] = unsettled - self._unsettled
             self._unsettled = unsettled
+        increments[semconv.OTEL_LOOP_TIME.name,] = self._loop_time()
         if self._dropped:
             increments[semconv.OTEL_DROPPED.name, "traces", "not_ready"] = self._dropped
             self._dropped = 0
+
+    def _loop_time(self) -> float:
+        """Return the seconds of the event loop that we took since the last call."""
+        total = self.adapter.spent + self.adapter.time.spent
+        seconds, self._spent = self._spent + total - self._adapter_spent, 0.0
+        self._adapter_spent = total
+        if self._transitions is not None:
+            seconds += self._transitions.take()
+        return seconds
 
 
 def _limits(settings: Settings) -> Limits:
@@ -299,6 +392,8 @@ def _limits(settings: Settings) -> Limits:
         max_per_trace=spans.max_per_trace,
         max_exceptions=spans.max_exceptions,
         remember=spans.remember,
+        progress_after=spans.progress_after,
+        progress_interval=spans.progress_interval,
         groups=spans.detail == "group",
     )
 

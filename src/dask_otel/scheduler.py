@@ -116,6 +116,16 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         if self.bridge is not None:
             self.bridge.adapter.remove_worker(worker)
 
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """See ``SchedulerPlugin.remove_client``."""
+        if self.bridge is not None:
+            self.bridge.adapter.remove_client(client)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """See ``SchedulerPlugin.log_event``."""
+        if self.bridge is not None:
+            self.bridge.adapter.log_event(topic, msg)
+
 
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     """Return the plugin that carries the scheduler's bridge; None if it has no bridge."""

@@ -38,6 +38,8 @@ SPAN_QUEUE_TIME: Final = "dask.span.queue.time"
 SPAN_DASK_ACTIVE_CPU_TIME: Final = "dask.span.dask.active_cpu.time"
 SPAN_DASK_IDLE_TIME: Final = "dask.span.dask.idle.time"
 SPAN_ACTIVITY_TIME: Final = "dask.span.activity.time"  # followed by .<activity>
+SPAN_CAPACITY: Final = "dask.span.capacity.time"
+SPAN_IDLE: Final = "dask.span.idle.time"
 SPAN_OUTPUT_SIZE: Final = "dask.span.output.size"
 SPAN_COLLISION: Final = "dask.span.collision"
 SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
@@ -79,6 +81,7 @@ UNIT: Final = "dask.unit"
 TASK_OUTCOME: Final = "dask.task.outcome"
 TASK_RETRY_REASON: Final = "dask.task.retry.reason"
 TASK_STATE: Final = "dask.task.state"
+PROCESS_ROLE: Final = "dask.process.role"
 IO_DIRECTION: Final = "network.io.direction"
 OTEL_SIGNAL: Final = "dask.otel.signal"
 OTEL_REASON: Final = "dask.otel.reason"
@@ -88,6 +91,9 @@ OTEL_KIND: Final = "dask.otel.kind"
 #: the same Dask span.
 SPAN: Final = "span"
 SPAN_KEYS: Final = (SPAN_NAME, SPAN_ROOT_NAME)
+
+#: Namespace of the labels that are made of users' ``key:value`` tags.
+TAG: Final = "dask.tag"
 
 FOLDED: Final = "_OTHER"
 EMPTY: Final = "_EMPTY"
@@ -113,6 +119,7 @@ _S, _BY, _OPS, _TASK = "s", "By", "{operation}", "{task}"
 _EXECUTE = (SPAN, TASK_PREFIX, ACTIVITY)
 _P2P = (SPAN, P2P_STAGE, ACTIVITY)
 _TRANSFER = (IO_DIRECTION, ACTIVITY)
+_WORKER = (WORKER_NAME,)
 
 SPAN_EXECUTE_TIME: Final = Metric(
     "dask.span.execute.time", "counter", _S, _EXECUTE, "Seconds that tasks spent, by activity"
@@ -149,6 +156,16 @@ SPAN_CUSTOM: Final = Metric(
     (SPAN, TASK_PREFIX, ACTIVITY, UNIT),
     "Metrics of any other unit or context; sum only within one dask.unit",
 )
+SPAN_CAPACITY_TIME: Final = Metric(
+    "dask.span.capacity.time",
+    "counter",
+    _S,
+    (SPAN,),
+    "The span's reported execute seconds plus its share of the cluster's idle seconds",
+)
+SPAN_IDLE_TIME: Final = Metric(
+    "dask.span.idle.time", "counter", _S, (SPAN,), "The span's share of the cluster's idle seconds"
+)
 SPAN_ACTIVE: Final = Metric(
     "dask.span.active",
     "updowncounter",
@@ -162,7 +179,7 @@ SPAN_DURATION: Final = Metric(
     "histogram",
     _S,
     (SPAN, SPAN_RESULT),
-    "From enqueued to the end of the last task, one point per Dask span",
+    "From enqueued to the end of the last task or of the block, one point per Dask span",
 )
 SPAN_QUEUE_DURATION: Final = Metric(
     "dask.span.queue.duration",
@@ -186,6 +203,33 @@ TASK_RETRIED: Final = Metric(
     (SPAN, TASK_PREFIX, TASK_RETRY_REASON),
     "Task runs that had to be repeated, by reason",
     True,
+)
+TASK_DURATION: Final = Metric(
+    "dask.task.duration", "histogram", _S, (TASK_PREFIX,), "Compute time of task runs"
+)
+CLUSTER_CAPACITY_TIME: Final = Metric(
+    "dask.cluster.capacity.time", "counter", _S, (), "Integral of the threads of the cluster"
+)
+CLUSTER_TIME: Final = Metric(
+    "dask.cluster.time",
+    "counter",
+    _S,
+    (ACTIVITY,),
+    "Thread-seconds of the cluster: every reported activity, and idle, unused and lost",
+)
+CLUSTER_INFLIGHT_TIME: Final = Metric(
+    "dask.cluster.inflight.time",
+    "updowncounter",
+    _S,
+    (),
+    "Thread-seconds not yet settled: running, ended but unreported, or assigned",
+)
+CLUSTER_EXCESS_TIME: Final = Metric(
+    "dask.cluster.excess.time",
+    "counter",
+    _S,
+    (),
+    "Seconds booked beyond the threads there were",
 )
 CLUSTER_TRANSFER_TIME: Final = Metric(
     "dask.cluster.transfer.time", "counter", _S, _TRANSFER, "Seconds of network transfer"
@@ -231,6 +275,73 @@ CLUSTER_TASK_COUNT: Final = Metric(
     (TASK_STATE,),
     "Tasks that the scheduler knows, by state",
     True,
+)
+EVENT_LOOP_BLOCKED_TIME: Final = Metric(
+    "dask.event_loop.blocked.time",
+    "counter",
+    _S,
+    (PROCESS_ROLE,),
+    "Seconds by which the ticks of event loops were late, summed over processes",
+)
+WORKER_MEMORY_USAGE: Final = Metric(
+    "dask.worker.memory.usage",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "Memory of the worker's process, at its last heartbeat",
+    True,
+)
+WORKER_MEMORY_LIMIT: Final = Metric(
+    "dask.worker.memory.limit",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "Memory that the worker may use, absent where there is no limit",
+    True,
+)
+WORKER_MEMORY_MANAGED: Final = Metric(
+    "dask.worker.memory.managed",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "Size of the Dask data in the worker's memory",
+    True,
+)
+WORKER_MEMORY_SPILLED: Final = Metric(
+    "dask.worker.memory.spilled",
+    "updowncounter",
+    _BY,
+    _WORKER,
+    "Size of the worker's Dask data on disk",
+    True,
+)
+WORKER_CPU_UTILIZATION: Final = Metric(
+    "dask.worker.cpu.utilization",
+    "gauge",
+    "1",
+    _WORKER,
+    "CPU time of the worker's process per second and thread of its pool",
+)
+WORKER_THREAD_COUNT: Final = Metric(
+    "dask.worker.thread.count", "updowncounter", "{thread}", _WORKER, "Threads of the worker", True
+)
+WORKER_TASK_COUNT: Final = Metric(
+    "dask.worker.task.count",
+    "updowncounter",
+    _TASK,
+    (WORKER_NAME, TASK_STATE),
+    "Tasks that the worker has to run (processing), and those that it runs (executing)",
+    True,
+)
+WORKER_OCCUPANCY: Final = Metric(
+    "dask.worker.occupancy",
+    "gauge",
+    _S,
+    _WORKER,
+    "Seconds of work that the scheduler expects its tasks to be",
+)
+WORKER_LAST_SEEN_AGE: Final = Metric(
+    "dask.worker.last_seen.age", "gauge", _S, _WORKER, "Seconds since the worker's last heartbeat"
 )
 OTEL_RUNNING: Final = Metric(
     "dask.otel.running",
@@ -284,6 +395,20 @@ OTEL_INTERNAL_ERRORS: Final = Metric(
     (OTEL_KIND,),
     "Errors inside the bridge, swallowed at its boundary",
     True,
+)
+OTEL_LOOP_TIME: Final = Metric(
+    "dask.otel.loop.time",
+    "counter",
+    _S,
+    (),
+    "Seconds of the scheduler's event loop that the bridge used, estimated from samples",
+)
+OTEL_EXPORT_LAST_SUCCESS_AGE: Final = Metric(
+    "dask.otel.export.last_success.age",
+    "gauge",
+    _S,
+    (),
+    "Seconds since metrics were last accepted, at the time of this export",
 )
 OTEL_QUEUE_SIZE: Final = Metric(
     "dask.otel.queue.size", "updowncounter", "{span}", (), "Spans that wait for export", True

@@ -30,12 +30,24 @@ from dask_otel._setting_rules import (
     cluster_name,
     count,
     duration,
+    duration_or_never,
     flag,
+    name_rules,
     one_of,
+    patterns,
+    tag_keys,
     variable,
 )
+from dask_otel.core.labels import NameRule
 
-__all__ = ["ConfigurationError", "MetricSettings", "Settings", "SpanSettings", "differences"]
+__all__ = [
+    "ConfigurationError",
+    "MetricSettings",
+    "PatternSettings",
+    "Settings",
+    "SpanSettings",
+    "differences",
+]
 
 T = TypeVar("T")
 
@@ -72,8 +84,22 @@ class SpanSettings:
     exception_message: bool = _knob(True, flag())
     #: Whether their stack traces are exported.
     exception_stacktrace: bool = _knob(True, flag())
+    #: Age at which a span that has not ended shows itself in its trace; None: never.
+    progress_after: float | None = _knob(60.0, duration_or_never(0, YEAR))
+    #: The least time between two signs of its progress.
+    progress_interval: float = _knob(300.0, duration(1, YEAR))
     #: Exported spans kept in mind for continuations.
     remember: int = _knob(10_000, count(1, 10_000_000))
+
+
+@dataclass(frozen=True, slots=True)
+class PatternSettings:
+    """Sections ``otel.metrics.span-names`` and ``.prefixes``: which names are labels."""
+
+    #: Glob patterns; without any, everything is allowed.
+    allow: tuple[str, ...] = _knob((), patterns())
+    #: Glob patterns; they win over `allow`.
+    deny: tuple[str, ...] = _knob((), patterns())
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +112,18 @@ class MetricSettings:
     max_series: int = _knob(2000, count(1, 1_000_000))
     #: The least time that a series is exported after its last change.
     retire_after: float = _knob(HOUR, duration(HOUR / 4, YEAR))
+    #: ``root`` labels every span by the name of its root.
+    span_label: Literal["full", "root"] = _knob("full", one_of("full", "root"))
+    #: What is replaced in each tag of a span's name.
+    name_rules: tuple[NameRule, ...] = _knob((), name_rules())
+    #: Keys of ``key:value`` tags that become labels ``dask.tag.<key>``.
+    tag_attributes: tuple[str, ...] = _knob((), tag_keys())
+    #: Workers with series of their own.
+    max_workers: int = _knob(100, count(0, 10_000))
+    span_names: PatternSettings = field(default_factory=PatternSettings)
+    prefixes: PatternSettings = field(default_factory=PatternSettings)
+    #: Whether the scheduler's own /metrics page has the series, too.
+    prometheus: bool = _knob(False, flag())
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +174,11 @@ class Settings:
             **parsed["otel"],
             environment=parsed[_ENVIRONMENT],
             spans=SpanSettings(**parsed["otel.spans"]),
-            metrics=MetricSettings(**parsed["otel.metrics"]),
+            metrics=MetricSettings(
+                **parsed["otel.metrics"],
+                span_names=PatternSettings(**parsed["otel.metrics.span-names"]),
+                prefixes=PatternSettings(**parsed["otel.metrics.prefixes"]),
+            ),
         )
 
 
@@ -149,7 +191,13 @@ def differences(a: Settings, b: Settings) -> list[str]:
 
 def _flat(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value."""
-    owners = {"otel": settings, "otel.spans": settings.spans, "otel.metrics": settings.metrics}
+    owners = {
+        "otel": settings,
+        "otel.spans": settings.spans,
+        "otel.metrics": settings.metrics,
+        "otel.metrics.span-names": settings.metrics.span_names,
+        "otel.metrics.prefixes": settings.metrics.prefixes,
+    }
     return {
         f"{section}.{name}": getattr(owner, name.replace("-", "_"))
         for section, owner in owners.items()
@@ -175,13 +223,17 @@ _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel": _rules(Settings),
     "otel.spans": _rules(SpanSettings),
     "otel.metrics": _rules(MetricSettings),
+    "otel.metrics.span-names": _rules(PatternSettings),
+    "otel.metrics.prefixes": _rules(PatternSettings),
 }
 _SECTIONS: Final = (*_RULES, _ENVIRONMENT)
 #: Section: every name in it, sections too, as dask.config.canonical_name wants it.
 _NAMES: Final[Mapping[str, Mapping[str, None]]] = {
     "otel": dict.fromkeys([*_RULES["otel"], "environment", "spans", "metrics"]),
     "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
-    "otel.metrics": dict.fromkeys(_RULES["otel.metrics"]),
+    "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
+    "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
+    "otel.metrics.prefixes": dict.fromkeys(_RULES["otel.metrics.prefixes"]),
 }
 
 

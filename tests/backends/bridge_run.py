@@ -220,7 +220,7 @@ def observe(run: Run, address: str, folder: Path) -> None:
             found = run.fine_metrics()
             assert found.keys() == truth.keys(), found.keys() ^ truth.keys()
             different = {key: (found[key], truth[key]) for key in truth if found[key] != truth[key]}
-            assert not different
+            assert not different, different
             run.values = truth
             ended = sum(one.value for one in run.query("dask_span_duration_seconds_count"))
             assert ended == len(run.spans)

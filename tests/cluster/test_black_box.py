@@ -13,6 +13,7 @@ from distributed import Client, span
 from dask_otel.core import identity
 from tests.cluster.processes import cluster
 from tests.cluster.truth import (
+    assert_closed,
     assert_monotone,
     assert_reconciled,
     described_spans,
@@ -100,6 +101,7 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
         check_failure(received, ids["broken"], workers)
         check_metrics(received)
         assert_monotone(received)
+        assert_closed(received)
 
 
 def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[str, str]) -> None:
@@ -123,7 +125,8 @@ def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[s
         assert one.attributes["dask.task.count"] == truth["tasks"]
         assert one.attributes["dask.span.output.size"] == truth["nbytes"]
         if one.attributes["dask.span.result"] == "success":
-            assert one.end_ns / 1e9 == pytest.approx(truth["stop"], abs=0.2)
+            # Dask's may lie in the future, for workers only estimate the scheduler's clock.
+            assert one.end_ns / 1e9 == pytest.approx(truth["stop"], abs=1.0)
         assert one.scope[0] == "dask_otel"
         assert one.resource["service.name"] == "dask-scheduler"
         assert one.resource["service.instance.id"].startswith("Scheduler-")
@@ -214,14 +217,13 @@ def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
         dask.start_worker()
         with Client(dask.address) as client:
             assert client.submit(double, 1).result() == 2
-            eventually(lambda: "can't export metrics" in scheduler.output)
-            eventually(lambda: "can't export spans" in scheduler.output)
+            eventually(lambda: "can't export" in scheduler.output, 90)
         began = time.monotonic()
         assert scheduler.terminate() == 0
         # The deadline is 2 s; the rest is Dask's own.
         assert time.monotonic() - began < 10
-        assert scheduler.output.count("can't export spans") == 1
-        assert scheduler.output.count("can't export metrics") == 1
+        # One for spans and metrics, which go to the same place.
+        assert scheduler.output.count("can't export") == 1
         assert "Traceback" not in scheduler.output
 
 
@@ -261,9 +263,12 @@ def test_a_collector_that_comes_back_gets_everything(tmp_path: Path) -> None:
         with Client(dask.address) as client:
             with span("while away"):
                 client.gather(client.map(double, range(5)))
-            eventually(lambda: "can't export spans" in scheduler.output)
+            eventually(lambda: "can't export" in scheduler.output, 90)
+            eventually(
+                lambda: {signal for signal, *_ in received.requests} == {"traces", "metrics"}
+            )
             received.answer = None
-            eventually(lambda: settled(received, client), 60, "everything is exported")
+            eventually(lambda: settled(received, client), 120, "everything is exported")
         assert [s.name for s in received.spans if s.type == "span"] == ["while away"]
         assert_monotone(received)
 

@@ -11,6 +11,15 @@ from tests.receiver import Receiver, Span
 UNITS = {"seconds": "time", "bytes": "io", "count": "operations"}
 
 
+#: The two sides of the closed sum.
+CLOSED = {
+    "dask.cluster.time",
+    "dask.cluster.inflight.time",
+    "dask.cluster.capacity.time",
+    "dask.cluster.excess.time",
+}
+
+
 def own_values(dask_scheduler: Any) -> dict[tuple[Any, ...], float]:
     """Return every span's own metrics, summed by name: {(tags, context, …): value}.
 
@@ -73,7 +82,8 @@ def text_keys(values: dict[tuple[Any, ...], float]) -> dict[tuple[Any, ...], flo
     """Return Dask's own values under the texts that are exported."""
     texts: dict[tuple[Any, ...], float] = defaultdict(float)
     for (tags, context, *rest), value in values.items():
-        texts["/".join(map(str, tags)), context, *map(str, rest)] += value
+        key = ("/".join(map(str, tags)), context, *map(str, rest))
+        texts[key] += value
     return dict(texts)
 
 
@@ -84,6 +94,29 @@ def assert_reconciled(received: Receiver, truth: dict[tuple[Any, ...], float]) -
     assert exported.keys() == expected.keys()
     for key, value in expected.items():
         assert abs(exported[key] - value) <= 1e-9 * max(1.0, abs(value)), key
+
+
+def assert_closed(received: Receiver) -> None:
+    """Check at every export: where the time went, and what is in flight, is what there was."""
+    sums: dict[int, dict[str, float]] = {}
+    idle: dict[int, float] = {}
+    for point in received.points:
+        at = sums.setdefault(point.time_ns, {})
+        if point.metric in CLOSED:
+            at[point.metric] = at.get(point.metric, 0.0) + point.value
+        if point.metric == "dask.cluster.time" and point.attributes["dask.activity"] == "idle":
+            idle[point.time_ns] = point.value
+        if point.metric == "dask.span.idle.time":
+            at["span idle"] = at.get("span idle", 0.0) + point.value
+    exports = [at for at in sums.values() if "dask.cluster.inflight.time" in at]
+    assert exports, "no export had the thread-seconds of the cluster"
+    for at in exports:
+        went = at["dask.cluster.time"] + at["dask.cluster.inflight.time"]
+        there = at["dask.cluster.capacity.time"] + at["dask.cluster.excess.time"]
+        assert abs(went - there) <= 1e-6 * max(1.0, there), at
+        assert at["dask.cluster.inflight.time"] >= 0
+    last = max(idle)
+    assert abs(sums[last].get("span idle", 0.0) - idle[last]) <= 1e-6 * max(1.0, idle[last])
 
 
 def assert_monotone(received: Receiver) -> None:

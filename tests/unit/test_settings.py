@@ -22,9 +22,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_otel.settings as module
+from dask_otel.core.labels import NameRule
 from dask_otel.settings import (
     ConfigurationError,
     MetricSettings,
+    PatternSettings,
     Settings,
     SpanSettings,
     differences,
@@ -58,16 +60,26 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 def by_key(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value, with ``otel.environment`` as one key."""
-    found = {}
-    for section, owner in [
-        ("otel", settings),
-        ("otel.spans", settings.spans),
-        ("otel.metrics", settings.metrics),
-    ]:
-        for knob in fields(owner):
-            if knob.name not in ("spans", "metrics"):
-                found[f"{section}.{knob.name.replace('_', '-')}"] = getattr(owner, knob.name)
+    return _by_key(settings, "otel")
+
+
+def _by_key(owner: Any, section: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for knob in fields(owner):
+        key = f"{section}.{knob.name.replace('_', '-')}"
+        value = getattr(owner, knob.name)
+        if knob.name in ("spans", "metrics", "span_names", "prefixes"):
+            found |= _by_key(value, key)
+        else:
+            found[key] = as_yaml(value)
     return found
+
+
+def as_yaml(value: Any) -> Any:
+    """Return a parsed value as YAML has it: lists, and mappings for rules."""
+    if isinstance(value, tuple):
+        return [asdict(part) if isinstance(part, NameRule) else part for part in value]
+    return value
 
 
 def run_python(code: str, **env: str) -> str:
@@ -100,7 +112,11 @@ def yaml_leaves() -> dict[str, Any]:
     found = {}
     for name, value in DEFAULTS["otel"].items():
         if name in ("spans", "metrics"):
-            found |= {f"otel.{name}.{leaf}": v for leaf, v in value.items()}
+            for leaf, v in value.items():
+                key = f"otel.{name}.{leaf}"
+                found |= (
+                    {f"{key}.{k}": x for k, x in v.items()} if isinstance(v, dict) else {key: v}
+                )
         else:
             found[f"otel.{name}"] = value
     return found
@@ -118,7 +134,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 18
+    assert len(shipped) == 29
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -183,9 +199,21 @@ def test_defaults_are_the_contract_s():
             max_exceptions=16,
             exception_message=True,
             exception_stacktrace=True,
+            progress_after=60.0,
+            progress_interval=300.0,
             remember=10_000,
         ),
-        metrics=MetricSettings(max_names=200, max_series=2000, retire_after=3600.0),
+        metrics=MetricSettings(
+            max_names=200,
+            max_series=2000,
+            retire_after=3600.0,
+            span_label="full",
+            name_rules=(),
+            tag_attributes=(),
+            max_workers=100,
+            span_names=PatternSettings(allow=(), deny=()),
+            prefixes=PatternSettings(allow=(), deny=()),
+        ),
     )
 
 
@@ -265,7 +293,10 @@ def test_dashes_underscores_and_dots_in_overrides(overrides):
     assert Settings.from_config(overrides).spans.settle_timeout == 9.0
 
 
-@pytest.mark.parametrize("section", ["otel", "otel.spans", "otel.metrics", "otel.environment"])
+@pytest.mark.parametrize(
+    "section",
+    ["otel", "otel.spans", "otel.metrics", "otel.metrics.span-names", "otel.environment"],
+)
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({section: None}):
         assert Settings.from_config() == Settings()
@@ -324,6 +355,80 @@ def test_whole_numbers():
 def test_flags_are_true_or_false_only(bad):
     [line] = problems({"enabled": bad})
     assert line.endswith("Allowed: true or false.")
+
+
+# ------------------------------------------------------------------- names and patterns
+
+
+def metrics(**given: Any) -> MetricSettings:
+    return Settings.from_config({"metrics": given}).metrics
+
+
+def test_patterns_come_as_a_list_or_one_alone():
+    assert metrics(span_names={"allow": ["a*", "b"]}).span_names.allow == ("a*", "b")
+    assert metrics(prefixes={"deny": "tmp-*"}).prefixes.deny == ("tmp-*",)
+    overrides = {"metrics.span-names.allow": ["a"], "metrics.span-names.deny": ["b"]}
+    assert Settings.from_config(overrides).metrics.span_names == PatternSettings(("a",), ("b",))
+    assert differences(Settings.from_config(overrides), Settings()) == [
+        "otel.metrics.span-names.allow",
+        "otel.metrics.span-names.deny",
+    ]
+
+
+@pytest.mark.parametrize("bad", [None, 7, [7], [""], ["x" * 201], ["a"] * 101, {"a": 1}, "\ud800"])
+def test_bad_patterns(bad):
+    [line] = problems({"metrics": {"span-names": {"deny": bad}}})
+    assert line.startswith("otel.metrics.span-names.deny = ")
+    assert "Allowed: a list of at most 100 glob patterns" in line
+
+
+@pytest.mark.parametrize("bad", ["a b", ["ä"], ["a", "a"], ["a.b"], [*"abcdefghi"], [1]])
+def test_bad_tag_keys(bad):
+    assert metrics(tag_attributes=["team", "cost-centre"]).tag_attributes == ("team", "cost-centre")
+    [line] = problems({"metrics": {"tag-attributes": bad}})
+    assert "Allowed: a list of at most 8 different keys" in line
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{4}-\d{2}-\d{2}",
+        r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        r"(run|job)-(\d+)",
+        r"([ab]c)+$",
+        r"(?i:x)y*?",
+    ],
+)
+def test_name_rules(pattern):
+    rules = metrics(name_rules=[{"pattern": pattern, "replace": "-"}, {"pattern": "b"}]).name_rules
+    assert rules == (NameRule(pattern, "-"), NameRule("b", ""))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "abc",
+        {"pattern": "a"},
+        [{"replace": "a"}],
+        [{"pattern": "a", "with": "b"}],
+        [{"pattern": ""}],
+        [{"pattern": "("}],
+        [{"pattern": "a", "replace": r"\1"}],
+        [{"pattern": "a", "replace": 1}],
+        [{"pattern": "(?P<x>a)", "replace": r"\g<y>"}],
+        [{"pattern": "a" * 201}],
+        [{"pattern": "(a+)+$"}],
+        [{"pattern": "(a|a)*$"}],
+        [{"pattern": "(?:x(?:a?b)){9}"}],
+        [{"pattern": "((?:ab{1,3})c){0,99}$"}],
+        [{"pattern": "(?=(a*)*)b"}],
+        [{"pattern": "a{99999999999}"}],
+    ],
+)
+def test_bad_name_rules(bad):
+    [line] = problems({"metrics": {"name-rules": bad}})
+    assert line.startswith("otel.metrics.name-rules = ")
+    assert "Allowed: a list of at most 100 mappings" in line
 
 
 @pytest.mark.parametrize("bad", ["", "  ", 7, "x" * 1025, "\ud800", ["a"]])
@@ -387,7 +492,7 @@ def test_one_error_lists_every_problem():
         "  - otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
         "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
-        "exception-stacktrace, remember.\n"
+        "exception-stacktrace, progress-after, progress-interval, remember.\n"
         "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "environment, spans, metrics.\n"
@@ -552,19 +657,38 @@ def leaf_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
     if leaf["type"] == "integer":
         return st.integers(leaf["minimum"], leaf["maximum"])
     if "number" in leaf["type"]:
-        return st.floats(leaf["minimum"], leaf["maximum"])
+        durations = st.floats(leaf["minimum"], leaf["maximum"])
+        return st.none() | durations if "null" in leaf["type"] else durations
+    if leaf["type"] == "array":
+        return list_values(leaf)
     if leaf["type"] == "object":
         text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
         return st.dictionaries(st.from_regex(r"\AOTEL_[A-Z0-9_]{1,9}\Z"), text, max_size=3)
     return st.none() | st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 
 
+def list_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Return lists that the schema and the parser allow."""
+    if leaf["items"]["type"] == "object":
+        pattern = st.sampled_from(["[0-9]+", "^a", r"(\d{4})-\d\d"])
+        item = st.fixed_dictionaries({"pattern": pattern, "replace": st.sampled_from(["", "x"])})
+        return st.lists(item, max_size=3)
+    if "pattern" in leaf["items"]:
+        key = st.from_regex(leaf["items"]["pattern"]).filter(lambda key: "\n" not in key)
+        return st.lists(key, max_size=leaf["maxItems"], unique=True)
+    text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
+    return st.lists(text, max_size=3)
+
+
 @given(st.fixed_dictionaries({k: leaf_values(v) for k, v in schema_leaves(SCHEMA).items()}))
 def test_every_valid_setting_round_trips(values):
     raw: dict[str, Any] = {"spans": {}, "metrics": {}}
     for key, value in values.items():
-        _, *section, name = key.split(".")
-        (raw[section[0]] if section else raw)[name] = value
+        _, *sections, name = key.split(".")
+        where = raw
+        for section in sections:
+            where = where.setdefault(section, {})
+        where[name] = value
     jsonschema.validate({"otel": raw}, SCHEMA)
     with dask.config.set({"otel": raw}):
         settings = Settings.from_config()

@@ -85,11 +85,15 @@ class NameSlots:
             self._series.pop(name, None)
 
 
-def label_keys(metric: Metric) -> tuple[str, ...]:
-    """Return the attribute keys of a metric's points; the span label stands for two."""
+def label_keys(metric: Metric, tag_labels: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the attribute keys of a metric's points.
+
+    The span label stands for `semconv.SPAN_KEYS` and the labels made of tags.
+    """
+    span_keys = semconv.SPAN_KEYS + tag_labels
     keys: list[str] = []
     for label in metric.labels:
-        keys.extend(semconv.SPAN_KEYS if label == semconv.SPAN else (label,))
+        keys.extend(span_keys if label == semconv.SPAN else (label,))
     return tuple(keys)
 
 
@@ -105,7 +109,7 @@ def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tup
     number of places that must be left for it, so that the last one always has one.
     """
     kept = [
-        semconv.FOLDED if key in _FOLDED_LABELS else value
+        semconv.FOLDED if key in _FOLDED_LABELS or key.startswith(semconv.TAG) else value
         for key, value in zip(keys, values, strict=True)
     ]
     yield tuple(kept), 1

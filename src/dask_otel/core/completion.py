@@ -38,8 +38,9 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
     for group in span.groups:
         counts.add(group.counts)
     result = worst(_own_result(counts, complete), below.result)
-    counts.add(below.counts)
     failures = tuple(f for f in span.failed.values() if f is not None)
+    dropped_failures = counts.erred - len(failures)
+    counts.add(below.counts)
     stop = max(span.last_stop, below.stop, span.start)
     active_cpu = cluster.thread_seconds(span.start, stop)
     described = cluster.span_facts(span)
@@ -57,11 +58,13 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         thread_count=cluster.threads_at(stop),
         active_cpu=active_cpu,
         dask_idle=max(0.0, active_cpu - span.execute_seconds - below.execute_seconds),
+        idle=described.idle,
+        capacity=described.capacity,
         activities=span.activities,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
         failures=failures,
-        dropped_failures=len(span.failed) - len(failures),
+        dropped_failures=dropped_failures,
         tree_failure=failures[0] if failures else below.failure,
         incidents=tuple(span.incidents),
         dropped_incidents=span.dropped_incidents,

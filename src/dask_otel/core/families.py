@@ -7,15 +7,16 @@ series of ``_OTHER``.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core import cardinality
 from dask_otel.core.cardinality import NameSlots, SeriesLimits
+from dask_otel.core.labels import LabelRules
 from dask_otel.core.records import RawSeries, WorkerMetricKey
 from dask_otel.core.routing import is_ignored_worker_key, route_span_key, route_worker_key
-from dask_otel.core.text import Sanitizer, label_text, span_path
+from dask_otel.core.text import Sanitizer, label_text
 from dask_otel.core.totals import HistogramSeries, LevelSeries, NumberSeries
 from dask_otel.semconv import METRICS, Metric
 
@@ -31,7 +32,8 @@ class SpanLabel:
 
     __slots__ = ("counted", "routes", "texts")
 
-    def __init__(self, texts: tuple[str, str]) -> None:
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        #: Name, root name, and one for each label made of tags.
         self.texts = texts
         self.routes: dict[Hashable, AnySeries] = {}
         #: Whether it was counted as folded.
@@ -41,11 +43,14 @@ class SpanLabel:
 class Family:
     """One metric and its series, by their label values."""
 
-    __slots__ = ("has_span", "keys", "metric", "retires", "series")
+    __slots__ = ("has_span", "keys", "metric", "prefix_at", "retires", "series")
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Metric, tag_labels: tuple[str, ...]) -> None:
         self.metric = metric
-        self.keys = cardinality.label_keys(metric)
+        self.keys = cardinality.label_keys(metric, tag_labels)
+        #: Where the prefix stands among the labels without the span's; -1 if there is none.
+        plain = [label for label in metric.labels if label != semconv.SPAN]
+        self.prefix_at = plain.index(semconv.TASK_PREFIX) if semconv.TASK_PREFIX in plain else -1
         self.has_span = semconv.SPAN in metric.labels
         self.retires = cardinality.may_retire(metric)
         self.series: dict[tuple[str, ...], AnySeries] = {}
@@ -72,13 +77,28 @@ class Families:
         The caps.
     note
         Counts what had to be changed, and keys and metrics that nobody knows.
+    rules
+        What users decided about labels.
+    told
+        Called when something is folded by a cap, with the kind as in `drain_folded` and
+        what was folded: a span name, a metric, a value.
     """
 
-    def __init__(self, limits: SeriesLimits, note: Sanitizer) -> None:
+    def __init__(
+        self,
+        limits: SeriesLimits,
+        note: Sanitizer,
+        rules: LabelRules | None = None,
+        told: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._limits = limits
         self._note = note
+        self._rules = rules or LabelRules()
+        self._told = told
         self._families: dict[str, Family] = {}
         self._slots = NameSlots(limits.max_names)
+        #: One for each label made of tags; their values follow the span's name and root.
+        self._tag_slots = [NameSlots(limits.max_names) for _ in self._rules.tag_labels]
         self._folded: dict[str, int] = {}
         # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one
         # key to a dict, but not one text.
@@ -96,8 +116,10 @@ class Families:
         return len(self._slots)
 
     def drain_folded(self) -> dict[str, int]:
-        """Return how often the caps were met since the last call: ``names``, ``series``.
+        """Return how often something was folded since the last call.
 
+        ``names``, ``series``, ``tags``: over a cap. ``denied_names``, ``denied_prefixes``:
+        not let through by the patterns.
         Each name and each key counts when it is first seen, and again if it was forgotten
         in between.
         """
@@ -109,6 +131,8 @@ class Families:
         del family.series[series.identity]
         if family.has_span:
             self._slots.release(series.identity[0])
+            for place, slots in enumerate(self._tag_slots, start=2):
+                slots.release(series.identity[place])
 
     def forget_routes(self) -> None:
         """Forget which raw key leads where.
@@ -128,8 +152,11 @@ class Families:
         found = self._labels.get(tags)
         if found is not None:
             return found
-        path = label_text(span_path(tags, self._note), self._note)
-        label = SpanLabel((path, label_text(tags[0] if tags else "", self._note)))
+        texts, denied = self._rules.span(tags, self._note)
+        if denied:
+            self._count_folded("denied_names")
+            texts = (semconv.FOLDED, semconv.FOLDED, *texts[2:])
+        label = SpanLabel(texts)
         if _is_plain(tags):
             self._labels[tags] = label
             self._count_route()
@@ -191,9 +218,13 @@ class Families:
     ) -> AnySeries:
         family = self._families.get(metric.name)
         if family is None:
-            family = self._families[metric.name] = Family(metric)
-        texts = tuple([label_text(value, self._note) for value in labels])
-        identity = texts if label is None else label.texts + texts
+            family = self._families[metric.name] = Family(metric, self._rules.tag_labels)
+        texts = [label_text(value, self._note) for value in labels]
+        at = family.prefix_at
+        if at >= 0 and not self._rules.allows_prefix(texts[at]):
+            self._count_folded("denied_prefixes")
+            texts[at] = semconv.FOLDED
+        identity = (*texts,) if label is None else (*label.texts, *texts)
         return family.series.get(identity) or self._admit(family, identity, label)
 
     def _admit(
@@ -203,13 +234,15 @@ class Families:
         if label is not None and not self._slots.admits(identity[0]):
             if not label.counted:
                 label.counted = True
-                self._count_folded("names")
+                self._count_folded("names", identity[0])
             identity = (semconv.FOLDED, semconv.FOLDED, *identity[2:])
-            if found := family.series.get(identity):
-                return found
+        if label is not None and self._tag_slots:
+            identity = self._with_known_tags(identity)
+        if found := family.series.get(identity):
+            return found
         limit = self._limits.max_series
         if len(family.series) >= cardinality.ordinary_places(limit):
-            self._count_folded("series")
+            self._count_folded("series", family.metric.name)
             for candidate, others in cardinality.folded(family.keys, identity):
                 identity = candidate
                 if found := family.series.get(identity):
@@ -218,15 +251,28 @@ class Families:
                     break
         if label is not None:
             self._slots.acquire(identity[0])
+            for place, slots in enumerate(self._tag_slots, start=2):
+                slots.acquire(identity[place])
         return family.create(identity)
+
+    def _with_known_tags(self, identity: tuple[str, ...]) -> tuple[str, ...]:
+        """Fold the values of tag labels that have too many."""
+        values = list(identity)
+        for place, slots in enumerate(self._tag_slots, start=2):
+            if not slots.admits(values[place]):
+                self._count_folded("tags", values[place])
+                values[place] = semconv.FOLDED
+        return tuple(values)
 
     def _count_route(self) -> None:
         self._routes += 1
         if self._routes > _MAX_ROUTES:
             self.forget_routes()
 
-    def _count_folded(self, kind: str) -> None:
+    def _count_folded(self, kind: str, what: str | None = None) -> None:
         self._folded[kind] = self._folded.get(kind, 0) + 1
+        if what is not None and self._told is not None:
+            self._told(kind, what)
 
 
 def _is_plain(key: Hashable) -> bool:

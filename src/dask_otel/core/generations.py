@@ -11,10 +11,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dask_otel.core import identity
 from dask_otel.core.records import FinishedSpan, SpanIdentity, Tags
 from dask_otel.core.spans import Limits
+
+
+class _Exported(NamedTuple):
+    """What a span's next generation must know of the one before."""
+
+    generation: int
+    stop: float
 
 
 @dataclass(slots=True)
@@ -38,7 +46,7 @@ class Generations:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         #: Last exported generation, by Dask id.
-        self._exported: OrderedDict[str, int] = OrderedDict()
+        self._exported: OrderedDict[str, _Exported] = OrderedDict()
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         #: Highest generation that any forgotten line had.
         self._forgotten = 1
@@ -75,7 +83,7 @@ class Generations:
         """
         root_id = ancestors[0] if ancestors else dask_id
         known = self._exported.get(dask_id)
-        generation = (self._forgotten if known is None else known) + 1
+        generation = (self._forgotten if known is None else known.generation) + 1
         trace_id, parent_span_id = identity.trace_id(root_id), None
         first = (trace_id, identity.span_id(dask_id))
         if known is None or self._trace_is_over(root_id, start, open_ids):
@@ -95,6 +103,14 @@ class Generations:
             first=first,
         )
 
+    def earliest_start(self, dask_id: str) -> float:
+        """Return the stop of a span's last generation: the next one does not begin before.
+
+        It would where the clock was set back.
+        """
+        known = self._exported.get(dask_id)
+        return 0.0 if known is None else known.stop
+
     def _trace_is_over(self, root_id: str, start: float, open_ids: Container[str]) -> bool:
         """Whether a continuation that starts now has to leave its root's trace."""
         trace = self._traces.get(root_id)
@@ -104,18 +120,35 @@ class Generations:
             return False
         return trace is None or start - trace.last_stop > self._limits.trace_gap
 
+    def claim(self, ident: SpanIdentity) -> bool:
+        """Return whether a trace has room for one more sign of life, and count it.
+
+        The trace of a continuation alone always has: there are few signs of one span.
+        """
+        if ident.trace_id != identity.trace_id(ident.root_id):
+            return True
+        trace = self._trace(ident.root_id)
+        if trace.spans >= self._limits.max_per_trace:
+            return False
+        trace.spans += 1
+        return True
+
+    def _trace(self, root_id: str) -> _Trace:
+        trace = self._traces.setdefault(root_id, _Trace())
+        self._traces.move_to_end(root_id)
+        if len(self._traces) > self._limits.remember:
+            self._traces.popitem(last=False)
+        return trace
+
     def remember(self, finished: FinishedSpan) -> None:
         """Take note that a generation has been exported."""
         ident = finished.identity
-        self._exported[ident.dask_id] = ident.generation
+        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop)
         self._exported.move_to_end(ident.dask_id)
         if len(self._exported) > self._limits.remember:
-            _, generation = self._exported.popitem(last=False)
-            self._forgotten = max(self._forgotten, generation)
-        trace = self._traces.setdefault(ident.root_id, _Trace())
-        self._traces.move_to_end(ident.root_id)
-        if len(self._traces) > self._limits.remember:
-            self._traces.popitem(last=False)
+            _, oldest = self._exported.popitem(last=False)
+            self._forgotten = max(self._forgotten, oldest.generation)
+        trace = self._trace(ident.root_id)
         if ident.trace_id == identity.trace_id(ident.root_id):
             trace.spans += finished.weight
         if ident.dask_id == ident.root_id:

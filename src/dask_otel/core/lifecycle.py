@@ -4,7 +4,7 @@ A Dask span has no end: ``Span.done`` is derived from task states and may go bac
 at any time. An OpenTelemetry span has exactly one end, and is exported once. What lies
 between is this state machine. One generation of a Dask span is
 
-    OPEN        it, or a span below it, has unfinished work (or a client's open block)
+    OPEN        it, or a span below it, has unfinished work or a client's open block
     SETTLING    all work is done, but workers may still owe it metrics
     LINGERING   everything is in; new work still re-opens it at no cost
     EXPORTED    handed over, and gone from here but for a line in a bounded table
@@ -12,7 +12,8 @@ between is this state machine. One generation of a Dask span is
 New work after the export opens the *next generation*: a new OpenTelemetry span, linked to
 the first. Seconds that arrive after the export, without work, open nothing.
 
-Times come in with the events: seconds since the epoch on the scheduler's clock. Nothing is
+Times come in with the events: seconds since the epoch on the scheduler's clock. Where that
+clock is set back, waits begin again; set forward, they end early. Nothing is
 decided inside an event, for in the middle of a Dask stimulus a span can look done for an
 instant (every retry goes through ``released``); decisions fall in `Lifecycle.tick`, which
 the bridge calls between two callbacks of the event loop.
@@ -29,17 +30,18 @@ from enum import Enum
 
 from dask_otel.core.completion import finish
 from dask_otel.core.generations import Generations
+from dask_otel.core.progress import LongSpans
 from dask_otel.core.records import (
     Attributes,
     Failure,
     FinishedSpan,
     Incident,
+    Progress,
     SpanIdentity,
     Tags,
-    TaskCounts,
 )
 from dask_otel.core.reports import Reports
-from dask_otel.core.spans import Cluster, Group, Limits, OpenSpan, Phase, RetryReason
+from dask_otel.core.spans import Cause, Cluster, Group, Limits, OpenSpan, Phase, RetryReason
 
 
 class Trigger(Enum):
@@ -98,12 +100,19 @@ class Lifecycle:
         #: Finished generations, in the order of their export, children first; the bridge
         #: takes them away.
         self.finished: list[FinishedSpan] = []
+        #: Signs of life of spans that are open for long; the bridge takes them away, too.
+        self.progress: list[Progress] = []
         #: Spans that were exported at the settle timeout, since the start.
         self.unsettled = 0
+        #: Tasks that left their state only to come back, and did not yet: none but in the
+        #: middle of a stimulus.
+        self.interrupted = 0
         self._generations = Generations(limits)
+        self._long = LongSpans(limits, self._generations, self.open)
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
         self._sequence = 0
+        self._ticked = 0.0
 
     # ----------------------------------------------------------------------- the spans
 
@@ -134,19 +143,31 @@ class Lifecycle:
         span = self.open.get(dask_id)
         if span is not None:
             return span
-        ident = self._generations.next(dask_id, tags, ancestors, now, self.open)
-        return self._open(ident, ancestors, now)
+        start = max(now, self._generations.earliest_start(dask_id))
+        ident = self._generations.next(dask_id, tags, ancestors, start, self.open)
+        return self._open(ident, ancestors, start)
 
     def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
         parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
-        late = bool(ancestors) and ancestors[-1] not in self.open
-        span = OpenSpan(ident, start, parent, late)
+        span = OpenSpan(ident, start, parent, self._is_late(ancestors))
         if parent is not None:
             parent.open_children += 1
+            # Also where the clock was set back between the two.
+            span.start = max(start, parent.start)
+            span.shown_until = span.start
         self.open[ident.dask_id] = span
         # Until its first work it counts as done: a span can be born without any.
         self._settling[span] = None
+        self._long.opened(span)
+        self._cluster.span_opened(span)
         return span
+
+    def _is_late(self, ancestors: tuple[str, ...]) -> bool:
+        """Whether the span above, which is always its first generation, has been exported."""
+        if not ancestors:
+            return False
+        above = self.open.get(ancestors[-1])
+        return above is None or above.identity.generation > 1
 
     def add_group(self, span: OpenSpan, name: str, prefix: str, source: object) -> Group:
         """Add a task group to an open span."""
@@ -156,43 +177,64 @@ class Lifecycle:
 
     # ----------------------------------------------------------------------- the tasks
 
-    def task_added(self, group: Group, key: Hashable, now: float) -> RetryReason | None:
+    def task_added(
+        self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
+    ) -> RetryReason | None:
         """A task became unfinished: it was submitted, or is to run again.
 
         Returns
         -------
         reason
-            Why it runs again; None for a new task.
+            Why a run of it has to be repeated; None where there was none.
         """
         span = group.span
+        counts = group.counts
         reason: RetryReason | None = None
         if span.reruns and key in span.reruns:
             reason = span.reruns.pop(key)
-            self._count_rerun(group.counts, reason)
-        elif span.failed and key in span.failed:
-            # Client.retry: the failure did not stand.
-            del span.failed[key]
-            reason = "client"
-            group.counts.erred -= 1
-            group.counts.retried += 1
+            self.interrupted -= 1
+            if reason is not None:
+                counts.retried += 1
+        elif cause == "submitted":
+            counts.tasks += 1
+        elif cause == "recomputed":
+            reason = "recomputed"
+            counts.recomputed += 1
+            self._take_back_result(group)
         else:
-            group.counts.tasks += 1
+            reason = self._asked_again(group, key, cause)
         span.unfinished += 1
         if not span.active:
             self._activate(span, now)
         return reason
 
     @staticmethod
-    def _count_rerun(counts: TaskCounts, reason: RetryReason | None) -> None:
-        if reason == "recomputed":
-            counts.recomputed += 1
-            if counts.memory:
-                counts.memory -= 1
-            else:
-                # Its result was an earlier generation's: here it is a task of its own.
-                counts.tasks += 1
-        elif reason is not None:
-            counts.retried += 1
+    def _take_back_result(group: Group) -> None:
+        """A task that had its result has it no longer."""
+        if group.counts.memory:
+            group.counts.memory -= 1
+        else:
+            # The result was an earlier generation's: here it is a task of its own.
+            group.counts.tasks += 1
+
+    @staticmethod
+    def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
+        """``Client.retry``: a failure that has not been exported did not stand."""
+        counts = group.counts
+        failed = group.span.failed
+        if key in failed:
+            del failed[key]
+            counts.erred -= 1
+        elif cause == "retried" or not group.blamed:
+            # An earlier generation's: here it is a task of its own.
+            counts.tasks += 1
+            if cause == "unblamed":
+                return None
+        else:
+            group.blamed -= 1
+            return None
+        counts.retried += 1
+        return "client"
 
     def tasks_taken_in(self, group: Group, count: int, now: float) -> None:
         """Unfinished tasks were there before the bridge."""
@@ -230,8 +272,18 @@ class Lifecycle:
         now: float,
         was_unfinished: bool = True,
     ) -> None:
-        """A task failed for good. Dependents that never ran are no failures of their own."""
+        """A task failed for good. Dependents that never ran are no failures of their own.
+
+        Parameters
+        ----------
+        start, stop
+            When it computed; 0.0 if it did not.
+        was_unfinished
+            False for an actor, which fails after it was done: its worker left.
+        """
         span = group.span
+        if not was_unfinished:
+            self._take_back_result(group)
         group.counts.erred += 1
         detailed = len(span.failed) < self._limits.max_exceptions
         span.failed[key] = failure if detailed else None
@@ -260,6 +312,7 @@ class Lifecycle:
 
     def task_blamed(self, group: Group, now: float) -> None:
         """A task will never run, because one that it depends on failed."""
+        group.blamed += 1
         if now > group.span.last_stop:
             group.span.last_stop = now
         self._removed(group, now)
@@ -277,20 +330,29 @@ class Lifecycle:
         """
         span = group.span
         span.reruns[key] = reason
+        self.interrupted += 1
         if reason == "worker_lost":
             group.counts.lost += 1
         if now > span.last_stop:
             span.last_stop = now
         self._removed(group, now)
 
-    def result_lost(self, group: Group, key: Hashable) -> None:
-        """A result is gone from memory, and will be computed again."""
-        group.span.reruns[key] = "recomputed"
-
     def task_forgotten(self, group: Group, key: Hashable) -> None:
-        """A task that was to come back is gone instead: after all it was cancelled."""
-        if group.span.reruns.pop(key, "recomputed") != "recomputed":
+        """A task is gone. If it was to come back, it was cancelled after all."""
+        reruns = group.span.reruns
+        if key in reruns:
+            del reruns[key]
+            self.interrupted -= 1
             group.counts.cancelled += 1
+
+    def all_forgotten(self, now: float) -> None:
+        """The scheduler was restarted: whatever is unfinished was cancelled."""
+        self.interrupted = 0
+        for span in self.open.values():
+            span.reruns.clear()
+            for group in span.groups:
+                group.counts.cancelled += max(0, group.unfinished)
+        self.repair({}, now)
 
     def _computed(
         self, group: Group, worker: str | None, start: float, stop: float, now: float
@@ -302,10 +364,12 @@ class Lifecycle:
         # starts before it was asked for.
         if stop > now:
             stop = now
-        if start < span.start:
-            start = span.start
         if start > stop:
             start = stop
+        if start < span.start:
+            start = span.start
+            if stop < start:
+                stop = start
         if start < group.start or not group.start:
             group.start = start
         if stop > group.stop:
@@ -348,9 +412,18 @@ class Lifecycle:
         if span.holds == 1 and not span.active:
             self._more_busy(span)
 
-    def unhold(self, span: OpenSpan, now: float) -> None:
-        """Undo one `hold`: the block was left, or its client is gone."""
+    def unhold(self, span: OpenSpan, ended: float, now: float) -> None:
+        """Undo one `hold`: the block was left, or its client is gone.
+
+        Parameters
+        ----------
+        ended
+            When it was. The span ends no earlier: what a person put into the block is the whole
+            of it, work of the client's own included.
+        """
         span.holds -= 1
+        if ended > span.last_stop:
+            span.last_stop = ended
         if not span.holds and not span.active:
             self._less_busy(span, now)
 
@@ -376,6 +449,46 @@ class Lifecycle:
             self._settling[node] = None
             node = node.parent
 
+    def repair(self, unfinished: Mapping[str, int], now: float) -> None:
+        """Set right what an error of ours may have left wrong.
+
+        Parameters
+        ----------
+        unfinished
+            How many unfinished tasks each Dask span really has, by id; none if it is missing.
+
+        Notes
+        -----
+        Everything that is derived from the counts of unfinished tasks is derived again. A task
+        whose end was missed stays without an outcome. Costs O(open spans).
+        """
+        spans = sorted(self.open.values(), key=lambda s: -s.depth)
+        for span in spans:
+            span.busy = span.open_children = 0
+        for span in spans:
+            self._repair_activity(span, unfinished.get(span.identity.dask_id, 0), now)
+            span.busy += bool(span.unfinished or span.holds)
+            if span.parent is not None:
+                span.parent.open_children += 1
+                span.parent.busy += bool(span.busy)
+            if span.busy and span.phase is not Phase.OPEN:
+                self._step(span, Trigger.WORK)
+                span.owing = None
+                self._settling.pop(span, None)
+            elif not span.busy and span.phase is Phase.OPEN:
+                self._step(span, Trigger.QUIET)
+                span.quiet_since = now
+                self._settling[span] = None
+
+    def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
+        if span.unfinished and not unfinished:
+            span.last_stop = max(span.last_stop, now)
+        span.unfinished = unfinished
+        if span.active != bool(unfinished):
+            span.active = bool(unfinished)
+            tell = self._cluster.span_active if span.active else self._cluster.span_inactive
+            tell(span, now)
+
     @staticmethod
     def _step(span: OpenSpan, trigger: Trigger) -> None:
         span.phase = TRANSITIONS[span.phase, trigger]
@@ -389,6 +502,9 @@ class Lifecycle:
 
     def tick(self, now: float) -> None:
         """Move on every span that is due; what was exported is in `finished`."""
+        if now < self._ticked:
+            self._clock_set_back(now)
+        self._ticked = now
         for span in list(self._settling):
             self._settle(span, now)
         while self._lingering and self._lingering[0][0] <= now:
@@ -396,6 +512,22 @@ class Lifecycle:
             # A span that was re-opened since has another due time, or none.
             if span.phase is Phase.LINGERING and span.due == due:
                 self._elapse(span, now)
+        self.progress += self._long.signs(now)
+
+    def _clock_set_back(self, now: float) -> None:
+        """Bring what lies in the future back, or an hour set back would be an hour's wait."""
+        self.reports.clock_set_back(now)
+        self._long.clock_set_back(now)
+        for span in self._settling:
+            span.quiet_since = min(span.quiet_since, now)
+        latest = now + self._limits.linger
+        for span in self.open.values():
+            span.due = min(span.due, latest)
+        self._lingering = [
+            (min(due, latest), depth, sequence, span)
+            for due, depth, sequence, span in self._lingering
+        ]
+        heapq.heapify(self._lingering)
 
     def _settle(self, span: OpenSpan, now: float) -> None:
         if self.reports.complete(span):
@@ -423,19 +555,24 @@ class Lifecycle:
     def close(self, now: float) -> None:
         """Export everything that is open: the scheduler closes.
 
-        A span without unfinished work is complete and has its own result; any other, and
-        those above it, is cut off and has result ``error``.
+        A span without unfinished work is complete and has its own result, also where a client
+        still is in its block; any other, and those above it, is cut off and has result
+        ``error``.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
-            unfinished = span.phase is Phase.OPEN and (span.unfinished or span.holds)
-            if unfinished:
+            unfinished = span.unfinished > 0
+            if unfinished or span.holds:
                 span.last_stop = max(span.last_stop, now)
+            if span.active:
+                span.active = False
+                self._cluster.span_inactive(span, now)
             self._step(span, Trigger.CLOSED)
             self._export(span, complete=not unfinished)
         self._settling.clear()
         self._lingering.clear()
 
     def _export(self, span: OpenSpan, complete: bool) -> None:
+        self.interrupted -= len(span.reruns)
         finished = finish(span, self._cluster, self._limits, complete)
         del self.open[span.identity.dask_id]
         if span.parent is not None:

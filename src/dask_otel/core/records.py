@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from dask_otel.core.distribution import Distribution
 
 #: An attribute value of a span, event, link or data point.
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
@@ -145,6 +148,10 @@ class FinishedSpan:
     dask_idle: float
     #: Own seconds of context ``execute``, by activity, as Dask spells it.
     activities: Mapping[Hashable, float]
+    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
+    #: they were not measured.
+    idle: float | None = None
+    capacity: float | None = None
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups left out by the cap.
     dropped_groups: int = 0
@@ -168,6 +175,26 @@ class FinishedSpan:
     def weight(self) -> int:
         """How many OpenTelemetry spans this becomes."""
         return 1 + len(self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A sign of life of a generation that is not over; a child of the span to come."""
+
+    identity: SpanIdentity
+    #: 0 says that it began; 1, 2, … what came of it since the one before.
+    ordinal: int
+    #: From the one before to now; both the generation's start where the ordinal is 0.
+    start: float
+    stop: float
+    #: Own tasks so far, and those of the spans below that have ended; None where the ordinal
+    #: is 0.
+    counts: TaskCounts | None = None
+
+    @property
+    def weight(self) -> int:
+        """How many OpenTelemetry spans this becomes."""
+        return 1
 
 
 @dataclass(slots=True)
@@ -215,6 +242,10 @@ class MetricBatch:
     #: Present values of up-down counters and gauges.
     levels: dict[RawSeries, float] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
+    #: Durations counted by bucket, for histograms with too many to list them.
+    distributions: dict[RawSeries, Distribution] = field(default_factory=dict)
+    #: Levels of what is there no longer, such as a worker that left.
+    ended: list[RawSeries] = field(default_factory=list)
 
 
 # ------------------------------------------------------------ export thread -> exporters

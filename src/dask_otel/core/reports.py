@@ -59,6 +59,12 @@ class Reports:
         """A worker is gone: nobody waits for it any longer."""
         self._workers.pop(worker, None)
 
+    def clock_set_back(self, now: float) -> None:
+        """The scheduler's clock was set back: heartbeats from its future say nothing."""
+        for clock in self._workers.values():
+            if clock.began > now:
+                clock.began = 0.0
+
     def complete(self, span: OpenSpan) -> bool:
         """Whether every live worker that ran tasks of the span, or ever reported metrics for
         it, has reported since its last task ended."""

@@ -25,7 +25,9 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.distribution import Distribution
 from dask_otel.core.families import AnySeries, Families, Family
+from dask_otel.core.labels import LabelRules
 from dask_otel.core.records import (
     HistogramPoint,
     MetricBatch,
@@ -36,7 +38,7 @@ from dask_otel.core.records import (
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.totals import Ids, LevelSeries, number
+from dask_otel.core.totals import HistogramSeries, Ids, LevelSeries, number
 from dask_otel.semconv import Metric
 
 _SECOND_NS: Final = 1_000_000_000
@@ -66,6 +68,12 @@ class MetricState:
     sampled
         Whether a trace is sampled, by its id: exemplars point to no other. None lets all
         of them through.
+    rules
+        What users decided about labels.
+    told
+        Called when a cap folds something: see `Families`.
+    breathe
+        Called after each small piece of work: this thread may let others go first.
     """
 
     def __init__(
@@ -76,12 +84,16 @@ class MetricState:
         limits: SeriesLimits | None = None,
         sanitizer: Sanitizer | None = None,
         sampled: Callable[[int], bool] | None = None,
+        rules: LabelRules | None = None,
+        told: Callable[[str, str], None] | None = None,
+        breathe: Callable[[], None] = lambda: None,
     ) -> None:
+        self._breathe = breathe
         self._limits = limits or SeriesLimits()
         self._delta = temporality == "delta"
         self._sampled = sampled
         self._note = sanitizer or Sanitizer()
-        self._families = Families(self._limits, self._note)
+        self._families = Families(self._limits, self._note, rules, told)
         self._last_ns = start_time_ns
         # The export that the next change belongs to, the last one sent, and the last one
         # accepted.
@@ -96,16 +108,26 @@ class MetricState:
     def apply(self, batch: MetricBatch) -> None:
         """Add everything in a batch. Bad values are left out and counted; none raises."""
         time_ns = batch.time_ns
+        breathe = self._breathe
         for deltas in batch.span_deltas.values():
+            breathe()
             self._guard(self._apply_span, deltas, time_ns)
         for key, value in batch.worker_deltas.items():
+            breathe()
             self._guard(self._apply_worker, key, value, time_ns)
         for raw, value in batch.increments.items():
+            breathe()
             self.increment(raw, value)
         for raw, value in batch.levels.items():
+            breathe()
             self.level(raw, value)
         for metric, labels, value, ids in batch.observations:
+            breathe()
             self._guard(self._observe, (metric, *labels), value, ids, time_ns)
+        for raw, durations in batch.distributions.items():
+            self._guard(self._merge, raw, durations)
+        for raw in batch.ended:
+            self._guard(self._end, raw)
 
     def increment(self, raw: RawSeries, value: float) -> None:
         """Add to a counter or an up-down counter."""
@@ -168,6 +190,16 @@ class MetricState:
             series.set(checked, self._epoch)
         else:
             self._note.count("shape")
+
+    def _merge(self, raw: RawSeries, durations: Distribution) -> None:
+        series = self._families.of_raw(raw)
+        if not isinstance(series, HistogramSeries) or not series.merge(durations, self._epoch):
+            self._note.count("shape")
+
+    def _end(self, raw: RawSeries) -> None:
+        series = self._families.of_raw(raw)
+        if isinstance(series, LevelSeries):
+            series.ended = True
 
     def _pin(self, raw: RawSeries) -> None:
         series = self._families.of_raw(raw)
@@ -277,9 +309,17 @@ class MetricState:
         """Drop the series that are old enough; return whether there were any."""
         after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
         epoch, accepted = self._epoch, self._accepted_epoch
-        old = []
+        old: list[AnySeries] = []
+        gone: list[AnySeries] = []
         for series in family.series.values():
-            if series.epoch == epoch or series.start_ns < 0:
+            self._breathe()
+            if isinstance(series, LevelSeries) and series.ended:
+                # A gauge has no value that says so. A sum goes to 0 first, in this export.
+                if family.metric.instrument == "gauge" or (
+                    not series.end(epoch) and series.epoch <= accepted
+                ):
+                    gone.append(series)
+            elif series.epoch == epoch or series.start_ns < 0:
                 series.changed_ns = time_ns
             # An end that no backend has seen yet must not be forgotten.
             elif (
@@ -288,7 +328,9 @@ class MetricState:
                 and series.is_due()
             ):
                 old.append(series)
-        retired = False
+        for series in gone:
+            self._families.drop(family, series)
+        retired = bool(gone)
         for series in old:
             if isinstance(series, LevelSeries) and series.end(epoch):
                 continue  # its 0 is exported now, and it retires once that is accepted
@@ -302,7 +344,9 @@ class MetricState:
         points: list[NumberPoint | HistogramPoint] = []
         append = points.append
         delta = self._delta
+        breathe = self._breathe
         for series in family.series.values():
+            breathe()
             monotone = series.monotone
             if series.start_ns < 0:
                 series.begin(zero_ns)

@@ -21,6 +21,10 @@ from dask_otel.core.records import (
 #: Why a task's run had to be repeated.
 RetryReason = Literal["error", "worker_lost", "recomputed", "client"]
 
+#: Why a task became unfinished: a client submitted it; a client had it retried after it
+#: failed itself, or after one that it depends on did; its result was there, and was lost.
+Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
+
 
 class Phase(Enum):
     """Where a generation of a Dask span stands."""
@@ -44,6 +48,10 @@ class Limits:
     max_incidents: int = 32
     #: Exported spans kept in mind for their continuations.
     remember: int = 10_000
+    #: Age at which a span that has not ended shows itself; None for never. From then on it
+    #: tells of its progress, so often at most.
+    progress_after: float | None = 60.0
+    progress_interval: float = 300.0
     #: Whether groups become spans of their own.
     groups: bool = True
 
@@ -63,6 +71,9 @@ class SpanFacts(NamedTuple):
     collections: tuple[str, ...] = ()
     #: (file, line, function) where the client submitted it.
     code: tuple[str, int, str | None] | None = None
+    #: Idle and capacity seconds of the generation; None where they were not measured.
+    idle: float | None = None
+    capacity: float | None = None
 
 
 class Cluster(Protocol):
@@ -80,6 +91,9 @@ class Cluster(Protocol):
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return what Dask's Span says."""
 
+    def span_opened(self, span: OpenSpan) -> None:
+        """Take note that a generation begins."""
+
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Take note that the span owns an unfinished task, and did not before."""
 
@@ -93,7 +107,17 @@ class Cluster(Protocol):
 class Group:
     """One task group's part of an open generation."""
 
-    __slots__ = ("counts", "finished", "name", "prefix", "source", "span", "start", "stop")
+    __slots__ = (
+        "blamed",
+        "counts",
+        "finished",
+        "name",
+        "prefix",
+        "source",
+        "span",
+        "start",
+        "stop",
+    )
 
     def __init__(self, span: OpenSpan, name: str, prefix: str, source: object) -> None:
         self.span = span
@@ -102,6 +126,8 @@ class Group:
         #: Whatever the cluster needs to know it by.
         self.source = source
         self.counts = TaskCounts()
+        #: Tasks that never ran, because one that they depend on failed.
+        self.blamed = 0
         #: First start and last stop of computing; 0.0 until something computed.
         self.start = 0.0
         self.stop = 0.0
@@ -113,6 +139,12 @@ class Group:
             prefix,
             "memory",
         )
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that have no outcome yet: all but those with one."""
+        counts = self.counts
+        return counts.tasks - counts.memory - counts.erred - counts.cancelled - self.blamed
 
 
 @dataclass(slots=True)
@@ -139,6 +171,7 @@ class OpenSpan:
         "activities",
         "below",
         "busy",
+        "capacity",
         "depth",
         "dropped_incidents",
         "due",
@@ -148,6 +181,7 @@ class OpenSpan:
         "groups",
         "holds",
         "identity",
+        "idle",
         "incidents",
         "last_stop",
         "late",
@@ -159,6 +193,8 @@ class OpenSpan:
         "reporters",
         "requested",
         "reruns",
+        "shown",
+        "shown_until",
         "start",
         "unfinished",
         "workers",
@@ -205,15 +241,23 @@ class OpenSpan:
         #: Keys that left their state only to come back, and why; None where no run of
         #: theirs was lost.
         self.reruns: dict[Hashable, RetryReason | None] = {}
-        #: Tasks that failed for good; the value is None beyond the cap on details.
+        #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
+        #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
         self.failed: dict[Hashable, Failure | None] = {}
         self.incidents: list[Incident] = []
         self.dropped_incidents = 0
         #: Own first start and last end; 0.0 if there was none.
         self.first_start = 0.0
         self.last_stop = 0.0
+        #: Its share of the cluster's idle seconds, and that plus its execute seconds, as far
+        #: as they have been exported.
+        self.idle = 0.0
+        self.capacity = 0.0
         #: Seconds of context ``execute``, by activity; their sum.
         self.activities: dict[Hashable, float] = {}
         self.execute_seconds = 0.0
         self.requested: Tags | None = None
+        #: Signs of life so far, and up to when they tell.
+        self.shown = 0
+        self.shown_until = start
         self.below: Below | None = None

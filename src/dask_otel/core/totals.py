@@ -15,6 +15,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
+from dask_otel.core.distribution import Distribution
 from dask_otel.core.records import Attributes, Exemplar, HistogramPoint, NumberPoint
 
 #: (trace id, span id)
@@ -163,7 +164,7 @@ class NumberSeries(Series):
 class LevelSeries(NumberSeries):
     """An up-down counter or a gauge: born without a zero point, may go down."""
 
-    __slots__ = ("measured",)
+    __slots__ = ("ended", "measured")
 
     monotone = False
 
@@ -171,6 +172,8 @@ class LevelSeries(NumberSeries):
         super().__init__(keys, identity, integer)
         #: Whether it is measured again and again, so that it can be out of date.
         self.measured = False
+        #: Whether what it measured is there no longer.
+        self.ended = False
 
     def add(
         self,
@@ -185,6 +188,7 @@ class LevelSeries(NumberSeries):
     def set(self, value: int | float, epoch: int) -> None:
         """Take a present value."""
         self.measured = True
+        self.ended = False
         self._become(value, epoch)
 
     def _become(self, value: int | float, epoch: int) -> bool:
@@ -236,6 +240,17 @@ class HistogramSeries(Series):
         self.epoch = epoch
         if ids is not None:
             self.exemplar = (ids, value, time_ns)
+        return True
+
+    def merge(self, durations: Distribution, epoch: int) -> bool:
+        """Add durations that were counted elsewhere; False if the sum would not be finite."""
+        total = self.sum + durations.sum
+        if total - total != 0:
+            return False
+        self.sum = total
+        self.counts = [a + b for a, b in zip(self.counts, durations.counts, strict=True)]
+        self.recent = _wider(self.recent, (durations.low, durations.high))
+        self.epoch = epoch
         return True
 
     def zero_point(self, zero_ns: int) -> HistogramPoint:

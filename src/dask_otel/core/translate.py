@@ -24,6 +24,8 @@ from dask_otel.core.records import (
     FinishedSpan,
     Incident,
     Link,
+    Progress,
+    SpanIdentity,
     SpanRecord,
     TaskCounts,
 )
@@ -102,6 +104,18 @@ def translate(
     return _Translation(finished, limits, note or Sanitizer()).records()
 
 
+def translate_progress(
+    progress: Progress,
+    limits: SpanLimits = _DEFAULT_LIMITS,
+    note: Sanitizer | None = None,
+) -> list[SpanRecord]:
+    """Return the child that shows a span which has not ended. Never raises."""
+    parts = _ProgressTranslation(
+        progress.identity, progress.start, progress.stop, limits, note or Sanitizer()
+    )
+    return [parts.record(progress)]
+
+
 def error_type(failure: Failure, note: Sanitizer) -> str:
     """Return the name of what failed.
 
@@ -118,20 +132,174 @@ def error_type(failure: Failure, note: Sanitizer) -> str:
     return attribute_text(found[0], note) if found else semconv.FOLDED
 
 
-class _Translation:
+class _Parts:
+    """What every OpenTelemetry span of one Dask span has: times, texts, identity."""
+
+    def __init__(
+        self,
+        who: SpanIdentity,
+        start: float,
+        stop: float,
+        limits: SpanLimits,
+        note: Sanitizer,
+    ) -> None:
+        self.who = who
+        self.limits = limits
+        self.note = note
+        self.tags = attribute_array(who.tags, note, limits.text)
+        self.name = self._text(span_path(who.tags, note))
+        self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
+        self.root_name = self.tags[0] if self.tags else ""
+        self.dask_id = self._text(who.dask_id)
+        self.root_id = self._text(who.root_id)
+        self.start_ns, self.end_ns = self._interval(start, stop)
+
+    # ------------------------------------------------------------------------------ parts
+
+    def _identity(self, span_type: str) -> _Attributes:
+        """Return the attributes that say which Dask span this belongs to."""
+        return {
+            semconv.SPAN_TYPE: span_type,
+            semconv.SPAN_ID: self.dask_id,
+            semconv.SPAN_ROOT_ID: self.root_id,
+            semconv.SPAN_ROOT_NAME: self.root_name,
+        }
+
+    def _put_counts(self, out: _Attributes, counts: TaskCounts) -> None:
+        for name, key in _COUNT_KEYS:
+            self._put_count(out, key, getattr(counts, name, None))
+
+    def _put_parts(self, out: _Attributes, namespace: str, seconds: Mapping[Any, float]) -> None:
+        """Add seconds by activity or action: the largest ones, then the rest as one."""
+        sums: dict[str, float] = {}
+        for raw, value in seconds.items():
+            number = self._seconds(value)
+            if number is not None:
+                suffix = suffix_text(raw, self.note)
+                sums[suffix] = sums.get(suffix, 0.0) + number
+        limit = self.limits.activities
+        if len(sums) > limit:
+            rest = sums.pop(semconv.FOLDED, 0.0)
+            largest = sorted(sums.items(), key=_descending)
+            sums = dict(largest[: limit - 1])
+            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
+        for suffix, value in sums.items():
+            out[f"{namespace}.{suffix}"] = value
+
+    def _put_count(self, out: _Attributes, key: str, value: object) -> None:
+        count = value if type(value) is int else self._count(value)
+        if count is None:
+            return
+        if -_INT64_MAX <= count <= _INT64_MAX:
+            out[key] = count
+        else:
+            self.note.count("value")
+
+    def _put_seconds(self, out: _Attributes, key: str, value: object) -> None:
+        seconds = self._seconds(value)
+        if seconds is not None:
+            out[key] = seconds
+
+    def _limited(self, attributes: _Attributes) -> _Attributes:
+        limit = self.limits.attributes
+        if limit is None or len(attributes) <= limit:
+            return attributes
+        self.note.count("cut")
+        return dict(list(attributes.items())[:limit])
+
+    # ---------------------------------------------------------------------- single values
+
+    def _text(self, value: object) -> str:
+        return attribute_text(value, self.note, self.limits.text)
+
+    def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
+        return attribute_array(dict.fromkeys([self._text(value) for value in values]), self.note)
+
+    def _value(self, value: object) -> AttributeValue | None:
+        """Return an attribute value of any of the allowed types; others become text."""
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            return max(-_INT64_MAX, min(int(value), _INT64_MAX))
+        if isinstance(value, float):
+            return self._seconds(value)
+        if isinstance(value, (tuple, list)):
+            return attribute_array(value, self.note, self.limits.text)
+        return self._text(value)
+
+    def _count(self, value: object) -> int | None:
+        """Return a count of any size; None, counted, if it is no number."""
+        try:
+            return int(value)  # type: ignore[call-overload, no-any-return]
+        except Exception:  # noqa: BLE001 - anything can come
+            self.note.count("value")
+            return None
+
+    def _seconds(self, value: object, origin: object = 0.0) -> float | None:
+        """Return seconds (since `origin`); None, counted, if they are no finite number."""
+        if type(value) is float and value - value == 0 and origin == 0.0:
+            return value
+        try:
+            seconds = float(value) - float(origin)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - anything can come
+            seconds = float("nan")
+        if seconds - seconds == 0:
+            return seconds
+        self.note.count("value")
+        return None
+
+    def _time(self, seconds: object) -> int | None:
+        """Return nanoseconds since the epoch; None, counted, if there is no such time."""
+        value = self._seconds(seconds)
+        if value is None:
+            return None
+        scaled = value * 1e9
+        if 1 <= scaled < _TIME_LIMIT_NS:
+            return int(scaled)
+        self.note.count("value")
+        return None
+
+    def _interval(self, start: object, stop: object) -> tuple[int, int]:
+        """Return start and end; a missing one is the other, never is the end earlier."""
+        start_ns, end_ns = self._time(start), self._time(stop)
+        if start_ns is None:
+            start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
+        return start_ns, max(start_ns, end_ns or 0)
+
+
+class _ProgressTranslation(_Parts):
+    """One call of `translate_progress`."""
+
+    def record(self, progress: Progress) -> SpanRecord:
+        """Return the marker of the start, or the progress since the last sign."""
+        who = self.who
+        kind, verb = ("progress", "running") if progress.ordinal else ("marker", "started")
+        out = self._identity(kind)
+        out[semconv.SPAN_NAME] = self.name
+        if progress.counts is not None:
+            self._put_counts(out, progress.counts)
+        return SpanRecord(
+            trace_id=who.trace_id,
+            span_id=identity.group_span_id(who.dask_id, who.generation, kind, progress.ordinal),
+            parent_span_id=who.span_id,
+            name=self._text(f"{self.last_tag} {verb}"),
+            kind="internal",
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            attributes=self._limited(out),
+            events=(),
+            links=(),
+            error=None,
+            root_name=self.root_name or semconv.EMPTY,
+        )
+
+
+class _Translation(_Parts):
     """One call of `translate`: the finished span with its limits, times and texts."""
 
     def __init__(self, finished: FinishedSpan, limits: SpanLimits, note: Sanitizer) -> None:
+        super().__init__(finished.identity, finished.start, finished.stop, limits, note)
         self.finished = finished
-        self.limits = limits
-        self.note = note
-        tags = finished.identity.tags
-        self.tags = attribute_array(tags, note, limits.text)
-        self.name = self._text(span_path(tags, note))
-        self.root_name = self.tags[0] if self.tags else ""
-        self.dask_id = self._text(finished.identity.dask_id)
-        self.root_id = self._text(finished.identity.root_id)
-        self.start_ns, self.end_ns = self._interval(finished.start, finished.stop)
 
     def records(self) -> list[SpanRecord]:
         """Return the span and its groups."""
@@ -149,7 +317,7 @@ class _Translation:
             trace_id=who.trace_id,
             span_id=who.span_id,
             parent_span_id=who.parent_span_id,
-            name=(self.tags[-1] if self.tags else "") or semconv.EMPTY,
+            name=self.last_tag,
             kind="server" if is_root else "internal",
             start_ns=self.start_ns,
             end_ns=self.end_ns,
@@ -181,6 +349,10 @@ class _Translation:
         self._put_count(out, semconv.THREAD_COUNT, finished.thread_count)
         self._put_seconds(out, semconv.SPAN_DASK_ACTIVE_CPU_TIME, finished.active_cpu)
         self._put_seconds(out, semconv.SPAN_DASK_IDLE_TIME, finished.dask_idle)
+        if finished.capacity is not None:
+            self._put_seconds(out, semconv.SPAN_CAPACITY, finished.capacity)
+        if finished.idle is not None:
+            self._put_seconds(out, semconv.SPAN_IDLE, finished.idle)
         if finished.dropped_groups:
             self._put_count(out, semconv.SPAN_DROPPED_COUNT, finished.dropped_groups)
         if dropped_events:
@@ -309,118 +481,6 @@ class _Translation:
             error=f"{erred} of its tasks failed" if erred else None,
             root_name=self.root_name or semconv.EMPTY,
         )
-
-    # ------------------------------------------------------------------------------ parts
-
-    def _identity(self, span_type: str) -> _Attributes:
-        """Return the attributes that say which Dask span this belongs to."""
-        return {
-            semconv.SPAN_TYPE: span_type,
-            semconv.SPAN_ID: self.dask_id,
-            semconv.SPAN_ROOT_ID: self.root_id,
-            semconv.SPAN_ROOT_NAME: self.root_name,
-        }
-
-    def _put_counts(self, out: _Attributes, counts: TaskCounts) -> None:
-        for name, key in _COUNT_KEYS:
-            self._put_count(out, key, getattr(counts, name, None))
-
-    def _put_parts(self, out: _Attributes, namespace: str, seconds: Mapping[Any, float]) -> None:
-        """Add seconds by activity or action: the largest ones, then the rest as one."""
-        sums: dict[str, float] = {}
-        for raw, value in seconds.items():
-            number = self._seconds(value)
-            if number is not None:
-                suffix = suffix_text(raw, self.note)
-                sums[suffix] = sums.get(suffix, 0.0) + number
-        limit = self.limits.activities
-        if len(sums) > limit:
-            rest = sums.pop(semconv.FOLDED, 0.0)
-            largest = sorted(sums.items(), key=_descending)
-            sums = dict(largest[: limit - 1])
-            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
-        for suffix, value in sums.items():
-            out[f"{namespace}.{suffix}"] = value
-
-    def _put_count(self, out: _Attributes, key: str, value: object) -> None:
-        count = value if type(value) is int else self._count(value)
-        if count is None:
-            return
-        if -_INT64_MAX <= count <= _INT64_MAX:
-            out[key] = count
-        else:
-            self.note.count("value")
-
-    def _put_seconds(self, out: _Attributes, key: str, value: object) -> None:
-        seconds = self._seconds(value)
-        if seconds is not None:
-            out[key] = seconds
-
-    def _limited(self, attributes: _Attributes) -> _Attributes:
-        limit = self.limits.attributes
-        if limit is None or len(attributes) <= limit:
-            return attributes
-        self.note.count("cut")
-        return dict(list(attributes.items())[:limit])
-
-    # ---------------------------------------------------------------------- single values
-
-    def _text(self, value: object) -> str:
-        return attribute_text(value, self.note, self.limits.text)
-
-    def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
-        return attribute_array(dict.fromkeys([self._text(value) for value in values]), self.note)
-
-    def _value(self, value: object) -> AttributeValue | None:
-        """Return an attribute value of any of the allowed types; others become text."""
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return max(-_INT64_MAX, min(int(value), _INT64_MAX))
-        if isinstance(value, float):
-            return self._seconds(value)
-        if isinstance(value, (tuple, list)):
-            return attribute_array(value, self.note, self.limits.text)
-        return self._text(value)
-
-    def _count(self, value: object) -> int | None:
-        """Return a count of any size; None, counted, if it is no number."""
-        try:
-            return int(value)  # type: ignore[call-overload, no-any-return]
-        except Exception:  # noqa: BLE001 - anything can come
-            self.note.count("value")
-            return None
-
-    def _seconds(self, value: object, origin: object = 0.0) -> float | None:
-        """Return seconds (since `origin`); None, counted, if they are no finite number."""
-        if type(value) is float and value - value == 0 and origin == 0.0:
-            return value
-        try:
-            seconds = float(value) - float(origin)  # type: ignore[arg-type]
-        except Exception:  # noqa: BLE001 - anything can come
-            seconds = float("nan")
-        if seconds - seconds == 0:
-            return seconds
-        self.note.count("value")
-        return None
-
-    def _time(self, seconds: object) -> int | None:
-        """Return nanoseconds since the epoch; None, counted, if there is no such time."""
-        value = self._seconds(seconds)
-        if value is None:
-            return None
-        scaled = value * 1e9
-        if 1 <= scaled < _TIME_LIMIT_NS:
-            return int(scaled)
-        self.note.count("value")
-        return None
-
-    def _interval(self, start: object, stop: object) -> tuple[int, int]:
-        """Return start and end; a missing one is the other, never is the end earlier."""
-        start_ns, end_ns = self._time(start), self._time(stop)
-        if start_ns is None:
-            start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
-        return start_ns, max(start_ns, end_ns or 0)
 
 
 def _event_time(event: Event) -> int:

@@ -1,0 +1,1 @@
+"""What the bridge costs, measured: ``python -m benchmarks`` (or ``make bench``)."""

@@ -1,0 +1,217 @@
+"""Row 3: how late the scheduler's event loop is while the bridge exports.
+
+A process beside sends a message with the time each millisecond; the loop notes how old it
+is when it is read. So everything counts that keeps the loop from its work: callbacks of
+ours, of Dask, and other threads that hold the GIL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from benchmarks.results import Row, percentile, verdict
+from benchmarks.simulated import SimulatedCluster
+from benchmarks.sink import Sink
+
+WORKERS = 1000
+BEATS_PER_SECOND = 200
+OPEN_SPANS = 10_000
+KEYS = 100
+NAMES = 50
+
+_SENDER = """
+import socket, struct, sys, time
+s = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    time.sleep(0.001)
+    try:
+        s.send(struct.pack("d", time.monotonic()))
+    except OSError:
+        break
+"""
+
+
+class Probe:
+    """Notes how old messages are when the loop reads them."""
+
+    def __init__(self) -> None:
+        self.ages: list[float] = []
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._ours.setblocking(False)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SENDER, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        (sent,) = struct.unpack("d", self._ours.recv(8))
+        self.ages.append(time.monotonic() - sent)
+
+    def close(self) -> None:
+        """End the sender."""
+        asyncio.get_running_loop().remove_reader(self._ours)
+        self._ours.close()
+        self._process.terminate()
+        self._process.wait()
+
+
+class Own:
+    """Notes how long the bridge's own callbacks take."""
+
+    def __init__(self) -> None:
+        self.longest: dict[str, float] = {}
+
+    def watch(self, thing: Any, name: str) -> None:
+        """Time a method from now on."""
+        call = getattr(thing, name)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                took = time.thread_time() - began
+                self.longest[name] = max(took, self.longest.get(name, 0.0))
+
+        setattr(thing, name, timed)
+
+
+def _watched(own: Own) -> None:
+    from dask_otel.bridge import Bridge
+
+    start = Bridge.start
+
+    def start_watched(self: Bridge, plugin: Any) -> None:
+        own.watch(self, "_tick")
+        own.watch(self, "_take_steps")
+        start(self, plugin)
+
+    Bridge.start = start_watched  # type: ignore[method-assign]
+
+
+async def _load(cluster: SimulatedCluster, seconds: float) -> None:
+    """Heartbeats, and spans that come and go, evenly over the time."""
+    rng = random.Random(0)
+    spans = deque(cluster.submit((f"span {i % NAMES}",))[0] for i in range(OPEN_SPANS))
+    await asyncio.sleep(2.5)
+    cluster.probe = Probe()  # type: ignore[attr-defined]
+    began, beats = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
+        while beats < passed * BEATS_PER_SECOND:
+            chosen = [spans[rng.randrange(len(spans))] for _ in range(KEYS // 10)]
+            cluster.heartbeat(rng.choice(cluster.addresses), cluster.metered(chosen, KEYS))
+            beats += 1
+            if not beats % 4:
+                cluster.finish([spans.popleft()])
+                spans.append(cluster.submit((f"span {beats % NAMES}",))[0])
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+
+
+async def arm(kind: str, seconds: float) -> dict[str, Any]:
+    """Measure one window in this process."""
+    own = Own()
+    cluster = SimulatedCluster(WORKERS)
+    await cluster.start()
+    if kind == "bridge":
+        from dask_otel.scheduler import install
+
+        _watched(own)
+        install(cluster.scheduler)
+    elif kind == "naive":
+        from benchmarks import naive
+
+        naive.install(cluster.scheduler)
+    try:
+        await _load(cluster, seconds)
+        ages = [1000 * age for age in cluster.probe.ages]  # type: ignore[attr-defined]
+    finally:
+        cluster.probe.close()  # type: ignore[attr-defined]
+    return {
+        "p50": percentile(ages, 0.5),
+        "p99": percentile(ages, 0.99),
+        "p99.9": percentile(ages, 0.999),
+        "max": max(ages),
+        "messages": len(ages),
+        "own": {name: 1000 * took for name, took in own.longest.items()},
+    }
+
+
+def _run(kind: str, seconds: float, environment: dict[str, str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.pauses", kind, str(seconds)],
+        env=os.environ | environment,
+        capture_output=True,
+        check=False,
+        timeout=seconds + 120,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def run(quick: bool) -> list[Row]:
+    """Measure windows with and without the bridge in turn, then the naive peer."""
+    pairs, seconds = (1, 12.0) if quick else (3, 21.0)
+    windows: dict[str, list[dict[str, Any]]] = {"none": [], "bridge": [], "naive": []}
+    with Sink() as sink:
+        # More often than the default of 60 s, so that each window has some exports.
+        environment = sink.environment() | {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
+        for i in range(pairs):
+            for kind in ("none", "bridge") if i % 2 else ("bridge", "none"):
+                windows[kind].append(_run(kind, seconds, environment))
+        windows["naive"].append(_run("naive", seconds, environment))
+    return [*_judge(windows), _peer(windows["naive"][0])]
+
+
+def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
+    def of(kind: str, name: str) -> float:
+        # The best window: what else runs on this machine only ever makes the loop later.
+        return min(float(window[name]) for window in windows[kind])
+
+    own = max(max(w["own"].values(), default=0.0) for w in windows["bridge"])
+    worst, floor = of("bridge", "max"), of("none", "max")
+    late, usual = of("bridge", "p99.9"), of("none", "p99.9")
+    return [
+        Row(
+            "3",
+            "largest pause by the bridge (longest callback of its own)",
+            "≤ 5 ms",
+            f"{max(own, worst - floor):.1f} ms (own {own:.1f}; loop {worst:.1f} with, "
+            f"{floor:.1f} without)",
+            verdict(max(own, worst - floor) <= 5),
+            windows,
+        ),
+        Row(
+            "3",
+            "loop latency added, 99.9th percentile",
+            "≤ 1 ms",
+            f"{max(0.0, late - usual):.2f} ms ({late:.2f} with, {usual:.2f} without)",
+            verdict(late - usual <= 1),
+        ),
+    ]
+
+
+def _peer(window: dict[str, Any]) -> Row:
+    figure = f"max {window['max']:.0f} ms, p99.9 {window['p99.9']:.0f} ms"
+    return Row("3", "peer: naive bridge polling each second", "", figure, "peer", window)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(arm(sys.argv[1], float(sys.argv[2])))))
+    sys.stdout.flush()
+    # Nobody waits for workers that have never been there.
+    os._exit(0)

@@ -1,0 +1,188 @@
+"""A real scheduler with simulated workers: Dask's own objects and code, without processes.
+
+The driver calls what the workers' messages would call (``heartbeat_worker``,
+``handle_task_finished``), and the scheduler does all of its work for them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import dask
+from distributed import Scheduler
+from distributed.core import Status
+from distributed.metrics import time
+from distributed.scheduler import WorkerState
+
+CONFIG = {
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.worker-ttl": None,
+    # Simulated workers take any number of tasks.
+    "distributed.scheduler.worker-saturation": float("inf"),
+}
+
+ACTIVITIES = ("thread-cpu", "thread-noncpu", "deserialize", "serialize", "executor")
+
+
+class _Stream:
+    """Where messages to a simulated worker end."""
+
+    def send(self, *messages: Any) -> None:
+        """Take messages."""
+
+
+class SimulatedCluster:
+    """A scheduler that believes that it has workers."""
+
+    def __init__(self, workers: int) -> None:
+        self.addresses = [f"tcp://10.{i >> 8}.{i & 255}.1:1234" for i in range(workers)]
+        self._numbers = itertools.count()
+        self.scheduler: Any = None
+
+    async def start(self) -> None:
+        """Start the scheduler and let the workers join."""
+        with dask.config.set(CONFIG):
+            self.scheduler = await Scheduler(host="127.0.0.1", port=0, dashboard=False)
+        for address in self.addresses:
+            self._join(address)
+
+    async def close(self) -> None:
+        """Close the scheduler; the workers have never been there."""
+        scheduler = self.scheduler
+        for address in self.addresses:
+            del scheduler.stream_comms[address]
+        scheduler.workers.clear()
+        await scheduler.close()
+
+    def _join(self, address: str) -> None:
+        scheduler = self.scheduler
+        scheduler.workers[address] = ws = WorkerState(
+            address=address, status=Status.running, pid=0, nthreads=2, memory_limit=0,
+            name=address, local_directory="", services={}, versions={}, nanny="", extra={},
+            server_id=address, scheduler=scheduler,
+        )  # fmt: skip
+        scheduler.running.add(ws)
+        scheduler.aliases[address] = address
+        scheduler.total_nthreads += ws.nthreads
+        scheduler.total_nthreads_history.append((time(), scheduler.total_nthreads))
+        scheduler.stream_comms[address] = _Stream()
+        self.heartbeat(address, {})
+        scheduler.check_idle_saturated(ws)
+
+    def heartbeat(self, address: str, data: dict[tuple[Hashable, ...], float]) -> None:
+        """Let a worker report; `data` as the spans extension of a worker sends it."""
+        metrics = {
+            "bandwidth": {"total": 1e8, "workers": {}, "types": {}},
+            "digests_total_since_heartbeat": {
+                ("get-data", activity, "seconds"): 0.01 for activity in ACTIVITIES
+            }
+            | {("gather-dep", "network", "seconds"): 0.01, "latency": 0.001}
+            | data,
+            "memory": 100_000_000,
+            "spilled_bytes": {"memory": 0, "disk": 0},
+            "task_counts": {"executing": 1},
+            "cpu": 50.0,
+        }
+        # By the handler, as the message would: the bridge observes it there.
+        self.scheduler.handlers["heartbeat_worker"](
+            address=address,
+            resolve_address=False,
+            now=time() - 0.001,
+            metrics=metrics,
+            executing={},
+            extensions={"spans": data},
+        )
+
+    def submit(self, name: tuple[str, ...], tasks: int = 1, prefix: str = "inc") -> list[str]:
+        """Submit tasks in a new span; return their keys."""
+        scheduler = self.scheduler
+        span = {"name": name, "ids": tuple(str(uuid.uuid4()) for _ in name)}
+        token = f"{next(self._numbers):032x}"
+        keys: list[Any] = [(f"{prefix}-{token}", i) for i in range(tasks)]
+        made = []
+        for i, key in enumerate(keys):
+            ts = scheduler.new_task(key, None, "released")
+            ts.priority = (0, i)
+            ts.annotations = {"span": span}
+            made.append(ts)
+        scheduler.extensions["spans"].observe_tasks(made, (), {})
+        scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
+        return keys
+
+    def span_id(self, key: Hashable) -> str:
+        """Return the id of the Dask span that a task belongs to."""
+        return self.scheduler.tasks[key].group.span_id
+
+    def finish(self, keys: Iterable[Hashable]) -> None:
+        """Let the workers report that tasks are done. Nobody wants the results."""
+        scheduler = self.scheduler
+        now = time()
+        for key in keys:
+            ts = scheduler.tasks[key]
+            scheduler.handle_task_finished(
+                key=key,
+                worker=ts.processing_on.address,
+                stimulus_id=f"task-finished-{now}",
+                run_id=ts.run_id,
+                metadata={},
+                nbytes=28,
+                type=b"",
+                typename="int",
+                thread=1,
+                startstops=[{"action": "compute", "start": now - 0.001, "stop": now}],
+            )
+
+    def forget_spans(self) -> None:
+        """Drop Dask's own memory of all spans, which a scheduler never does."""
+        extension = self.scheduler.extensions["spans"]
+        extension.spans.clear()
+        extension.root_spans.clear()
+        extension.spans_search_by_name.clear()
+        extension.spans_search_by_tag.clear()
+
+    def metered(self, keys: Iterable[Hashable], size: int) -> dict[tuple[Hashable, ...], float]:
+        """Return a heartbeat's metrics of the spans of these tasks, with so many keys."""
+        spans = list(dict.fromkeys(self.span_id(key) for key in keys))
+        kinds = itertools.product(spans, ACTIVITIES, ("seconds", "count"))
+        each = 2 * len(spans) * len(ACTIVITIES)
+        chosen = itertools.islice(enumerate(itertools.cycle(kinds)), size)
+        return {
+            ("execute", span, f"inc{i // each}", activity, unit): 0.01
+            for i, (span, activity, unit) in chosen
+        }
+
+
+class Observer:
+    """The bridge's side of a simulated cluster, without export."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        from distributed.diagnostics.plugin import SchedulerPlugin
+
+        from dask_otel._dask import SchedulerAdapter
+        from dask_otel.bridge import ErrorBoundary
+        from dask_otel.core.spans import Limits
+
+        self.cluster = cluster
+        self.boundary = ErrorBoundary()
+        self.adapter = SchedulerAdapter(cluster.scheduler, Limits(linger=0.0), self.boundary)
+        self.adapter.attach()
+        plugin = SchedulerPlugin()
+        plugin.transition = self.adapter.transition
+        cluster.scheduler.add_plugin(plugin, name="observer")
+
+    def beat(self) -> None:
+        """Let all workers report twice, so that what is done is settled."""
+        for _ in range(2):
+            for address in self.cluster.addresses:
+                self.cluster.heartbeat(address, {})
+
+    def tick(self) -> int:
+        """Tick as the bridge does; return how many spans were finished."""
+        lifecycle = self.adapter.lifecycle
+        self.adapter.submission_over()
+        lifecycle.tick(time())
+        finished, lifecycle.finished = lifecycle.finished, []
+        return len(finished)

@@ -1,0 +1,110 @@
+"""Metric sinks: points that the bridge added up itself, to an exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.resources import Resource
+
+from dask_otel import semconv
+from dask_otel._otel.answers import ExporterLogs, WatchedExporter
+from dask_otel._otel.exporters import Made
+from dask_otel._otel.spans import scope
+from dask_otel.breath import BreathingList
+from dask_otel.core.records import Exemplar, HistogramPoint, MetricRecord, NumberPoint
+
+_TEMPORALITY: Final = {
+    "cumulative": sdk.AggregationTemporality.CUMULATIVE,
+    "delta": sdk.AggregationTemporality.DELTA,
+}
+
+
+class ExporterMetricSink:
+    """Metrics to one exporter, through its public ``export``."""
+
+    def __init__(
+        self,
+        made: Made,
+        resource: Resource,
+        logs: ExporterLogs,
+        version: str,
+        timeout_millis: float | None,
+    ) -> None:
+        self.name = made.label
+        self.rejected = False
+        exporter = WatchedExporter(made.exporter, made.answers, logs)
+        self.surroundings = exporter.surroundings
+        self.last_error = exporter.last_error
+        self.shutdown = exporter.shutdown
+        self._exporter = exporter
+        self._resource = resource
+        self._scope = scope(version)
+        self._options = {} if timeout_millis is None else {"timeout_millis": timeout_millis}
+
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        """Export in one request."""
+        metrics = [_metric(record) for record in records]
+        data = sdk.MetricsData(
+            [
+                sdk.ResourceMetrics(
+                    self._resource, [sdk.ScopeMetrics(self._scope, metrics, semconv.SCHEMA_URL)], ""
+                )
+            ]
+        )
+        ok = self._exporter.export(data, sdk.MetricExportResult.SUCCESS, **self._options)
+        self.rejected = self._exporter.rejected
+        return ok
+
+
+def _exemplars(exemplars: Sequence[Exemplar]) -> list[SdkExemplar]:
+    return [
+        SdkExemplar({}, exemplar.value, exemplar.time_ns, exemplar.span_id, exemplar.trace_id)
+        for exemplar in exemplars
+    ]
+
+
+def _number_point(point: NumberPoint) -> sdk.NumberDataPoint:
+    return sdk.NumberDataPoint(
+        attributes=dict(point.attributes),
+        start_time_unix_nano=point.start_ns,
+        time_unix_nano=point.time_ns,
+        value=point.value,
+        exemplars=_exemplars(point.exemplars),
+    )
+
+
+def _histogram_point(point: HistogramPoint) -> sdk.HistogramDataPoint:
+    return sdk.HistogramDataPoint(
+        attributes=dict(point.attributes),
+        start_time_unix_nano=point.start_ns,
+        time_unix_nano=point.time_ns,
+        count=point.count,
+        sum=point.sum,
+        bucket_counts=list(point.bucket_counts),
+        explicit_bounds=list(point.bounds),
+        min=point.min,
+        max=point.max,
+        exemplars=_exemplars(point.exemplars),
+    )
+
+
+def _metric(record: MetricRecord) -> sdk.Metric:
+    temporality = _TEMPORALITY[record.temporality]
+    data: Any
+    if record.instrument == "histogram":
+        points = BreathingList(
+            _histogram_point(p) for p in record.points if isinstance(p, HistogramPoint)
+        )
+        data = sdk.Histogram(points, temporality)
+    else:
+        numbers = BreathingList(
+            _number_point(p) for p in record.points if isinstance(p, NumberPoint)
+        )
+        if record.instrument == "gauge":
+            data = sdk.Gauge(numbers)
+        else:
+            data = sdk.Sum(numbers, temporality, record.instrument == "counter")
+    return sdk.Metric(record.name, record.description, record.unit, data)

@@ -1,0 +1,256 @@
+"""The metrics as Prometheus scrapes them: the second way out, for those who run no collector.
+
+The same records that go out over OTLP, under the names and labels that Prometheus itself makes
+of OTLP (its strategy ``UnderscoreEscapingWithSuffixes``), so that dashboards and alerts work
+with either way. `MetricPage` keeps the last collected records; a scrape renders them, and
+changes nothing.
+
+Needs ``prometheus_client`` (the extra ``prometheus``), which writes the two text formats.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, NamedTuple, TypeAlias
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import exposition as text_format
+from prometheus_client.core import Exemplar as ClientExemplar
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics_format
+from prometheus_client.utils import floatToGoString
+
+from dask_otel import semconv
+from dask_otel.core.records import (
+    AttributeValue,
+    Exemplar,
+    HistogramPoint,
+    MetricRecord,
+    NumberPoint,
+)
+
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = openmetrics_format.CONTENT_TYPE_LATEST
+
+#: Words for units; those in braces are annotations, and leave no trace in a name.
+_UNITS: Final = {"s": "seconds", "By": "bytes"}
+_ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+#: Resource attributes that become labels of every series, as TELEMETRY.md recommends for OTLP.
+PROMOTED: Final = (
+    semconv.CLUSTER_NAME,
+    "service.namespace",
+    semconv.SERVICE_VERSION,
+    "deployment.environment.name",
+    "k8s.namespace.name",
+)
+
+_Key: TypeAlias = tuple[tuple[str, AttributeValue], ...]
+
+
+class _Sample(NamedTuple):
+    point: NumberPoint | HistogramPoint
+    #: The last one that its series had, also where that was an earlier collection's: a scraper
+    #: may come less often.
+    exemplar: Exemplar | None
+
+
+class _Family(NamedTuple):
+    record: MetricRecord
+    samples: dict[_Key, _Sample]
+
+
+class _Snapshot:
+    """What one collection gave, and what has been rendered of it."""
+
+    def __init__(self, families: Mapping[str, _Family]) -> None:
+        self.families = families
+        self.rendered: dict[tuple[bool, bool], bytes] = {}
+
+
+class MetricPage:
+    """The last collected metrics of one bridge, as text.
+
+    Parameters
+    ----------
+    resource
+        Attributes of the resource. Some become labels of every series (`PROMOTED`); all of
+        them are those of ``target_info``.
+
+    Notes
+    -----
+    It is a sink of the pump: `export` belongs to the pump's thread. `render` may be called by
+    any, at any time.
+    """
+
+    name = "the scheduler's own HTTP server"
+    #: Nothing is ever refused.
+    rejected = False
+
+    def __init__(self, resource: Mapping[str, object]) -> None:
+        texts = {label_name(key): _text(value) for key, value in resource.items()}
+        promoted = {label_name(key) for key in PROMOTED}
+        self._labels = {key: value for key, value in texts.items() if key in promoted and value}
+        self._target = {key: value for key, value in texts.items() if value}
+        self._snapshot = _Snapshot({})
+
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        """Show these records, which must be cumulative, from now on."""
+        before = self._snapshot.families
+        families = {}
+        for record in records:
+            old = before.get(record.name)
+            families[record.name] = _Family(record, _samples(record, old.samples if old else {}))
+        self._snapshot = _Snapshot(families)
+        return True
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Nothing is needed around a thread that exports here."""
+        return nullcontext()
+
+    def last_error(self) -> str:
+        """Nothing ever fails here that has a reason to tell."""
+        return ""
+
+    def shutdown(self) -> None:
+        """There is nothing to release: the routes go with the bridge."""
+
+    def render(self, *, openmetrics: bool = False, target_info: bool = False) -> bytes:
+        """Return the page.
+
+        Parameters
+        ----------
+        openmetrics
+            OpenMetrics 1.0 with exemplars and created times, instead of the text format 0.0.4,
+            which has neither.
+        target_info
+            Whether to tell the resource's attributes, too.
+        """
+        snapshot = self._snapshot
+        asked = (openmetrics, target_info)
+        done = snapshot.rendered.get(asked)
+        if done is None:
+            metrics = [self._metric(family, openmetrics) for family in snapshot.families.values()]
+            if target_info:
+                metrics.append(_target_info(self._target))
+            write = openmetrics_format.generate_latest if openmetrics else _generate_text
+            done = snapshot.rendered[asked] = write(_Registry(metrics))
+        return done
+
+    def _metric(self, family: _Family, openmetrics: bool) -> Metric:
+        record = family.record
+        name, unit = family_name(record.name), unit_suffix(record)
+        kind = record.instrument if record.instrument in ("counter", "histogram") else "gauge"
+        metric = Metric(name, record.description, kind, unit)
+        for key, (point, exemplar) in family.samples.items():
+            labels = {label_name(name): _text(value) for name, value in key} | self._labels
+            # Only OpenMetrics knows either.
+            shown = exemplar if openmetrics else None
+            if isinstance(point, HistogramPoint):
+                _add_histogram(metric, labels, point, shown)
+            elif kind == "counter":
+                sample = f"{metric.name}_total"
+                metric.add_sample(sample, labels, float(point.value), exemplar=_client(shown))
+            else:
+                metric.add_sample(metric.name, labels, float(point.value))
+            if openmetrics and kind != "gauge":
+                metric.add_sample(f"{metric.name}_created", labels, point.start_ns / 1e9)
+        return metric
+
+
+class _Registry(CollectorRegistry):
+    """What the writers want for a few metrics: never the one of the process."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def collect(self) -> Sequence[Metric]:
+        return self._metrics
+
+
+def _generate_text(registry: CollectorRegistry) -> bytes:
+    return text_format.generate_latest(registry)
+
+
+# ------------------------------------------------------------------------------------ names
+
+
+def family_name(name: str) -> str:
+    """Return a metric's name without unit, as Prometheus writes it."""
+    return _ILLEGAL.sub("_", name)
+
+
+def label_name(key: str) -> str:
+    """Return an attribute's key as Prometheus writes it."""
+    return _ILLEGAL.sub("_", key)
+
+
+def unit_suffix(record: MetricRecord | semconv.Metric) -> str:
+    """Return the unit that ends a metric's name; empty if there is none."""
+    if record.unit == "1":
+        return "ratio" if record.instrument == "gauge" else ""
+    return _UNITS.get(record.unit, "")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Sequence):
+        return json.dumps(list(value))
+    return str(value)
+
+
+# ---------------------------------------------------------------------------------- samples
+
+
+def _samples(record: MetricRecord, before: Mapping[_Key, _Sample]) -> dict[_Key, _Sample]:
+    """Return the last point of each series: a zero point comes before its series' value."""
+    samples: dict[_Key, _Sample] = {}
+    for point in record.points:
+        key = tuple(point.attributes.items())
+        old = before.get(key)
+        exemplar = old.exemplar if old is not None else None
+        if point.exemplars:
+            exemplar = point.exemplars[-1]
+        elif old is not None and old.point.start_ns != point.start_ns:
+            exemplar = None  # another life of the series
+        samples[key] = _Sample(point, exemplar)
+    return samples
+
+
+def _add_histogram(
+    metric: Metric, labels: dict[str, str], point: HistogramPoint, exemplar: Exemplar | None
+) -> None:
+    bounds = [*map(floatToGoString, point.bounds), "+Inf"]
+    bucket = -1 if exemplar is None else bisect_left(point.bounds, exemplar.value)
+    total = 0
+    for index, (bound, count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
+        total += count
+        metric.add_sample(
+            f"{metric.name}_bucket",
+            {**labels, "le": bound},
+            float(total),
+            exemplar=_client(exemplar) if index == bucket else None,
+        )
+    metric.add_sample(f"{metric.name}_count", labels, float(point.count))
+    metric.add_sample(f"{metric.name}_sum", labels, point.sum)
+
+
+def _client(exemplar: Exemplar | None) -> ClientExemplar | None:
+    if exemplar is None:
+        return None
+    ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
+    return ClientExemplar(ids, exemplar.value, exemplar.time_ns / 1e9)
+
+
+def _target_info(labels: dict[str, str]) -> Metric:
+    metric = Metric("target", "Attributes of the resource", "info")
+    metric.add_sample("target_info", labels, 1.0)
+    return metric

@@ -1,0 +1,352 @@
+"""The threads of the pump, one for each sink: a dead endpoint delays no other one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.breath import Breath
+from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, Progress, SpanRecord
+from dask_otel.pump.health import Health, Tally
+from dask_otel.pump.outlet import Outlet
+from dask_otel.pump.sinks import MetricSink, MetricTotals, PumpLimits, Sink, SpanSink
+
+logger = logging.getLogger("dask_otel")
+
+#: Batches of metrics that may wait; more pile up in one batch on the event loop.
+MAX_METRIC_BATCHES: Final = 4
+#: Seconds to rest after an error that should not have been.
+_AFTER_ERROR: Final = 1.0
+#: Below this many seconds of schedule delay each span wakes the thread: no polling.
+_AT_ONCE: Final = 0.05
+
+
+class Lane:
+    """A thread that works until it is told to close, and survives its own errors."""
+
+    def __init__(self, name: str, sink: Sink, tally: Tally) -> None:
+        self.wake = threading.Event()
+        #: Set when it has exported or counted everything, and when the thread is over.
+        self.settled = threading.Event()
+        self.closed = threading.Event()
+        #: On the monotonic clock; None until closing.
+        self.deadline: float | None = None
+        self._sink = sink
+        self._tally = tally
+        self._logged: set[str] = set()
+        # A daemon: one that hangs in an exporter must not hold up the end of the process.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self, deadline: float) -> None:
+        """Ask it to finish before the deadline; returns at once."""
+        self.deadline = deadline
+        self.wake.set()
+
+    def _run(self) -> None:
+        try:
+            with self._sink.surroundings():
+                while self.deadline is None:
+                    self.wake.wait(self._guarded(self.work))
+                    self.wake.clear()
+                self._guarded(self.finish)
+                self.settled.set()
+                self._guarded(self._shutdown)
+        finally:
+            self.settled.set()
+            self.closed.set()
+
+    def _guarded(self, call: Callable[[], float]) -> float:
+        try:
+            return call()
+        except Exception as error:
+            self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "export")
+            kind = type(error).__name__
+            if kind not in self._logged:
+                self._logged.add(kind)
+                logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
+            return _AFTER_ERROR
+
+    def _shutdown(self) -> float:
+        self._sink.shutdown()
+        return 0.0
+
+    def work(self) -> float:
+        """Do what is due; return how many seconds until there may be more."""
+        raise NotImplementedError
+
+    def finish(self) -> float:
+        """Do what is left, before the deadline."""
+        raise NotImplementedError
+
+
+class SpanLane(Lane):
+    """Carries finished spans to one span sink.
+
+    Parameters
+    ----------
+    sink
+        The exporter.
+    translate
+        Makes OpenTelemetry spans of a finished Dask span; called in this thread.
+    limits
+        Sizes and times.
+    tally, health
+        Counts and messages.
+    """
+
+    def __init__(
+        self,
+        sink: SpanSink,
+        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
+        limits: PumpLimits,
+        tally: Tally,
+        health: Health,
+    ) -> None:
+        super().__init__("dask-otel-traces", sink, tally)
+        self._inbox: deque[FinishedSpan | Progress] = deque()
+        # Two counters, each written by one thread: no lock.
+        self._offered = 0
+        self._taken = 0
+        self._translate = translate
+        self._limits = limits
+        self._health = health
+        self._outlet = Outlet(sink, limits, tally, health, time.monotonic)
+
+    @property
+    def size(self) -> int:
+        """OpenTelemetry spans that wait."""
+        if self._outlet.abandoned:
+            return 0
+        return self._offered - self._taken + len(self._outlet.queue)
+
+    def offer(self, finished: FinishedSpan | Progress) -> bool:
+        """Queue a finished span; False, counted, if there is no room. Called by the loop."""
+        weight = finished.weight
+        waiting = self.size
+        # A span with more groups than the whole queue still gets through an empty one.
+        if waiting and waiting + weight > self._limits.queue_size:
+            self._tally.add(semconv.OTEL_DROPPED.name, "traces", "queue_full", count=weight)
+            return False
+        self._offered += weight
+        self._inbox.append(finished)
+        enough = waiting + weight >= self._limits.batch_size
+        if (enough or self._limits.schedule_delay < _AT_ONCE) and not self.wake.is_set():
+            self.wake.set()
+        return True
+
+    def work(self) -> float:
+        """Export what is there, in small batches."""
+        self._take_in()
+        while self.deadline is None and self._outlet.pump():
+            time.sleep(self._limits.breath)
+            self._take_in()
+        wait = max(_AT_ONCE, self._limits.schedule_delay)
+        if self._outlet.queue:
+            wait = min(wait, max(_AT_ONCE, self._outlet.retry_at - time.monotonic()))
+        return wait
+
+    def _take_in(self) -> None:
+        """Translate about one batch: more would keep the GIL from the event loop."""
+        breathe = Breath()
+        while self._inbox and len(self._outlet.queue) < self._outlet.room:
+            breathe()
+            finished = self._inbox.popleft()
+            try:
+                self._outlet.put(self._translate(finished))
+            except Exception:
+                self._tally.add(
+                    semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
+                )
+                logger.debug("dask-otel: a span could not be translated", exc_info=True)
+            self._taken += finished.weight
+
+    def finish(self) -> float:
+        """Export what is left until the deadline, and count what could not be."""
+        deadline = self.deadline or 0.0
+        while time.monotonic() < deadline:
+            self._take_in()
+            if not self._outlet.queue:
+                break
+            before = self.size
+            self._outlet.flush(deadline)
+            if self.size == before:
+                break
+        if self._outlet.abandoned:
+            return 0.0
+        # What was not translated is as lost as what was.
+        waiting = self.size
+        self._inbox.clear()
+        self._taken = self._offered
+        self._outlet.queue.clear()
+        self._lost_at_close(waiting)
+        return 0.0
+
+    def abandon(self) -> None:
+        """Count what is left as lost: the thread hangs in its exporter, and stays behind.
+
+        Called by another thread.
+        """
+        if not self._outlet.abandoned:
+            left = self.size
+            self._outlet.abandoned = True
+            self._lost_at_close(left)
+
+    def _lost_at_close(self, count: int) -> None:
+        self._tally.add(semconv.OTEL_DROPPED.name, "traces", "shutdown", count=count)
+        if count:
+            self._health.gave_up("spans", f"{count} span{'' if count == 1 else 's'}")
+
+
+class MetricLane(Lane):
+    """Carries the metrics' changes into the totals, and the totals to one metric sink.
+
+    Parameters
+    ----------
+    sink, totals
+        The exporter and what is behind it.
+    limits
+        The size of a request.
+    tally, health
+        Counts and messages.
+    own
+        Returns the pump's own counts since the last call.
+    before_last
+        Called before the last export; returns when all other counts are in.
+    interval
+        The least number of seconds between two exports; batches may come more often.
+    """
+
+    def __init__(
+        self,
+        sink: MetricSink,
+        totals: MetricTotals,
+        limits: PumpLimits,
+        tally: Tally,
+        health: Health,
+        own: Callable[[], MetricBatch],
+        before_last: Callable[[], None],
+        interval: float = 0.0,
+    ) -> None:
+        super().__init__("dask-otel-metrics", sink, tally)
+        self._batches: deque[MetricBatch] = deque()
+        self._exporter = sink
+        self._totals = totals
+        self._limits = limits
+        self._health = health
+        self._own = own
+        self._before_last = before_last
+        self._interval = interval
+        self._exported_at = time.monotonic()
+        #: Time of the last batch that was added up and not exported yet.
+        self._pending_ns: int | None = None
+        self._last_success_ns: int | None = None
+
+    def accepts(self) -> bool:
+        """Whether there is room for a batch. Called by the event loop."""
+        return len(self._batches) < MAX_METRIC_BATCHES
+
+    def offer(self, batch: MetricBatch) -> None:
+        """Queue a batch. Called by the event loop."""
+        self._batches.append(batch)
+        self.wake.set()
+
+    def work(self) -> float:
+        """Add up everything that waits, and export it once, if it is time."""
+        return self._work(due=time.monotonic() - self._exported_at >= self._interval)
+
+    def _work(self, due: bool) -> float:
+        while self._batches:
+            batch = self._batches.popleft()
+            self._totals.apply(batch)
+            self._pending_ns = batch.time_ns
+        if due and self._pending_ns is not None:
+            self._exported_at = time.monotonic()
+            time_ns, self._pending_ns = self._pending_ns, None
+            own = self._own()
+            own.time_ns = time_ns
+            if self._last_success_ns is not None:
+                age = max(0.0, (time_ns - self._last_success_ns) / 1e9)
+                own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
+            self._totals.apply(own)
+            self._export(time_ns)
+        return 60.0
+
+    def finish(self) -> float:
+        """Export the last batches, with the counts of what the last spans came to."""
+        self._before_last()
+        return self._work(due=True)
+
+    def gave_up(self) -> None:
+        """Say that the thread hangs in its exporter, and stays behind."""
+        self._health.gave_up("metrics", "the last metrics")
+
+    def _export(self, time_ns: int) -> None:
+        records = self._totals.collect(time_ns)
+        ok = self._send(records)
+        if self._totals.settled(ok, rejected=not ok and self._exporter.rejected):
+            # It was refused because of its zero points; the values alone are in order.
+            ok = self._send(self._totals.collect(time_ns))
+            self._totals.settled(ok)
+        if ok and records:
+            self._health.ok("metrics")
+            self._last_success_ns = time_ns
+        elif not ok:
+            self._health.failed("metrics", self._exporter.last_error())
+
+    def _send(self, records: Sequence[MetricRecord]) -> bool:
+        first = True
+        for part in _parts(records, self._limits.max_points):
+            if not first:
+                time.sleep(self._limits.breath)
+            first = False
+            try:
+                ok = self._exporter.export(part)
+            except Exception:
+                logger.debug("dask-otel: a metric exporter raised", exc_info=True)
+                ok = False
+            if not ok:
+                return False
+            self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=_size(part))
+        return True
+
+
+def _size(records: Sequence[MetricRecord]) -> int:
+    return sum(len(record.points) for record in records)
+
+
+def _parts(records: Sequence[MetricRecord], limit: int | None) -> Iterator[list[MetricRecord]]:
+    """Yield the records in parts of about so many points."""
+    part: list[MetricRecord] = []
+    size = 0
+    for record in records:
+        for piece in [record] if limit is None else _pieces(record, limit):
+            if limit is not None and part and size + len(piece.points) > limit:
+                yield part
+                part, size = [], 0
+            part.append(piece)
+            size += len(piece.points)
+    if part:
+        yield part
+
+
+def _pieces(record: MetricRecord, limit: int) -> Iterator[MetricRecord]:
+    """Yield a record in pieces; the points of one series (0, then its value) stay together."""
+    points = record.points
+    start = 0
+    while len(points) - start > limit:
+        stop = start + limit
+        if stop - start > 1 and points[stop].attributes == points[stop - 1].attributes:
+            stop -= 1
+        yield replace(record, points=points[start:stop])
+        start = stop
+    yield record if start == 0 else replace(record, points=points[start:])

@@ -1,0 +1,231 @@
+"""The queue in front of one span sink: what is tried, kept, taken apart and dropped.
+
+A sink answers yes or no for a whole batch. A no can mean that nothing gets through, or that
+one record spoils the batch: it is refused as invalid, or the batch is too large. What tells
+them apart is whether *another* record gets through at that time:
+
+- A batch that failed is kept and tried again with backoff, for as long as there is room.
+- After some failures in a row, or one that says "invalid", a single record is tried instead,
+  any of the queue. If it gets through, the sink is alive, and the head of the queue is suspect.
+- A suspect batch is halved until it gets through. A record that fails alone, while another
+  one gets through directly before or after it, is dropped: it alone is the reason.
+
+So an outage drops nothing while there is room, and a poisoned record costs itself alone.
+No threads and no clock of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.core.records import SpanRecord
+from dask_otel.pump.health import Health, Tally
+from dask_otel.pump.sinks import PumpLimits, SpanSink
+
+logger = logging.getLogger("dask_otel")
+
+#: Failures in a row before a batch is suspected of being the reason itself.
+SUSPICIOUS_AFTER: Final = 3
+FIRST_BACKOFF: Final = 1.0
+LONGEST_BACKOFF: Final = 30.0
+#: Failures, without backoff, before the rest is given up at the end.
+LAST_TRIES: Final = 3
+#: Seconds for which a success shows that the sink takes other records.
+_FRESH: Final = 1.0
+
+
+class Outlet:
+    """One span sink and its queue. Belongs to one thread.
+
+    Parameters
+    ----------
+    sink
+        Where records go.
+    limits
+        Size of a batch.
+    tally
+        Counts what became of each record.
+    health
+        Tells a person.
+    now
+        Seconds on a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        sink: SpanSink,
+        limits: PumpLimits,
+        tally: Tally,
+        health: Health,
+        now: Callable[[], float],
+    ) -> None:
+        self.queue: deque[SpanRecord] = deque()
+        self.retry_at = 0.0
+        #: Set when somebody else has counted what is left, because the sink hangs.
+        self.abandoned = False
+        self._sink = sink
+        self._limits = limits
+        self._tally = tally
+        self._health = health
+        self._now = now
+        self._size = limits.batch_size
+        #: Failures in a row.
+        self._failures = 0
+        #: Whether the batch itself may be the reason: a single record is tried next.
+        self._doubt = False
+        #: Whether the sink takes other records than those at the head.
+        self._suspect = False
+        #: When the last try succeeded; None if it failed.
+        self._alive_at: float | None = None
+        self._told: set[str] = set()
+
+    @property
+    def room(self) -> int:
+        """How many records it makes sense to have at hand.
+
+        More after failures: what gets through may be behind what does not.
+        """
+        return self._limits.batch_size * max(1, self._failures - SUSPICIOUS_AFTER + 2)
+
+    def put(self, records: Sequence[SpanRecord]) -> None:
+        """Take in what the sink wants. How much may wait is decided before."""
+        self.queue.extend(record for record in records if self._sink.wants(record))
+
+    def pump(self) -> bool:
+        """Make one try. Returns whether the next one may follow at once."""
+        if not self.queue or self._now() < self.retry_at:
+            return False
+        if self._doubt and not self._suspect and len(self.queue) > 1:
+            return self._probe()
+        alive = self._alive_at is not None and self._now() - self._alive_at < _FRESH
+        batch = [self.queue[i] for i in range(min(self._size, len(self.queue)))]
+        try:
+            ok = self._try(batch)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._unencodable(batch, error)
+            return bool(self.queue)
+        if ok:
+            self._sent(len(batch))
+            return bool(self.queue)
+        return self._isolate(batch, alive) if self._suspect else self._back_off()
+
+    def flush(self, until: float) -> None:
+        """Export what is there until a time, or until the sink has failed several times."""
+        failed = 0
+        while self.queue and failed < LAST_TRIES and self._now() < until:
+            self.retry_at = 0.0
+            if not self.pump() and self.queue:
+                failed += 1
+                self._doubt = True
+
+    def _try(self, batch: Sequence[SpanRecord]) -> bool:
+        """Export; False if it failed. Raises only what says that a record can't be encoded."""
+        self._alive_at = None
+        try:
+            return self._sink.export(batch)
+        except OSError:
+            # What a network does; `requests` has errors that are ValueErrors as well.
+            logger.debug("dask-otel: a span exporter raised", exc_info=True)
+            return False
+        except (TypeError, ValueError, OverflowError):
+            raise
+        except Exception:
+            logger.debug("dask-otel: a span exporter raised", exc_info=True)
+            return False
+
+    def _sent(self, count: int) -> None:
+        for _ in range(count):
+            self.queue.popleft()
+        self._count_sent(count)
+        if self._suspect:
+            # Back to whole batches step by step: there may be more of that kind.
+            self._size = min(self._limits.batch_size, self._size * 2)
+            self._suspect = self._size < self._limits.batch_size
+
+    def _count_sent(self, count: int) -> None:
+        lost = min(self._sink.lost, count)
+        if not self.abandoned:
+            self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=count - lost)
+            self._health.ok("spans")
+        self._drop("error", lost)
+        self._failures = 0
+        self._doubt = False
+        self._alive_at = self._now()
+
+    def _back_off(self) -> bool:
+        self._failures += 1
+        self._doubt = self._failures >= SUSPICIOUS_AFTER or self._sink.rejected
+        if not self.abandoned:
+            self._health.failed("spans", self._sink.last_error())
+        doubled = FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10)
+        self.retry_at = self._now() + min(LONGEST_BACKOFF, doubled) * random.uniform(0.8, 1.2)
+        return False
+
+    def _probe(self) -> bool:
+        """Try a single record."""
+        if not self._gets_through(random.randrange(len(self.queue))):
+            return self._back_off()
+        self._suspect = True
+        return bool(self.queue)
+
+    def _gets_through(self, index: int) -> bool:
+        record = self.queue[index]
+        try:
+            ok = self._try([record])
+        except (TypeError, ValueError, OverflowError):
+            return False
+        if ok:
+            del self.queue[index]
+            self._count_sent(1)
+        return ok
+
+    def _isolate(self, batch: Sequence[SpanRecord], alive: bool) -> bool:
+        """Take a suspect batch apart: smaller ones are next, or the record alone is dropped."""
+        self._failures += 1
+        if len(batch) > 1:
+            self._size = len(batch) // 2
+            return True
+        reason = self._sink.last_error()
+        if alive or self._another_gets_through():
+            self.queue.popleft()
+            self._lose("rejected", reason)
+            return bool(self.queue)
+        # Nothing gets through any more: that is an outage.
+        self._suspect = False
+        self._size = self._limits.batch_size
+        return self._back_off()
+
+    def _another_gets_through(self) -> bool:
+        count = len(self.queue)
+        return count > 1 and self._gets_through(random.randrange(1, count))
+
+    def _unencodable(self, batch: Sequence[SpanRecord], error: Exception) -> None:
+        if len(batch) > 1:
+            self._size = len(batch) // 2
+            self._suspect = True
+            return
+        self.queue.popleft()
+        self._lose("unencodable", repr(error))
+
+    def _lose(self, reason: str, why: str) -> None:
+        """Drop one record for a reason of its own, and say so the first time."""
+        self._drop(reason, 1)
+        level = logging.DEBUG if reason in self._told else logging.WARNING
+        self._told.add(reason)
+        logger.log(
+            level,
+            "dask-otel dropped a span that %s does not take (%s): %s. The others are exported; "
+            "later ones like it are counted in dask.otel.dropped, without a word.",
+            self._sink.name,
+            reason,
+            why or "no reason given",
+        )
+
+    def _drop(self, reason: str, count: int) -> None:
+        if not self.abandoned:
+            self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=count)

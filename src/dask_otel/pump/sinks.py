@@ -1,0 +1,89 @@
+"""What the pump needs of the outside: sinks for spans and metrics, and the totals behind them.
+
+Nothing here knows OpenTelemetry or Dask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dask_otel.core.records import MetricBatch, MetricRecord, SpanRecord
+
+
+class Sink(Protocol):
+    """One exporter, used by one thread."""
+
+    #: What a person needs to recognise it: the exporter and its endpoint.
+    name: str
+    #: Whether the last export was refused as invalid, so that nothing of it was stored.
+    rejected: bool
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Entered by the thread for as long as it lives."""
+
+    def last_error(self) -> str:
+        """Return why the last export failed, as far as it is known."""
+
+    def shutdown(self) -> None:
+        """Release what the exporter holds."""
+
+
+class SpanSink(Sink, Protocol):
+    """Where spans go."""
+
+    #: Records of the last export that got lost alone, although it returned True.
+    lost: int
+
+    def wants(self, record: SpanRecord) -> bool:
+        """Whether the span is sampled: one that is not never enters the queue."""
+
+    def export(self, records: Sequence[SpanRecord]) -> bool:
+        """Export; False if it failed and may be tried again.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            If a record can't be encoded.
+        """
+
+
+class MetricSink(Sink, Protocol):
+    """Where metrics go."""
+
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        """Export in one request; False if it failed."""
+
+
+class MetricTotals(Protocol):
+    """The totals behind a metric sink: `dask_otel.core.series.MetricState`."""
+
+    def apply(self, batch: MetricBatch) -> None:
+        """Add everything in a batch."""
+
+    def collect(self, time_ns: int) -> list[MetricRecord]:
+        """Return the points of one export."""
+
+    def settled(self, ok: bool, *, rejected: bool = False) -> bool:
+        """Say what became of it; whether to collect and send once more."""
+
+
+#: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.
+MAX_POINTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PumpLimits:
+    """Sizes in spans, times in seconds."""
+
+    queue_size: int = 2048
+    batch_size: int = 128
+    #: Longest time that a finished span waits for others.
+    schedule_delay: float = 1.0
+    #: Pause between two batches, in which the event loop has the GIL to itself.
+    breath: float = 0.0002
+    #: None for deltas, which go in one request: of several, one could be lost and the others
+    #: not.
+    max_points: int | None = MAX_POINTS

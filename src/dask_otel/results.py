@@ -1,0 +1,110 @@
+"""What a client gets when it asks for the metrics of a span: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import pandas
+
+#: ``(context, prefix, activity, unit)``, as in Dask's ``Span.cumulative_worker_metrics``; Dask and
+#: users may add keys of other shapes, the context first and the unit last.
+MetricKey: TypeAlias = tuple[Hashable, ...]
+
+#: Columns of `SpanMetrics.to_frame` that are parts of the key.
+KEY_COLUMNS = ("context", "prefix", "activity", "unit")
+
+
+@dataclass(frozen=True)
+class SpanMetrics:
+    """Metrics and times of a settled Dask span.
+
+    Times are seconds since the epoch, on the scheduler's clock. *Tree* means the span with all
+    spans below it, *own* the tasks of the span alone. What is not known is None: outcomes, idle
+    and capacity of a span that finished before the bridge came, or so long ago that the
+    bridge has forgotten it (``otel.spans.remember``).
+    """
+
+    id: str
+    #: Its tags and those of its ancestors, outermost first.
+    name: tuple[Hashable, ...]
+    root_id: str
+    #: Tree: ``success``, ``cancellation`` or ``failure``, the worst wins.
+    result: str | None
+    #: When the scheduler first saw it.
+    enqueued: float
+    #: Tree: when the first task started computing; None if none did.
+    start: float | None
+    #: Tree: when the last work ended.
+    stop: float
+    #: Tree: ``tasks``, and of these ``memory``, ``erred``, ``cancelled``; events ``retried``,
+    #: ``lost``, ``recomputed``. As far as the bridge saw them.
+    counts: Mapping[str, int] | None
+    #: Own fine performance metrics, unscaled, as the workers reported them.
+    own: Mapping[MetricKey, float]
+    #: The same, summed over the tree: Dask's ``cumulative_worker_metrics`` without the entry that
+    #: is no measurement ("idle or other spans", here `dask_idle_time`).
+    tree: Mapping[MetricKey, float]
+    #: Tree: share of the cluster's idle seconds, and that plus reported execute seconds.
+    idle_time: float | None
+    capacity_time: float | None
+    #: Tree: Dask's ``active_cpu_seconds`` and "idle or other spans".
+    dask_active_cpu_time: float
+    dask_idle_time: float
+    #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
+    unreported: tuple[str, ...] = ()
+
+    @property
+    def duration(self) -> float:
+        """Seconds from enqueued to the end of the last work."""
+        return self.stop - self.enqueued
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds from enqueued to the first start; None if nothing started."""
+        return None if self.start is None else max(0.0, self.start - self.enqueued)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the metrics as a pandas frame.
+
+        Returns
+        -------
+        frame
+            One row a metric, with the columns ``context``, ``prefix``, ``activity``, ``unit``,
+            ``own`` and ``tree``. ``own`` is NaN where the span itself has none.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed here.
+        """
+        import pandas
+
+        rows = [(*_columns(key), self.own.get(key), value) for key, value in self.tree.items()]
+        return pandas.DataFrame(rows, columns=[*KEY_COLUMNS, "own", "tree"])
+
+
+def _columns(key: MetricKey) -> tuple[Any, ...]:
+    """Return a key as four values; what a shorter one lacks is None."""
+    if len(key) == len(KEY_COLUMNS):
+        return key
+    if len(key) < len(KEY_COLUMNS):
+        middle = (*[None] * (len(KEY_COLUMNS) - len(key)), *key[1:-1])
+        return (key[0], *middle, key[-1] if len(key) > 1 else None)[: len(KEY_COLUMNS)]
+    # An activity of several parts, as Dask makes them of nested context meters.
+    return (key[0], key[1], key[2:-1], key[-1])
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no answer."""
+
+    kind: str
+    message: str
+
+    def error(self) -> Exception:
+        """Return what the client raises."""
+        kinds: dict[str, type[Exception]] = {"unknown": LookupError, "timeout": TimeoutError}
+        return kinds.get(self.kind, RuntimeError)(self.message)

@@ -1,0 +1,202 @@
+"""A local cluster whose scheduler is observed by an adapter alone: no bridge, no exporters."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from textwrap import dedent
+from typing import Any
+
+from distributed import Client, LocalCluster
+from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.metrics import time
+
+from dask_otel._dask import SchedulerAdapter
+from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
+from dask_otel.core.spans import Limits
+from tests.waiting import eventually
+
+#: Short waits: heartbeats come twice a second.
+LIMITS = Limits(linger=0.3, settle_timeout=8.0)
+
+
+class Observer(SchedulerPlugin):
+    """Passes Dask's calls on to the adapter, as the real plugin does."""
+
+    name = "observer"
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.errors: list[str] = []
+        self.finished: list[FinishedSpan] = []
+        self.progress: list[Progress] = []
+        self.increments: dict[tuple[Any, ...], float] = {}
+        self.adapter: SchedulerAdapter
+
+    def failed(self, kind: str) -> None:
+        self.errors.append(f"{kind}: {traceback.format_exc()}")
+
+    async def start(self, scheduler: Any) -> None:
+        self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, self)
+        adapter.attach()
+        self.transition = adapter.transition
+        self.log_event = adapter.log_event
+        self._ticking = asyncio.ensure_future(self._tick())
+
+    def restart(self, scheduler: Any) -> None:
+        self.adapter.restart()
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        self.adapter.add_worker(worker)
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        self.adapter.remove_worker(worker)
+
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        self.adapter.remove_client(client)
+
+    async def close(self) -> None:
+        self._ticking.cancel()
+        self.adapter.lifecycle.close(time())
+        self._take()
+        self.adapter.detach()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            self.adapter.submission_over()
+            self.adapter.lifecycle.tick(time())
+            self._take()
+
+    def _take(self) -> None:
+        lifecycle = self.adapter.lifecycle
+        self.finished += lifecycle.finished
+        lifecycle.finished.clear()
+        self.progress += lifecycle.progress
+        lifecycle.progress.clear()
+        for series, value in self.adapter.batch.increments.items():
+            self.increments[series] = self.increments.get(series, 0) + value
+        self.adapter.batch.increments.clear()
+
+
+class Observed:
+    """What the tests look at."""
+
+    def __init__(self, cluster: LocalCluster, client: Client, observer: Observer) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.observer = observer
+
+    @property
+    def adapter(self) -> SchedulerAdapter:
+        return self.observer.adapter
+
+    @property
+    def exported(self) -> list[FinishedSpan]:
+        return self.observer.finished
+
+    def named(self, name: str) -> FinishedSpan:
+        """The only exported span of that name."""
+        (found,) = [s for s in self.exported if s.identity.tags[-1] == name]
+        return found
+
+    def count(self, *series: Any) -> float:
+        """The sum of all increments of a series so far."""
+        self.client.sync(self._flush)
+        return self.observer.increments.get(series, 0)
+
+    async def _flush(self) -> None:
+        self.observer._take()
+
+    def quiet(self) -> None:
+        """Wait until every span has been exported; nothing of ours may be left then."""
+        lifecycle = self.adapter.lifecycle
+        eventually(lambda: not lifecycle.open, 30, f"export of {lifecycle.open}")
+        self.client.sync(self._flush)
+        self.check()
+
+    def check(self) -> None:
+        """Nothing went wrong, nothing is left of what was exported."""
+        assert self.observer.errors == []
+        adapter = self.adapter
+        assert not adapter._groups
+        assert not adapter._assigned
+        assert not adapter.lifecycle._settling
+        assert not adapter.blocks.blocks._holding
+        assert not adapter.blocks.leaving
+        assert not adapter.lifecycle._lingering
+        active = [k for k in self.observer.increments if k[0] == "dask.span.active"]
+        assert all(self.observer.increments[k] == 0 for k in active)
+
+    def assert_tree(self, expected: str) -> None:
+        """Compare all that was exported with lines ``name result shortest..longest counts``."""
+        wanted = [line for line in dedent(expected).splitlines() if line.strip()]
+        lines = list(_lines(self.exported))
+        shown = []
+        for index, (text, seconds, rest) in enumerate(lines):
+            length = f"{seconds:.2f}"
+            if index < len(wanted) and (found := re.search(r"(\S+)\.\.(\S+)", wanted[index])):
+                shortest, longest = map(float, found.groups())
+                if shortest <= seconds <= longest:
+                    length = found.group()
+            shown.append(f"{text} {length} {rest}".rstrip())
+        assert shown == wanted, "\n".join(["exported:", *shown])
+
+
+def _lines(spans: list[FinishedSpan]) -> Iterator[tuple[str, float, str]]:
+    by_parent: dict[int | None, list[FinishedSpan]] = {}
+    ids = {span.identity.span_id for span in spans}
+    assert len(ids) == len(spans), "exported twice"
+    for span in sorted(spans, key=lambda s: (s.start, s.identity.span_id)):
+        parent = span.identity.parent_span_id
+        assert parent is None or parent in ids, "an orphan"
+        by_parent.setdefault(parent, []).append(span)
+
+    def walk(parent: int | None, indent: str) -> Iterator[tuple[str, float, str]]:
+        for span in by_parent.get(parent, ()):
+            assert span.stop >= span.start
+            yield _line(span, indent)
+            yield from walk(span.identity.span_id, indent + "  ")
+
+    return walk(None, "")
+
+
+def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
+    ident = span.identity
+    name = str(ident.tags[-1]) + (f"#{ident.generation}" if ident.generation > 1 else "")
+    counts = [
+        f"{name}={value}" for name in TaskCounts.__slots__ if (value := getattr(span.counts, name))
+    ]
+    marks = [
+        "late" if span.late else "",
+        "" if span.complete else "incomplete",
+        f"requested={'/'.join(map(str, span.requested))}" if span.requested else "",
+    ]
+    rest = " ".join([*counts, *filter(None, marks)])
+    return f"{indent}{name} {span.result}", span.stop - span.start, rest
+
+
+@contextmanager
+def observed(limits: Limits = LIMITS, attach: bool = True, **cluster: Any) -> Iterator[Observed]:
+    """Give a client on an observed local cluster: two workers with a thread each."""
+    settings: dict[str, Any] = {
+        "n_workers": 2,
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": "127.0.0.1:0",
+        "silence_logs": 50,
+        **cluster,
+    }
+    with LocalCluster(**settings) as local, Client(local) as client:
+        observer = Observer(limits)
+
+        async def add() -> None:
+            await observer.start(local.scheduler)
+            local.scheduler.add_plugin(observer)
+
+        if attach:
+            client.sync(add)
+        yield Observed(local, client, observer)

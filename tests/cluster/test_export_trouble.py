@@ -1,0 +1,151 @@
+"""Endpoints that hang or are not there, and wrong variables: the scheduler does not notice."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+#: Runs a workload, closes the scheduler and says how long that took, and when it ended.
+PROGRAM = """
+    import logging, sys, time
+    import dask
+    from distributed import Client, LocalCluster, span
+
+    if __name__ == "__main__":
+        logging.basicConfig(format="LOG %(name)s %(levelname)s %(message)s")
+        logging.getLogger("dask_otel").setLevel(logging.INFO)
+        dask.config.set({
+            "distributed.scheduler.preload": ["dask_otel.preload"],
+            "otel.close-timeout": "1s",
+            "otel.spans.linger": 0,
+        })
+        began = time.monotonic()
+        cluster = LocalCluster(n_workers=1, processes=False, dashboard_address=None)
+        client = Client(cluster)
+        print("STARTED", time.monotonic() - began, flush=True)
+        scheduler = cluster.scheduler
+        with span("work"):
+            client.submit(sum, [1, 2]).result()
+        def made():
+            plugin = scheduler.plugins.get("dask-otel")
+            if sys.argv[1] == "gone":
+                return plugin is None
+            return plugin.bridge._pump is not None
+
+        limit = time.monotonic() + 60
+        while not made():
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        print("PLUGINS", sorted(scheduler.plugins), flush=True)
+        extension = scheduler.extensions["spans"]
+        print("WRAPPED", any("dask_otel" in str(getattr(v, "__module__", ""))
+                             for v in vars(extension).values()), flush=True)
+        assert client.submit(sum, [2, 3]).result() == 5
+        client.close()
+        began = time.monotonic()
+        cluster.close()
+        print("CLOSED", time.monotonic() - began, flush=True)
+        print("ENDING", time.time(), flush=True)
+"""
+
+
+class Run:
+    def __init__(self, folder: Path, until: str, **variables: str) -> None:
+        program = folder / "program.py"
+        program.write_text(textwrap.dedent(PROGRAM))
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
+        done = subprocess.run(
+            [sys.executable, str(program), until],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**inherited, **variables},
+        )
+        self.ended = time.time()
+        self.output, self.errors = done.stdout, done.stderr
+        assert done.returncode == 0, self.errors
+
+    def seconds(self, word: str) -> float:
+        found = re.search(rf"{word} ([\d.]+)", self.output)
+        assert found, self.output + self.errors
+        return float(found.group(1))
+
+    def logged(self, level: str) -> list[str]:
+        return re.findall(rf"^LOG dask_otel {level} (.*)$", self.errors, re.MULTILINE)
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """Accept connections, by the kernel's backlog, and never say a word."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        yield server.getsockname()[1]
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("endpoint", [silent_server, closed_port])
+def test_an_endpoint_that_hangs_or_is_not_there_delays_nothing(
+    tmp_path: Path, protocol: str, endpoint: type[object]
+) -> None:
+    with endpoint() as port:  # type: ignore[attr-defined]
+        run = Run(
+            tmp_path,
+            until="made",
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_METRIC_EXPORT_INTERVAL="500",
+            OTEL_BSP_SCHEDULE_DELAY="100",
+        )
+    # The limit is 1 s; the rest is Dask's own close, and slow machines.
+    assert run.seconds("CLOSED") < 8
+    assert run.seconds("STARTED") < 30
+    assert run.ended - run.seconds("ENDING") < 8, "the interpreter waits for no thread of ours"
+    assert len(run.logged("WARNING")) == 1, run.errors
+    assert run.logged("ERROR") == []
+    assert "Traceback" not in run.errors
+    # Exporters' own messages are held back.
+    assert "LOG opentelemetry" not in run.errors
+    assert "dask-otel" in run.output, "the plugin stays"
+    assert "WRAPPED True" in run.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "a whole number, 1 or more"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "grpc, http/protobuf"),
+        ("OTEL_METRICS_EXPORTER", "prometheus", "otel.metrics.prometheus"),
+    ],
+)
+def test_a_wrong_variable_is_one_error_and_the_scheduler_runs_on(
+    tmp_path: Path, variable: str, value: str, allowed: str
+) -> None:
+    run = Run(tmp_path, until="gone", **{variable: value})
+    assert len(run.logged("ERROR")) == 1
+    text = run.errors
+    for part in (variable, repr(value), allowed):
+        assert part in text
+    assert "Traceback" not in text
+    assert "dask-otel" not in run.output, "the plugin is gone"
+    assert "WRAPPED False" in run.output
+    assert run.logged("WARNING") == []

@@ -1,0 +1,299 @@
+"""Idle seconds against ground truth: the tasks' own start and stop times.
+
+A closed sum is no evidence that idle is true, so both are checked: the sum at every export
+(`Bridged.exported`), and idle, lost and excess against what the tasks themselves saw.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster, secede, span, wait
+from distributed.metrics import context_meter
+
+from tests.cluster.conftest import Bridged, Start
+from tests.cluster.processes import cluster
+from tests.cluster.truth import assert_closed, assert_monotone
+from tests.receiver import Receiver, receiver
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+FAST = {"OTEL_METRIC_EXPORT_INTERVAL": "100"}
+#: Seconds a scenario may be off: hand-over between scheduler, worker and thread on a machine
+#: that other tests share. The errors to be caught are whole tasks.
+TOLERANCE = 0.5
+
+#: (start, stop) of every run, written by the tasks themselves; workers are threads here.
+RUNS: list[tuple[float, float]] = []
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def recorded() -> Any:
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        with _LOCK:
+            RUNS.append((began, time.monotonic()))
+
+
+def work(seconds: float) -> float:
+    with recorded():
+        time.sleep(seconds)
+    return seconds
+
+
+def fail(seconds: float) -> None:
+    with recorded():
+        time.sleep(seconds)
+        raise RuntimeError("as asked for")
+
+
+def long_running(before: float, after: float) -> None:
+    with recorded():
+        time.sleep(before)
+    secede()
+    time.sleep(after)
+
+
+def book_too_much(seconds: float) -> None:
+    with recorded():
+        context_meter.digest_metric("made up", 1000.0, "seconds")
+        time.sleep(seconds)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_record() -> None:
+    RUNS.clear()
+
+
+def true_idle(threads: int, begin: float, end: float) -> float:
+    """Return the thread-seconds in which a thread was free, from the tasks' own times."""
+    busy = sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in RUNS)
+    return (end - begin) * threads - busy
+
+
+def cluster_time(received: Receiver, activity: str) -> float:
+    return received.last("dask.cluster.time").get((("dask.activity", activity),), 0.0)
+
+
+def idle_points(received: Receiver) -> list[tuple[float, float]]:
+    return [
+        (point.time_ns / 1e9, point.value)
+        for point in received.points
+        if point.metric == "dask.cluster.time" and point.attributes["dask.activity"] == "idle"
+    ]
+
+
+def at_rest(bridged: Bridged) -> Receiver:
+    """Wait until nothing is in flight any more and all has been exported."""
+    received = bridged.exported(60)
+    eventually(lambda: received.last("dask.cluster.inflight.time")[()] == 0, 20, "in flight is 0")
+    return bridged.exported()
+
+
+def test_one_long_task_on_two_threads(start: Start) -> None:
+    """Idle grows by one second a second from start to end; Dask's own climbs to twice that."""
+    with start(environ=FAST, n_workers=1, threads_per_worker=2) as bridged:
+        begin = time.monotonic()
+        with span("long"):
+            assert bridged.client.submit(work, 4).result() == 4
+        end = time.monotonic()
+        received = at_rest(bridged)
+        assert cluster_time(received, "idle") == pytest.approx(
+            true_idle(2, begin, end), abs=TOLERANCE
+        )
+        points = [p for p in idle_points(received) if p[1] > 0]
+        for (t0, v0), (t1, v1) in pairwise(points):
+            # At most one thread is idle; what settles late may come in one step.
+            assert v1 - v0 <= (t1 - t0) + TOLERANCE, (t0, v0, t1, v1)
+        assert points[len(points) // 2][1] > 0.2, "idle came at the end only"
+        (exported,) = [s for s in received.spans if s.name == "long"]
+        assert exported.attributes["dask.span.idle.time"] == pytest.approx(4, abs=TOLERANCE)
+        assert exported.attributes["dask.span.dask.idle.time"] == pytest.approx(4, abs=TOLERANCE)
+
+
+SCENARIOS: dict[str, Callable[[Client], Any]] = {
+    "short": lambda client: client.gather(client.map(work, [0.05] * 100, pure=False)),
+    "failing": lambda client: wait(client.map(fail, [0.3] * 8, pure=False)),
+    "retried": lambda client: wait(client.map(fail, [0.2] * 3, pure=False, retries=2)),
+    "uneven": lambda client: client.gather(client.map(work, [0.1, 2.0, 0.2, 0.1], pure=False)),
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_idle_is_true(start: Start, scenario: str) -> None:
+    with start(environ=FAST, n_workers=2, threads_per_worker=2) as bridged:
+        begin = time.monotonic()
+        with span(scenario):
+            kept = SCENARIOS[scenario](bridged.client)
+        end = time.monotonic()
+        received = at_rest(bridged)
+        truth = true_idle(4, begin, end)
+        assert cluster_time(received, "idle") == pytest.approx(truth, abs=2 * TOLERANCE)
+        assert cluster_time(received, "lost") <= TOLERANCE
+        assert received.last("dask.cluster.excess.time")[()] <= TOLERANCE
+        del kept
+
+
+def test_a_cancelled_task_that_runs_on_is_not_idle(start: Start) -> None:
+    with start(environ=FAST, n_workers=1, threads_per_worker=2) as bridged:
+        begin = time.monotonic()
+        with span("cancelled"):
+            future = bridged.client.submit(work, 4)
+        eventually(lambda: bridged.scheduler.workers and future.status == "pending")
+        time.sleep(max(0.0, begin + 1.5 - time.monotonic()))
+        future.cancel()
+        cancelled = time.monotonic()
+        eventually(lambda: RUNS, 20, "the task ends in its thread")
+        received = at_rest(bridged)
+        # One thread was free until the work was cancelled; after that there was no work.
+        assert cluster_time(received, "idle") == pytest.approx(cancelled - begin, abs=TOLERANCE)
+        assert cluster_time(received, "cancelled") == pytest.approx(4, abs=TOLERANCE)
+        assert cluster_time(received, "lost") <= TOLERANCE
+
+
+def test_seceded_seconds_are_excess(start: Start) -> None:
+    with start(environ=FAST, n_workers=1, threads_per_worker=1) as bridged:
+        with span("seceding"):
+            bridged.client.submit(long_running, 0.5, 1.5).result()
+        received = at_rest(bridged)
+        # The thread was free, and there was nothing else to do: idle, beside the task's own.
+        assert received.last("dask.cluster.excess.time")[()] == pytest.approx(1.5, abs=TOLERANCE)
+        assert cluster_time(received, "idle") == pytest.approx(1.5, abs=TOLERANCE)
+
+
+def test_what_users_book_too_much_pushes_nothing_below_zero(start: Start) -> None:
+    with start(environ=FAST, n_workers=1, threads_per_worker=2) as bridged:
+        begin = time.monotonic()
+        with span("boasting"):
+            bridged.client.gather(bridged.client.map(book_too_much, [1.0, 1.0], pure=False))
+        end = time.monotonic()
+        received = at_rest(bridged)
+        assert cluster_time(received, "made up") == pytest.approx(2000, rel=1e-9)
+        assert received.last("dask.cluster.excess.time")[()] == pytest.approx(2000, abs=3)
+        truth = true_idle(2, begin, end)
+        assert cluster_time(received, "idle") == pytest.approx(truth, abs=2 * TOLERANCE)
+
+
+def test_two_tenants_are_not_each_others_idle_time(start: Start) -> None:
+    """One has a thread idle beside it; the other's share comes from its own waiting."""
+    with start(environ=FAST, n_workers=1, threads_per_worker=3) as bridged:
+        with span("alice"):
+            alice = bridged.client.submit(work, 3, key="alice-1")
+        with span("bob"):
+            # A group of its own: the same function would be booked on alice's span.
+            bob = bridged.client.submit(work, 1, key="bob-1")
+        wait([alice, bob])
+        received = at_rest(bridged)
+        idle = {
+            dict(k)["dask.span.name"]: v for k, v in received.last("dask.span.idle.time").items()
+        }
+        # Of 3 threads one is free for a second, shared by both, then two for two seconds.
+        assert idle["bob"] == pytest.approx(0.5, abs=TOLERANCE)
+        assert idle["alice"] == pytest.approx(4.5, abs=TOLERANCE)
+
+
+def test_scaling_up_and_down(start: Start) -> None:
+    """Capacity is the integral of the threads; queued work without workers has none."""
+    with start(environ=FAST, n_workers=0, threads_per_worker=1) as bridged:
+        local: LocalCluster = bridged.cluster
+        with span("queued"):
+            futures = bridged.client.map(work, [0.5] * 8, pure=False)
+        eventually(lambda: len(bridged.scheduler.tasks) == 8)
+        local.scale(4)
+        bridged.client.gather(futures)
+        # Results that are wanted would have to be computed again.
+        del futures
+        eventually(lambda: not bridged.scheduler.tasks)
+        local.scale(0)
+        eventually(lambda: not bridged.scheduler.workers)
+        received = at_rest(bridged)
+        history = bridged.scheduler.total_nthreads_history
+        capacity = sum((after[0] - before[0]) * before[1] for before, after in pairwise(history))
+        assert received.last("dask.cluster.capacity.time")[()] == pytest.approx(capacity, abs=0.3)
+        assert received.last("dask.cluster.thread.count")[()] == 0
+
+
+def test_a_killed_workers_seconds_are_lost_not_idle(tmp_path: Path) -> None:
+    with receiver() as received, cluster(tmp_path) as dask:
+        dask.start_scheduler(
+            "--preload",
+            "dask_otel.preload",
+            env={**received.environ, **FAST, "DASK_OTEL__SPANS__LINGER": "200ms"},
+        )
+        victim = dask.start_worker("victim", nthreads=2)
+        with Client(dask.address) as client:
+            client.wait_for_workers(1)
+            with span("killed"):
+                future = client.submit(time.sleep, 3, retries=0)
+            eventually(lambda: client.run_on_scheduler(is_processing))
+            begin = time.monotonic()
+            time.sleep(1.5)
+            os.kill(victim.popen.pid, signal.SIGKILL)
+            ran = time.monotonic() - begin
+            eventually(lambda: not client.run_on_scheduler(worker_count))
+            received.wait_for(lambda r: cluster_time(r, "lost") > 0)
+            assert cluster_time(received, "lost") == pytest.approx(ran, abs=2 * TOLERANCE)
+            dask.start_worker("heir", nthreads=2)
+            future.result()
+            received.wait_for(lambda r: [s for s in r.spans if s.name == "killed"])
+            (exported,) = [s for s in received.spans if s.name == "killed"]
+            assert exported.attributes["dask.span.result"] == "success"
+            assert exported.attributes["dask.task.lost.count"] == 1
+        assert_closed(received)
+        assert_monotone(received)
+
+
+def test_a_worker_that_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    """The pause falls between the end of tasks and their report: no phantom idle."""
+    with receiver() as received, cluster(tmp_path) as dask:
+        dask.start_scheduler(
+            "--preload",
+            "dask_otel.preload",
+            env={**received.environ, **FAST, "DASK_OTEL__SPANS__LINGER": "200ms"},
+        )
+        worker = dask.start_worker("w", nthreads=1)
+        with Client(dask.address) as client:
+            client.wait_for_workers(1)
+            begin = time.monotonic()
+            with span("stopped"):
+                future = client.submit(time.sleep, 2)
+            eventually(lambda: client.run_on_scheduler(is_processing))
+            time.sleep(1.0)
+            os.kill(worker.popen.pid, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(worker.popen.pid, signal.SIGCONT)
+            future.result()
+            end = time.monotonic()
+            received.wait_for(lambda r: [s for s in r.spans if s.name == "stopped"])
+            eventually(lambda: received.last("dask.cluster.inflight.time")[()] == 0)
+            # The only thread had a task all the time.
+            assert cluster_time(received, "idle") <= (end - begin) - 2 + TOLERANCE
+            busy = sum(
+                value
+                for labels, value in received.last("dask.cluster.time").items()
+                if dict(labels)["dask.activity"] not in ("idle", "unused", "lost")
+            )
+            assert cluster_time(received, "idle") + busy <= (end - begin) + TOLERANCE
+        assert_closed(received)
+        assert_monotone(received)
+
+
+def is_processing(dask_scheduler: Any) -> bool:
+    return any(ws.processing for ws in dask_scheduler.workers.values())
+
+
+def worker_count(dask_scheduler: Any) -> int:
+    return len(dask_scheduler.workers)

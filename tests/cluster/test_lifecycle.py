@@ -1,0 +1,643 @@
+"""How Dask spans live and die on real clusters, and what is exported of them.
+
+Each test ends with the tree of what was exported: name (``#2``: the second generation),
+result, length in seconds, and the counts that are not zero.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask
+import pytest
+from distributed import Client, Queue, Reschedule, Variable, fire_and_forget, span, wait
+from distributed import secede as leave_pool
+
+from dask_otel import semconv
+from tests.cluster.observed import observed
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+
+# What tasks do. Nested functions and lambdas would do as well; these are pickled by reference
+# in threads, and by value for processes.
+
+
+def inc(x, delay=0.0):
+    time.sleep(delay)
+    return x + 1
+
+
+def boom(x, delay=0.0):
+    time.sleep(delay)
+    raise KeyError(x)
+
+
+def fail_once(flag, delay=0.0):
+    """Fail the first time, then not."""
+    path = Path(flag)
+    time.sleep(delay)
+    if not path.exists():
+        path.touch()
+        raise OSError("not yet")
+    return 1
+
+
+def wait_for_file(flag):
+    while not Path(flag).exists():
+        time.sleep(0.01)
+    return 1
+
+
+def die_once(flag):
+    path = Path(flag)
+    if not path.exists():
+        path.touch()
+        os._exit(1)
+    return 1
+
+
+def reschedule_once(flag):
+    path = Path(flag)
+    if not path.exists():
+        path.touch()
+        raise Reschedule
+    return 1
+
+
+class Counter:
+    """An actor."""
+
+    def __init__(self):
+        self.n = 0
+
+    def add(self):
+        self.n += 1
+        return self.n
+
+
+# ------------------------------------------------------------------------ how spans nest
+
+
+def test_single_nested_and_default_spans():
+    with observed() as o:
+        with span("root"):
+            with span("load"):
+                loaded = o.client.map(inc, range(4), delay=0.2)
+            with span("empty", "nested"):
+                total = o.client.submit(sum, loaded)
+        assert total.result() == 10
+        del loaded, total
+        o.client.submit(operator.neg, 1).result()
+        o.quiet()
+        o.assert_tree("""
+            root success 0.4..1.5 tasks=5 memory=5
+              load success 0.4..1.5 tasks=4 memory=4
+              empty success 0.4..1.5 tasks=1 memory=1
+                nested success 0.4..1.5 tasks=1 memory=1
+            default success 0.0..1.0 tasks=1 memory=1
+        """)
+        assert o.named("load").worker_count == 2
+        assert o.named("empty").first_start is None
+
+
+def test_a_block_without_tasks_is_no_span():
+    with observed() as o:
+        with span("nothing"):
+            pass
+        with span("something"):
+            o.client.submit(inc, 1).result()
+        o.quiet()
+        o.assert_tree("something success 0.0..1.0 tasks=1 memory=1")
+
+
+# --------------------------------------------------------------------------------- failures
+
+
+def test_all_tasks_erred_has_its_real_length():
+    with observed() as o:
+        with span("bad"):
+            futures = o.client.map(boom, range(4), delay=0.3)
+        wait(futures)
+        o.quiet()
+        o.assert_tree("bad failure 0.6..2.0 tasks=4 erred=4")
+        failure = o.named("bad").failures[0]
+        assert failure.text in {f"KeyError({n})" for n in range(4)}
+        assert failure.prefix == "boom"
+        assert "raise KeyError" in failure.traceback
+        assert o.named("bad").activities["failed"] >= 1.2
+        (group,) = o.named("bad").groups
+        assert group.stop - group.start >= 0.6
+
+
+def test_an_error_that_a_retry_heals_is_none(tmp_path):
+    with observed() as o:
+        with span("healed"):
+            future = o.client.submit(fail_once, str(tmp_path / "flag"), 0.2, retries=2)
+        assert future.result() == 1
+        o.quiet()
+        o.assert_tree("healed success 0.4..2.0 tasks=1 memory=1 retried=1")
+        (incident,) = o.named("healed").incidents
+        assert incident.attributes["dask.task.retry.reason"] == "error"
+
+
+def test_client_retry_before_the_export_heals(tmp_path):
+    with observed() as o:
+        with span("healed"):
+            future = o.client.submit(fail_once, str(tmp_path / "flag"))
+            dependent = o.client.submit(inc, future)
+        wait(dependent)
+        o.client.retry([dependent])
+        assert dependent.result() == 2
+        o.quiet()
+        o.assert_tree("healed success 0.0..2.0 tasks=2 memory=2 retried=1")
+        assert o.count("dask.task.retried", ("healed",), "fail_once", "client") == 1
+
+
+def test_client_retry_after_the_export_is_a_continuation(tmp_path):
+    with observed() as o:
+        with span("failed"):
+            future = o.client.submit(fail_once, str(tmp_path / "flag"))
+            dependent = o.client.submit(inc, future)
+        wait(dependent)
+        o.quiet()
+        o.client.retry([dependent])
+        assert dependent.result() == 2
+        o.quiet()
+        o.assert_tree("""
+            failed failure 0.0..1.0 tasks=2 erred=1
+              failed#2 success 0.0..1.0 tasks=2 memory=2 retried=1
+        """)
+        assert o.count("dask.task.retried", ("failed",), "fail_once", "client") == 1
+
+
+def test_dependents_of_a_failure_are_no_failures():
+    with observed() as o:
+        with span("root"):
+            with span("source"):
+                source = o.client.submit(boom, 1, delay=0.2)
+            with span("sink"):
+                sinks = o.client.map(operator.add, [source] * 3, range(3))
+        wait(sinks)
+        o.quiet()
+        o.assert_tree("""
+            root failure 0.2..1.0 tasks=4 erred=1
+              source failure 0.2..1.0 tasks=1 erred=1
+              sink success 0.1..1.0 tasks=3
+        """)
+
+
+def test_killed_worker(tmp_path):
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        observed(processes=True, n_workers=1) as o,
+    ):
+        with span("deadly"):
+            future = o.client.submit(lambda: os._exit(1))
+        wait(future)
+        assert future.status == "error"
+        o.quiet()
+        o.assert_tree("deadly failure 0.0..5.0 tasks=1 erred=1")
+        assert o.named("deadly").failures[0].scheduler_error == "KilledWorker"
+
+
+def test_no_valid_worker():
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "1s"}),
+        observed() as o,
+    ):
+        with span("hopeless"):
+            future = o.client.submit(inc, 1, resources={"GPU": 1})
+        wait(future)
+        o.quiet()
+        o.assert_tree("hopeless failure 1.0..6.0 tasks=1 erred=1")
+        assert o.named("hopeless").failures[0].scheduler_error == "NoValidWorkerError"
+
+
+def test_an_actor_whose_worker_leaves():
+    with observed() as o:
+        with span("acting"):
+            actor = o.client.submit(Counter, actor=True)
+            proxy = actor.result()
+            assert proxy.add().result() == 1
+            address = next(iter(o.client.who_has([actor]).values()))[0]
+            worker = next(w for w in o.cluster.workers.values() if w.address == address)
+            o.client.sync(worker.close)
+        eventually(lambda: actor.status == "error")
+        o.quiet()
+        o.assert_tree("acting failure 0.0..2.0 tasks=1 erred=1")
+        assert o.named("acting").failures[0].scheduler_error == "RuntimeError"
+
+
+def test_an_actor_whose_worker_leaves_after_the_export():
+    with observed() as o:
+        with span("acting"):
+            actor = o.client.submit(Counter, actor=True)
+            actor.result()
+        o.quiet()
+        address = next(iter(o.client.who_has([actor]).values()))[0]
+        worker = next(w for w in o.cluster.workers.values() if w.address == address)
+        o.client.sync(worker.close)
+        eventually(lambda: actor.status == "error")
+        o.quiet()
+        o.assert_tree("""
+            acting success 0.0..1.0 tasks=1 memory=1
+              acting#2 failure 0.0..1.0 tasks=1 erred=1
+        """)
+
+
+# ------------------------------------------------------------------------------- cancelled
+
+
+def test_cancelled_futures_that_run_on_in_their_threads():
+    with observed() as o:
+        with span("cancelled"):
+            futures = o.client.map(inc, range(6), delay=1.5)
+            eventually(lambda: sum(len(ws.processing) for ws in workers(o)) >= 2)
+            eventually(lambda: running(o) == 2)
+            o.client.cancel(futures)
+        eventually(lambda: not o.cluster.scheduler.tasks)
+        o.quiet()
+        o.assert_tree("cancelled cancellation 0.0..1.4 tasks=6 cancelled=6")
+        # They ran to their ends all the same, and the span was held until their seconds came.
+        assert o.named("cancelled").activities["cancelled"] >= 2.5
+        assert o.adapter.lifecycle.unsettled == 0
+        assert not [k for k in o.observer.increments if k[0] == semconv.OTEL_LATE.name]
+
+
+def workers(o):
+    return list(o.cluster.scheduler.workers.values())
+
+
+def running(o):
+    return sum(len(w.state.executing) for w in o.cluster.workers.values())
+
+
+def test_a_client_that_closes():
+    with observed() as o:
+        with Client(o.cluster, set_as_default=False) as other, span("left"):
+            futures = other.map(inc, range(4), delay=0.5)
+            eventually(lambda: running(o) == 2)
+            del futures
+        o.quiet()
+        o.assert_tree("left cancellation 0.0..2.0 tasks=4 cancelled=4")
+
+
+VANISHING = """
+import os, sys, time
+from distributed import Client, span
+client = Client(sys.argv[1])
+with span("vanished"):
+    futures = client.map(time.sleep, [0.5, 0.51, 0.52, 0.53])
+time.sleep(0.3)
+os._exit(1)
+"""
+
+
+def test_a_client_that_vanishes():
+    with observed(protocol="tcp") as o:
+        subprocess.run([sys.executable, "-c", VANISHING, o.cluster.scheduler_address], timeout=60)
+        eventually(lambda: o.adapter.lifecycle.open or o.exported)
+        o.quiet()
+        o.assert_tree("vanished cancellation 0.0..2.0 tasks=4 cancelled=4")
+
+
+def test_fire_and_forget_and_published_data_outlive_their_client():
+    with observed() as o:
+        with Client(o.cluster, set_as_default=False) as other:
+            with span("forgotten"):
+                fire_and_forget(other.submit(inc, 1, delay=0.6))
+            with span("published"):
+                other.publish_dataset(data=other.submit(time.sleep, 0.6))
+        o.quiet()
+        o.assert_tree("""
+            forgotten success 0.6..2.0 tasks=1 memory=1
+            published success 0.6..2.0 tasks=1 memory=1
+        """)
+
+
+# ------------------------------------------------------------------------ lost and restarted
+
+
+def test_client_restart(tmp_path):
+    with observed(processes=True) as o:
+        with span("restarted"):
+            done = o.client.submit(lambda x: x, 1)
+            wait(done)
+            futures = o.client.map(time.sleep, [5.0, 5.1, 5.2, 5.3])
+            eventually(lambda: o.adapter._assigned)
+            o.client.restart()
+        del futures
+        o.quiet()
+        o.assert_tree("restarted cancellation 0.0..3.0 tasks=5 memory=1 cancelled=4")
+        with span("afterwards"):
+            o.client.submit(lambda x: x, 2).result()
+        o.quiet()
+        assert o.named("afterwards").result == "success"
+
+
+def test_restart_workers(tmp_path):
+    flag = str(tmp_path / "flag")
+    with observed(processes=True, n_workers=1) as o:
+        with span("interrupted"):
+            future = o.client.submit(wait_for_file, flag)
+            eventually(lambda: o.adapter._assigned)
+            o.client.restart_workers(list(o.cluster.scheduler.workers))
+            Path(flag).touch()
+        assert future.result() == 1
+        o.quiet()
+        o.assert_tree("interrupted success 0.1..20.0 tasks=1 memory=1 retried=1 lost=1")
+
+
+def test_a_worker_killed_with_running_and_finished_tasks(tmp_path):
+    flag = str(tmp_path / "flag")
+    with observed(processes=True, n_workers=2) as o:
+        scheduler = o.cluster.scheduler
+        with span("first"):
+            results = o.client.map(lambda x: x + 1, range(8))
+            wait(results)
+        with span("second"):
+            pids = o.client.run(os.getpid)
+            victim = next(a for a in pids if scheduler.workers[a].has_what)
+            future = o.client.submit(
+                wait_for_file, flag, workers=[victim], allow_other_workers=True
+            )
+            eventually(lambda: o.adapter._assigned)
+            lost = len(scheduler.workers[victim].has_what)
+            os.kill(pids[victim], signal.SIGKILL)
+            eventually(lambda: victim not in scheduler.workers)
+            Path(flag).touch()
+        assert future.result() == 1
+        assert o.client.gather(results) == list(range(1, 9))
+        o.quiet()
+        assert lost > 0
+        trees = [s for s in o.exported if s.identity.tags == ("first",)]
+        assert sum(s.counts.recomputed for s in trees) == lost
+        second = o.named("second")
+        assert (second.counts.tasks, second.counts.retried, second.counts.lost) == (1, 1, 1)
+        assert second.result == "success"
+        reasons = {i.attributes["dask.task.retry.reason"] for s in trees for i in s.incidents}
+        assert reasons == {"recomputed"}
+
+
+def test_results_lost_after_the_export_are_recomputed_in_a_continuation():
+    with observed() as o:
+        with span("lost"):
+            results = o.client.map(inc, range(4))
+            summed = o.client.submit(sum, results)
+        assert summed.result() == 10
+        del results
+        o.quiet()
+        address = o.client.who_has([summed])[summed.key][0]
+        worker = next(w for w in o.cluster.workers.values() if w.address == address)
+        o.client.sync(worker.close, nanny=False)
+        assert summed.result() == 10
+        o.quiet()
+        # Its inputs had been released: they are computed again, too.
+        o.assert_tree("""
+            lost success 0.0..1.0 tasks=5 memory=5
+              lost#2 success 0.0..2.0 tasks=5 memory=5 recomputed=5
+        """)
+
+
+def test_scale_to_zero_and_back_while_work_is_queued():
+    with observed() as o:
+        o.cluster.scale(0)
+        eventually(lambda: not o.cluster.scheduler.workers)
+        with span("patient"):
+            futures = o.client.map(inc, range(4))
+        time.sleep(0.7)
+        assert len(o.adapter.lifecycle.open) == 1, "open while it waits"
+        o.cluster.scale(1)
+        assert o.client.gather(futures) == [1, 2, 3, 4]
+        o.quiet()
+        o.assert_tree("patient success 0.7..10.0 tasks=4 memory=4")
+        assert o.named("patient").first_start - o.named("patient").start >= 0.7
+
+
+def test_a_task_that_asks_to_be_rescheduled(tmp_path):
+    with observed() as o:
+        with span("moved"):
+            assert o.client.submit(reschedule_once, str(tmp_path / "flag")).result() == 1
+        o.quiet()
+        o.assert_tree("moved success 0.0..2.0 tasks=1 memory=1 retried=1")
+
+
+def test_work_stealing_and_a_cancellation_of_stolen_tasks():
+    with (
+        dask.config.set({"distributed.scheduler.worker-saturation": "inf"}),
+        observed(n_workers=1) as o,
+    ):
+        scheduler = o.cluster.scheduler
+        with span("stolen"):
+            done = o.client.map(inc, range(2), delay=0.2)
+            futures = o.client.map(inc, range(10, 30), delay=0.2)
+            wait(done)
+            (first,) = scheduler.workers
+            o.cluster.scale(2)
+            eventually(lambda: len(scheduler.workers) == 2)
+            second = next(ws for a, ws in scheduler.workers.items() if a != first)
+            eventually(lambda: len(second.processing) > 2, what="stealing")
+
+            async def truth():
+                return {
+                    ts.key: ts.processing_on.address
+                    for ts in scheduler.tasks.values()
+                    if ts.state == "processing"
+                }, {key: ws.address for key, ws in o.adapter._assigned.items()}
+
+            dask_says, we_say = o.client.sync(truth)
+            assert we_say == dask_says
+            o.client.cancel(futures)
+        eventually(lambda: len(scheduler.tasks) <= 2)
+        o.quiet()
+        stolen = o.named("stolen")
+        assert stolen.result == "cancellation"
+        assert stolen.counts.tasks == 22
+        assert stolen.counts.memory + stolen.counts.cancelled == 22
+
+
+# ------------------------------------------------------------- spans that are used again
+
+
+def test_the_same_function_again_under_other_spans_while_futures_live():
+    with observed() as o:
+        with span("first"):
+            kept = o.client.map(inc, range(3))
+        wait(kept)
+        o.quiet()
+        with span("second"):
+            more = o.client.map(inc, range(10, 12))
+        wait(more)
+        o.quiet()
+        outside = o.client.map(inc, range(20, 21))
+        wait(outside)
+        o.quiet()
+        # As Dask books it: the task group belongs to the first span for life.
+        o.assert_tree("""
+            first success 0.0..1.0 tasks=3 memory=3
+              first#2 success 0.0..1.0 tasks=2 memory=2 requested=second
+              first#3 success 0.0..1.0 tasks=1 memory=1 requested=default
+        """)
+
+
+def test_a_resubmission_of_finished_keys_is_no_work():
+    with observed() as o:
+        with span("once"):
+            kept = o.client.map(inc, range(3))
+        wait(kept)
+        o.quiet()
+        with span("again"):
+            same = o.client.map(inc, range(3))
+        assert o.client.gather(same) == [1, 2, 3]
+        o.quiet()
+        o.assert_tree("once success 0.0..1.0 tasks=3 memory=3")
+
+
+def test_a_span_that_goes_on_within_its_linger():
+    with observed() as o:
+        with span("notebook"):
+            assert o.client.submit(inc, 1).result() == 2
+            assert o.client.submit(operator.neg, 1).result() == -1
+            o.client.submit(inc, 5).result()
+        o.quiet()
+        o.assert_tree("notebook success 0.0..1.0 tasks=3 memory=3")
+
+
+def test_a_span_that_goes_on_after_its_export():
+    with observed() as o:
+        with span("notebook"):
+            with span("cell"):
+                o.client.submit(inc, 1).result()
+            o.quiet()
+            with span("cell"):
+                o.client.submit(operator.neg, 1).result()
+            o.quiet()
+            o.client.submit(operator.pos, 1).result()
+            o.quiet()
+        o.assert_tree("""
+            notebook success 0.0..1.0 tasks=1 memory=1
+              cell success 0.0..1.0 tasks=1 memory=1
+              cell success 0.0..1.0 tasks=1 memory=1 late
+              notebook#2 success 0.0..1.0 tasks=1 memory=1
+        """)
+
+
+# ------------------------------------------------------------------- other kinds of work
+
+
+# Dask's own words on spans and dataframes.
+@pytest.mark.filterwarnings("ignore:Dask annotations:UserWarning")
+def test_p2p_shuffle():
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"x": range(200), "y": 1.0})
+    with observed() as o:
+        with span("shuffle"):
+            df = dd.from_pandas(frame, npartitions=4)
+            assert df.shuffle("x", npartitions=3, force=True).compute().y.sum() == 200.0
+        o.quiet()
+        shuffled = o.named("shuffle")
+        assert shuffled.result == "success"
+        assert shuffled.counts.tasks == shuffled.counts.memory >= 4 + 3
+
+
+def test_scattered_data_is_no_work():
+    with observed() as o:
+        data = o.client.scatter([1, 2, 3])
+        with span("uses"):
+            assert o.client.submit(sum, data).result() == 6
+        del data
+        o.quiet()
+        # Dask puts the group of the scattered data into a default span, which never works.
+        o.assert_tree("""
+            uses success 0.0..1.0 tasks=1 memory=1
+            default success 0.0..0.0
+        """)
+
+
+def test_variables_and_queues():
+    with observed() as o:
+        variable, queue = Variable("v"), Queue("q")
+        with span("shared"):
+            future = o.client.submit(inc, 1, delay=0.1)
+            variable.set(future)
+            queue.put(future)
+        del future
+        assert variable.get().result() == 2
+        assert queue.get().result() == 2
+        variable.delete()
+        queue.close()
+        o.quiet()
+        o.assert_tree("shared success 0.1..1.0 tasks=1 memory=1")
+
+
+class Unreadable:
+    """Can be pickled, but not loaded."""
+
+    def __reduce__(self):
+        return int, ("this is no number",)
+
+
+def test_a_graph_that_fails_to_materialise_is_counted():
+    with observed(protocol="tcp") as o:
+        with span("never"):
+            future = o.client.submit(str, Unreadable())
+        with pytest.raises(Exception, match="deserializ"):
+            future.result()
+        o.quiet()
+        o.assert_tree("")
+        assert o.count("dask.otel.dropped", "traces", "graph_failed") == 1
+
+
+def test_tasks_that_leave_the_pool_and_tasks_that_submit():
+    from distributed import worker_client
+
+    def long_running(x):
+        leave_pool()
+        time.sleep(0.3)
+        return x
+
+    def outer():
+        with worker_client() as client:
+            return sum(client.gather(client.map(operator.neg, range(3))))
+
+    with observed() as o:
+        with span("seceded"):
+            futures = o.client.map(long_running, range(4))
+        with span("outer"):
+            outer_future = o.client.submit(outer)
+        assert outer_future.result() == -3
+        assert o.client.gather(futures) == [0, 1, 2, 3]
+        o.quiet()
+        o.assert_tree("""
+            seceded success 0.3..2.0 tasks=4 memory=4
+            outer success 0.0..2.0 tasks=4 memory=4
+        """)
+
+
+# -------------------------------------------------------------------------------- the end
+
+
+def test_close_exports_what_is_open():
+    with observed() as o:
+        with span("done"):
+            o.client.submit(operator.neg, 1).result()
+        with span("cut"), span("off"):
+            futures = o.client.map(inc, range(3), delay=1.0)
+        eventually(lambda: running(o) == 2)
+        o.client.sync(o.observer.close)
+        o.assert_tree("""
+            done success 0.0..1.0 tasks=1 memory=1
+            cut error 0.0..1.0 tasks=3 incomplete
+              off error 0.0..1.0 tasks=3 incomplete
+        """)
+        o.check()
+        del futures

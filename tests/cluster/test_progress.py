@@ -1,0 +1,116 @@
+"""Long spans as a backend receives them: before they end, at their end, and cut off."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+from distributed import Event, span
+
+import dask_otel
+from dask_otel.core import identity
+from tests.cluster.conftest import QUICK, Start
+from tests.receiver import Receiver, Span
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+SOON = {"spans": {**QUICK["spans"], "progress-after": "300ms", "progress-interval": "1s"}}
+ENVIRON = {"OTEL_BSP_SCHEDULE_DELAY": "100"}
+
+
+def of_type(received: Receiver, kind: str) -> list[Span]:
+    return [s for s in received.spans if s.type == kind]
+
+
+def wait_for(event: str, timeout: float = 30.0) -> bool:
+    return Event(event).wait(timeout)
+
+
+def test_a_long_span_is_visible_before_it_ends(start: Start) -> None:
+    with start(SOON, ENVIRON) as bridged:
+        received = bridged.received
+        with span("long") as span_id, span("step"):
+            done = bridged.client.submit(operator.neg, 1)
+            future = bridged.client.submit(wait_for, "go")
+        done.result()
+        eventually(lambda: len(of_type(received, "progress")) >= 2, 20, "progress")
+        early = list(received.spans)
+        assert {s.attributes["dask.span.type"] for s in early} == {"marker", "progress"}
+        assert {s.name for s in early} == {
+            "long started", "long running", "step started", "step running",
+        }  # fmt: skip
+        for s in early:
+            assert s.trace_id == identity.trace_id(span_id)
+            assert s.attributes["dask.span.root.id"] == span_id
+            assert s.attributes["dask.span.root.name"] == "long"
+            assert "dask.span.result" not in s.attributes
+        step = next(s for s in early if s.name == "step running")
+        assert step.attributes["dask.task.count"] == 2
+        assert step.attributes["dask.task.memory.count"] == 1
+        Event("go", client=bridged.client).set()
+        future.result()
+        bridged.exported()
+        check_whole(received)
+
+
+def check_whole(received: Receiver) -> None:
+    """Each sign hangs below a span that came in the end, and lies within it."""
+    spans = {s.span_id: s for s in of_type(received, "span")}
+    ids = [s.span_id for s in received.spans]
+    assert len(ids) == len(set(ids)), "sent twice"
+    signs = [*of_type(received, "marker"), *of_type(received, "progress")]
+    assert signs
+    for sign in signs:
+        above = spans[sign.parent_id]
+        assert sign.attributes["dask.span.id"] == above.attributes["dask.span.id"]
+        assert above.start_ns <= sign.start_ns <= sign.end_ns <= above.end_ns
+        if sign.attributes["dask.span.type"] == "marker":
+            assert sign.start_ns == sign.end_ns == above.start_ns
+
+
+def test_short_spans_and_those_that_are_metrics_only_show_nothing(start: Start) -> None:
+    config = {"spans": {**SOON["spans"], "default": "metrics-only"}}
+    with start(config, ENVIRON) as bridged:
+        future = bridged.client.submit(wait_for, "go", key="default")
+        with span("other"):
+            other = bridged.client.submit(wait_for, "go", key="other")
+        eventually(lambda: of_type(bridged.received, "progress"), 20, "progress of the other")
+        Event("go", client=bridged.client).set()
+        bridged.client.gather([future, other])
+        with span("short"):
+            bridged.client.submit(operator.neg, 1).result()
+        short = lambda: [s for s in bridged.received.spans if s.name == "short"]  # noqa: E731
+        eventually(short, 20, "the short span")
+        signs = {s.name for s in bridged.received.spans if s.name.endswith(("started", "running"))}
+        assert signs == {"other started", "other running"}
+
+
+def test_what_is_open_at_shutdown_is_exported_with_its_own_result(start: Start) -> None:
+    with start({"spans": {**SOON["spans"], "linger": "1h"}}, ENVIRON) as bridged:
+        received = bridged.received
+        with span("unfinished"):
+            future = bridged.client.submit(wait_for, "never", timeout=10)
+        with span("settled"):
+            bridged.client.submit(operator.neg, 2, key="settled").result()
+        block = dask_otel.span("in its block")
+        block.__enter__()
+        bridged.client.submit(operator.neg, 3, key="held").result()
+        eventually(lambda: of_type(received, "progress"), 20, "progress")
+        held = bridged.bridge.adapter.blocks.blocks._holding
+        eventually(lambda: held, 20, "the block")
+        # The scheduler goes first, with its client still there.
+        bridged.cluster.sync(bridged.scheduler.plugins["dask-otel"].close)
+        block.__exit__(None, None, None)
+        assert not future.done()
+        Event("never", client=bridged.client).set()
+    check_whole(received)
+    shown = {
+        s.name: (s.attributes["dask.span.result"], s.attributes["dask.span.complete"])
+        for s in of_type(received, "span")
+    }
+    assert shown == {
+        "unfinished": ("error", False),
+        "settled": ("success", True),
+        "in its block": ("success", True),
+    }

@@ -1,0 +1,190 @@
+"""Errors of our own, at random, in everything that Dask calls: Dask does not notice."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from distributed import Future, span, wait
+
+from tests.cluster.observed import LIMITS, Observed, Observer, observed
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+#: What raises: everything that the hooks call, on the adapter and in the core.
+ADAPTER = (
+    "_collisions",
+    "_created",
+    "_add_group",
+    "_entered",
+    "_failed",
+    "_first_report",
+    "_forgotten",
+    "_graph_failed",
+    "_heartbeat",
+    "_left",
+    "_take_in_spans",
+    "_span_deltas",
+    "_stolen",
+    "span_active",
+    "span_inactive",
+)
+CORE = ("task_added", "task_finished", "_activate", "_more_busy", "_less_busy", "all_forgotten")
+
+
+class Saboteur:
+    """Lets methods raise at random, before or after they did their work."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.active = True
+        self.raised: set[str] = set()
+
+    def spoil(self, owner: object, name: str) -> None:
+        original = getattr(owner, name)
+
+        def spoiled(*args, **kwargs):
+            if self.active and self.random.random() < 0.1:
+                self.raised.add(name)
+                raise RuntimeError(f"{name}, before")
+            result = original(*args, **kwargs)
+            if self.active and self.random.random() < 0.1:
+                self.raised.add(name)
+                raise RuntimeError(f"{name}, after")
+            return result
+
+        setattr(owner, name, spoiled)
+
+
+class Calls:
+    """Counts the calls of Dask's own methods, below our wrappers."""
+
+    def __init__(self, extension: object) -> None:
+        self.count = {"heartbeat": 0, "observe_tasks": 0}
+        for name in self.count:
+            self._watch(extension, name)
+
+    def _watch(self, extension: object, name: str) -> None:
+        original = getattr(extension, name)
+
+        def watched(*args, **kwargs):
+            self.count[name] += 1
+            return original(*args, **kwargs)
+
+        setattr(extension, name, watched)
+
+
+def inc(x, delay=0.01):
+    time.sleep(delay)
+    return x + 1
+
+
+def boom(x):
+    raise KeyError(x)
+
+
+def workload(o: Observed) -> None:
+    with span("root"):
+        for name in ("a", "b", "c"):
+            with span(name):
+                futures = o.client.map(inc, range(20), key=f"inc-{name}")
+                total = o.client.submit(sum, futures, key=f"sum-{name}")
+                bad = o.client.map(boom, range(3), key=f"boom-{name}", retries=1)
+                cancelled = o.client.map(inc, range(5), delay=0.3, key=f"slow-{name}")
+            assert total.result() == 210
+            wait(bad)
+            assert [f.status for f in bad] == ["error"] * 3
+            o.client.cancel(cancelled)
+            del futures, total, bad, cancelled
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> None:
+    with observed(attach=False) as o:
+        scheduler = o.cluster.scheduler
+        extension = scheduler.extensions["spans"]
+        workers = set(scheduler.workers)
+        saboteur = Saboteur(seed)
+        above = {"heartbeat": 0, "observe_tasks": 0}
+
+        async def add():
+            nonlocal below
+            below = Calls(extension)
+            o.observer = Observer(LIMITS)
+            await o.observer.start(scheduler)
+            for name in ADAPTER:
+                saboteur.spoil(o.adapter, name)
+            for name in CORE:
+                saboteur.spoil(o.adapter.lifecycle, name)
+            saboteur.spoil(o.adapter.lifecycle.reports, "heartbeat")
+            scheduler.add_plugin(o.observer)
+            for name in above:
+                watch_from_above(name)
+
+        def watch_from_above(name):
+            wrapped = getattr(extension, name)
+
+            def counted(*args, **kwargs):
+                above[name] += 1
+                return wrapped(*args, **kwargs)
+
+            setattr(extension, name, counted)
+
+        below: Calls
+        o.client.sync(add)
+        workload(o)
+        assert set(scheduler.workers) == workers, "a worker was lost"
+        eventually(lambda: not scheduler.tasks)
+        saboteur.active = False
+        # From here on nothing fails: what the errors left wrong is set right.
+        eventually(lambda: not o.adapter.lifecycle.open, what="every span ends")
+        assert len(saboteur.raised) >= 10, saboteur.raised
+        assert o.observer.errors
+        assert below.count == above, "each call reached Dask's own method exactly once"
+        assert above["heartbeat"] > 4
+        assert above["observe_tasks"] >= 9
+        assert not o.adapter._groups
+        eventually(lambda: not o.adapter._assigned)
+        exported = [s.identity.span_id for s in o.exported]
+        assert len(exported) == len(set(exported))
+        assert {s.identity.tags[-1] for s in o.exported} >= {"root", "a", "b", "c"}
+
+
+def test_dasks_own_errors_pass() -> None:
+    with observed() as o:
+        extension = o.cluster.scheduler.extensions["spans"]
+
+        async def call():
+            ws = next(iter(o.cluster.scheduler.workers.values()))
+            extension.heartbeat(ws, {("execute", "no such span", "f", "x", "seconds"): 1.0})
+
+        with pytest.raises(KeyError, match="no such span"):
+            o.client.sync(call)
+        assert o.observer.errors == []
+
+
+def test_anything_can_be_logged_under_dasks_topics() -> None:
+    with observed() as o:
+        for topic in ("scheduler", "stealing"):
+            for message in ("text", 1, None, [], {}, ("confirm",), {"action": "update-graph"}):
+                o.client.log_event(topic, message)
+        o.check()
+
+
+def test_restart_hook_releases_what_is_still_counted() -> None:
+    """Also where Dask clears its tasks without any transition."""
+    with observed() as o:
+        with span("restarted"):
+            future = o.client.submit(inc, 1, delay=1.0)
+        eventually(lambda: o.adapter._assigned)
+
+        async def restart():
+            o.observer.restart(o.cluster.scheduler)
+            assert not o.adapter._assigned
+
+        o.client.sync(restart)
+        (opened,) = o.adapter.lifecycle.open.values()
+        assert opened.unfinished == 0
+        assert isinstance(future, Future)

@@ -1,0 +1,267 @@
+"""What is exported of spans of every kind, on a real cluster, against what Dask says."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dask
+import dask.array as da
+import pandas as pd
+import pytest
+from dask import dataframe as dd
+from distributed import span, wait
+
+from dask_otel import semconv
+from tests.cluster.conftest import Bridged, Start
+from tests.cluster.truth import own_values, tree
+from tests.receiver import Receiver
+
+pytestmark = pytest.mark.cluster
+
+#: The type of every span attribute on the wire, by key; a prefix for families of keys.
+TYPES: dict[str, type] = {
+    "dask.span.type": str,
+    "dask.span.id": str,
+    "dask.span.root.id": str,
+    "dask.span.name": str,
+    "dask.span.tags": tuple,
+    "dask.span.root.name": str,
+    "dask.span.result": str,
+    "dask.span.complete": bool,
+    "dask.span.generation": int,
+    "dask.span.queue.time": float,
+    "dask.span.capacity.time": float,
+    "dask.span.idle.time": float,
+    "dask.span.dask.active_cpu.time": float,
+    "dask.span.dask.idle.time": float,
+    "dask.span.output.size": int,
+    "dask.task.count": int,
+    "dask.task_group.count": int,
+    "dask.worker.count": int,
+    "dask.thread.count": int,
+    "dask.collection.types": tuple,
+    "dask.span.collision": bool,
+    "dask.span.requested.name": str,
+    "dask.span.late": bool,
+    "dask.span.dropped.count": int,
+    "code.file.path": str,
+    "code.line.number": int,
+    "code.function.name": str,
+    "error.type": str,
+    "dask.task_group.name": str,
+    "dask.task.prefix": str,
+    "dask.task_group.types": tuple,
+}
+FAMILIES: dict[str, type] = {
+    "dask.span.activity.time.": float,
+    "dask.task_group.duration.": float,
+}
+OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+
+
+def inc(x: int) -> int:
+    time.sleep(0.01)
+    return x + 1
+
+
+def expected_type(key: str) -> type:
+    if key in {f"dask.task.{outcome}.count" for outcome in OUTCOMES}:
+        return int
+    for family, kind in FAMILIES.items():
+        if key.startswith(family):
+            return kind
+    return TYPES[key]
+
+
+def assert_types(received: Receiver) -> None:
+    """Every attribute is one of the contract, with the contract's type."""
+    for one in received.spans:
+        for key, value in one.attributes.items():
+            assert type(value) is expected_type(key), (key, value)
+
+
+def assert_metric_types(received: Receiver) -> None:
+    """Every metric is one of the contract, with the contract's unit, instrument and type."""
+    for point in received.points:
+        metric = semconv.METRICS[point.metric]
+        assert point.unit == metric.unit, point
+        kind = {"counter": "sum", "updowncounter": "sum"}.get(metric.instrument, metric.instrument)
+        assert point.kind == kind, point
+        if kind == "sum":
+            assert point.monotonic == (metric.instrument == "counter"), point
+            assert point.temporality == 2, point
+        if point.is_int is not None:
+            assert point.is_int == metric.integer, point
+        keys = {
+            key
+            for label in metric.labels
+            for key in (semconv.SPAN_KEYS if label == semconv.SPAN else (label,))
+        }
+        assert point.attributes.keys() == keys, point
+        assert all(type(value) is str and value for value in point.attributes.values())
+
+
+def named(bridged: Bridged, name: str) -> Any:
+    (found,) = [s for s in bridged.received.spans if s.type == "span" and s.name == name]
+    return found
+
+
+# Dask warns that dataframes ignore annotations, and yet their spans work.
+@pytest.mark.filterwarnings("ignore:.*nnotations will be ignored")
+def test_collections_and_a_p2p_shuffle(start: Start) -> None:
+    """Arrays and dataframes in nested spans; every metric of theirs agrees with Dask."""
+    frame = pd.DataFrame({"k": range(2000), "v": range(2000)})
+    with start(threads_per_worker=2) as bridged:
+        config = {"optimization.fuse.active": False, "dataframe.shuffle.method": "p2p"}
+        with dask.config.set(config), span("analysis"):
+            with span("load"):
+                data = dd.from_pandas(frame, npartitions=8).persist()
+                wait(data)
+            with span("shuffle"):
+                shuffled = data.shuffle("k").persist()
+                wait(shuffled)
+            with span("model"):
+                x = da.random.random((400, 400), chunks=(100, 100))
+                assert (x @ x.T).sum().compute() > 0
+        received = bridged.exported(60)
+        root = named(bridged, "analysis")
+        assert tree([s for s in received.spans if s.trace_id == root.trace_id]) == (
+            "analysis success\n  load success\n  shuffle success\n  model success"
+        )
+        assert named(bridged, "load").attributes["dask.collection.types"] != ()
+        truth = bridged.client.run_on_scheduler(own_values)
+        assert any(key[1] == "p2p" for key in truth), "no p2p metrics to compare"
+        assert received.last("dask.span.p2p.time")
+        assert received.last("dask.cluster.transfer.time")
+        groups = [s for s in received.spans if s.type == "group"]
+        owners = {s.span_id: s for s in received.spans if s.type == "span"}
+        assert len(groups) > 5
+        for group in groups:
+            owner = owners[group.parent_id or 0]
+            assert owner.start_ns <= group.start_ns <= group.end_ns <= owner.end_ns
+        assert_types(received)
+        assert_metric_types(received)
+
+
+def test_detail_span_leaves_the_groups_out(start: Start) -> None:
+    with start({"spans": {"detail": "span"}}) as bridged:
+        with span("plain"):
+            assert bridged.client.gather(bridged.client.map(inc, range(4))) == [1, 2, 3, 4]
+        received = bridged.exported()
+        assert {s.type for s in received.spans} == {"span"}
+        assert named(bridged, "plain").attributes["dask.task_group.count"] == 1
+
+
+def test_groups_beyond_the_cap_are_counted(start: Start) -> None:
+    with start({"spans": {"max-groups": 2}}) as bridged:
+        with span("many"):
+            futures = [bridged.client.submit(inc, i, key=f"g{i}-{i}") for i in range(5)]
+            bridged.client.gather(futures)
+        received = bridged.exported()
+        many = named(bridged, "many")
+        assert len([s for s in received.spans if s.type == "group"]) == 2
+        assert many.attributes["dask.task_group.count"] == 5
+        assert many.attributes["dask.span.dropped.count"] == 3
+
+
+def test_untagged_work_can_stay_out_of_the_traces(start: Start) -> None:
+    """`otel.spans.default: metrics-only` keeps its metrics."""
+    with start({"spans": {"default": "metrics-only"}}) as bridged:
+        assert bridged.client.submit(inc, 1).result() == 2
+        with span("mine"):
+            assert bridged.client.submit(inc, 10, key="mine-1").result() == 11
+        received = bridged.received
+        received.wait_for(lambda r: [s for s in r.spans if s.name == "mine"])
+        received.wait_for(
+            lambda r: (
+                {dict(k)["dask.span.name"] for k in r.last("dask.span.duration")}
+                == {"default", "mine"}
+            )
+        )
+        assert not [s for s in received.spans if s.attributes["dask.span.root.name"] == "default"]
+
+
+HOSTILE: list[Any] = ["", "a/b\\c", "NUL\0", "x" * 100_000, 17, None, b"\xff\xfe", ("t", 1), "ü🎉"]
+
+
+def test_hostile_tags_lose_nothing(start: Start) -> None:
+    """Tags are anything in Dask: they are exported clean, with the rest of the batch intact."""
+    with start() as bridged:
+        for index, tag in enumerate(HOSTILE):
+            with span("root", tag), span(f"below {index}"):
+                assert bridged.client.submit(inc, index, key=f"k{index}-0").result() == index + 1
+        received = bridged.received
+
+        def complete(r: Receiver) -> bool:
+            assert {s.name for s in r.spans if s.type == "span"} >= {
+                f"below {i}" for i in range(len(HOSTILE))
+            }
+            roots = [s for s in r.spans if s.type == "span" and s.name == "root"]
+            return len(roots) == len(HOSTILE)
+
+        received.wait_for(complete)
+        for one in received.spans:
+            for value in one.attributes.values():
+                texts = value if isinstance(value, tuple) else (value,)
+                assert all(len(t) <= 1024 and "\0" not in t for t in texts if isinstance(t, str))
+            assert len(one.name) <= 1024
+        paths = {s.path for s in received.spans if s.type == "span"}
+        assert "root/a\\/b\\\\c" in paths
+        assert "root/17" in paths
+        assert "root/ü🎉" in paths
+        received.wait_for(lambda r: sum(r.last("dask.otel.sanitized").values()) > 0)
+        names = {dict(k)["dask.span.name"] for k in received.last("dask.span.active")}
+        assert all(0 < len(name) <= 210 for name in names)
+        assert not received.last("dask.otel.internal.errors")
+
+
+def test_ids_that_are_no_uuid(start: Start) -> None:
+    """Any string can be a span id: it is hashed as it is."""
+    with start() as bridged:
+        ids = ("not a uuid", "ü" * 40)
+        with dask.annotate(span={"name": ("odd", "child"), "ids": ids}):
+            assert bridged.client.submit(inc, 1).result() == 2
+        received = bridged.exported()
+        child = named(bridged, "child")
+        assert child.attributes["dask.span.id"] == ids[1]
+        assert child.parent_id == named(bridged, "odd").span_id
+        assert_types(received)
+
+
+def test_where_the_code_was_submitted(start: Start) -> None:
+    """Only if Dask collects code; the source text itself is not exported."""
+    with (
+        dask.config.set({"distributed.diagnostics.computations.nframes": 1}),
+        start() as bridged,
+    ):
+        with span("coded"):
+            assert bridged.client.submit(inc, 1).result() == 2
+        bridged.exported()
+        coded = named(bridged, "coded").attributes
+        assert coded["code.file.path"].endswith("test_spans.py")
+        assert coded["code.line.number"] > 0
+        assert coded["code.function.name"] == "test_where_the_code_was_submitted"
+
+
+def test_work_that_dask_adds_later_is_a_continuation(start: Start) -> None:
+    """The first generation stands; the next one is linked to it."""
+    with start() as bridged:
+        client = bridged.client
+        with span("early") as dask_id:
+            kept = client.submit(inc, 1)
+            assert kept.result() == 2
+        bridged.exported()
+        assert client.submit(inc, 2).result() == 3  # joins the group of the first
+        received = bridged.received
+        received.wait_for(lambda r: len([s for s in r.spans if s.name == "early"]) == 2)
+        first, second = (s for s in received.spans if s.name == "early")
+        assert second.attributes["dask.span.generation"] == 2
+        assert second.attributes["dask.span.id"] == dask_id
+        assert [(t, s) for t, s, _ in second.links] == [(first.trace_id, first.span_id)]
+        assert second.parent_id == first.span_id
+        assert second.attributes["dask.task.count"] == 1
+        assert second.attributes["dask.span.collision"] is True
+        assert second.attributes["dask.span.requested.name"] == "default"
+        assert second.start_ns >= first.end_ns
+        assert_types(received)

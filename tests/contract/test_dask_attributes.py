@@ -1,0 +1,67 @@
+"""Every attribute that the adapter relies on and Dask does not document is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster, span
+
+from dask_otel._dask import UNDOCUMENTED
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[dict[str, Any]]:
+    """One live object of each class, while a task is in processing."""
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        with span("contract"):
+            future = client.submit(time.sleep, 0.5)
+        client.submit(int, 1).result()
+        scheduler = cluster.scheduler
+        task = scheduler.tasks[future.key]
+        extension = scheduler.extensions["spans"]
+        yield {
+            "Scheduler": scheduler,
+            "ClientState": scheduler.clients[client.id],
+            "SpansSchedulerExtension": extension,
+            "Span": extension.spans[task.group.span_id],
+            "TaskGroup": task.group,
+            "TaskState": task,
+            "WorkerState": next(iter(scheduler.workers.values())),
+        }
+
+
+@pytest.mark.parametrize("name", UNDOCUMENTED)
+def test_what_dask_does_not_document_is_there(live: dict[str, Any], name: str) -> None:
+    instance = live[name]
+    assert type(instance).__name__ == name
+    assert UNDOCUMENTED[name], "nothing to check"
+    missing = [attribute for attribute in UNDOCUMENTED[name] if not hasattr(instance, attribute)]
+    assert not missing, (
+        f"{name} of this distributed lacks {missing}: find what replaces it, and adapt _dask.py"
+    )
+
+
+def test_every_class_is_checked(live: dict[str, Any]) -> None:
+    assert UNDOCUMENTED.keys() == live.keys()
+
+
+def test_the_states_that_the_adapter_counts_are_dasks(live: dict[str, Any]) -> None:
+    from dask_otel._dask import _STATES
+
+    assert {*_STATES, "forgotten"} == set(live["TaskGroup"].states)
+
+
+def test_history_of_threads_is_pairs_of_time_and_count(live: dict[str, Any]) -> None:
+    history = live["Scheduler"].total_nthreads_history
+    assert history
+    assert all(isinstance(when, float) and isinstance(count, int) for when, count in history)

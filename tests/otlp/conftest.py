@@ -1,0 +1,66 @@
+"""Exporters made by the standard variables, against a real receiver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from dask_otel import _otel
+from dask_otel._otel import Outputs
+from tests.receiver import Receiver, receiver
+
+PROTOCOLS = ("grpc", "http/protobuf")
+
+Build = Callable[..., Outputs]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the machine that runs the tests counts."""
+    for key in list(os.environ):
+        if key.startswith(("OTEL_", "DASK_", "COILED_")):
+            monkeypatch.delenv(key)
+
+
+@pytest.fixture(params=PROTOCOLS)
+def server(request: pytest.FixtureRequest) -> Iterator[Receiver]:
+    with receiver(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
+    """Return a function that makes sinks with variables; they are shut down at the end."""
+    with ExitStack() as stack:
+
+        def call(
+            environ: Mapping[str, str] | None = None,
+            *,
+            defaults: Mapping[str, str] | None = None,
+            cluster_name: str | None = None,
+            **variables: str,
+        ) -> Outputs:
+            for key, value in {**(environ or {}), **variables}.items():
+                monkeypatch.setenv(key, value)
+            outputs = _otel.build(
+                defaults or {},
+                service_name="dask-scheduler",
+                instance_id="Scheduler-1",
+                service_version="2026.1",
+                cluster_name=cluster_name,
+                version="1.2.3",
+            )
+            assert outputs is not None
+            sinks: tuple[Any, ...] = (*outputs.span_sinks, *outputs.metric_sinks)
+            for sink in sinks:
+                stack.callback(sink.shutdown)
+            # As a thread of the pump does, for the sink that it has.
+            for sink in sinks[-1:]:
+                stack.enter_context(sink.surroundings())
+            return outputs
+
+        yield call

@@ -1,0 +1,455 @@
+"""The standard variables: what they choose, and one clear error where they are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from dask_otel import _otel
+from dask_otel._otel import environment, exporters
+from dask_otel._otel.environment import defaults_for_environment
+from dask_otel._otel.sampling import TraceSampler
+from dask_otel._setting_problems import ConfigurationError
+from dask_otel.core import identity
+from dask_otel.core.records import SpanRecord
+from tests.otlp.conftest import Build
+from tests.otlp.records import CHILD, ROOT, counter, number
+from tests.receiver import Receiver, receiver
+
+# --------------------------------------------------------------------------------- choice
+
+
+def test_two_exporters_each_get_everything(build: Build) -> None:
+    with receiver("grpc") as one, receiver("http/protobuf") as other:
+        outputs = build(
+            OTEL_TRACES_EXPORTER="otlp_proto_grpc, otlp_proto_http,otlp",
+            OTEL_METRICS_EXPORTER="none",
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=one.endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+        )
+        assert [sink.name for sink in outputs.span_sinks] == [
+            f"{one.endpoint} (OTLP over gRPC)",
+            f"{one.endpoint} (OTLP over HTTP)",
+        ]
+        assert outputs.metric_sinks == ()
+        assert outputs.span_sinks[0].export([ROOT])
+        assert len(one.spans) == 1
+        assert other.spans == []
+
+
+@pytest.mark.parametrize("names", ["none", "None", " none ", "none,none"])
+def test_none(build: Build, names: str) -> None:
+    outputs = build(OTEL_TRACES_EXPORTER=names, OTEL_METRICS_EXPORTER=names)
+    assert outputs.span_sinks == outputs.metric_sinks == ()
+
+
+def test_a_blank_variable_counts_as_not_set(server: Receiver, build: Build) -> None:
+    outputs = build(
+        server.environ,
+        OTEL_TRACES_EXPORTER="",
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="",
+        OTEL_EXPORTER_OTLP_TIMEOUT=" ",
+        OTEL_SPAN_LINK_COUNT_LIMIT="",
+        OTEL_SERVICE_NAME="",
+    )
+    (sink,) = outputs.span_sinks
+    assert sink.export([ROOT])
+    assert server.spans[0].resource["service.name"] == "dask-scheduler"
+    assert os.environ["OTEL_TRACES_EXPORTER"] == "", "and it stays as it was"
+
+
+def test_console(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
+    from opentelemetry.sdk.metrics import export as metrics
+    from opentelemetry.sdk.trace import export as traces
+
+    outputs = build(OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="console")
+    # They bind standard output when the SDK is imported.
+    for sink, kind in (
+        (outputs.span_sinks[0], traces.ConsoleSpanExporter),
+        (outputs.metric_sinks[0], metrics.ConsoleMetricExporter),
+    ):
+        assert sink.name == "console"
+        assert isinstance(sink._exporter._export.__self__, kind)  # type: ignore[union-attr]
+    lines: list[str] = []
+    for sink in (*outputs.span_sinks, *outputs.metric_sinks):
+        exporter = sink._exporter._export.__self__  # type: ignore[union-attr]
+        exporter.out = type("Out", (), {"write": lines.append, "flush": lambda: None})
+    assert outputs.span_sinks[0].export([ROOT, CHILD])
+    assert outputs.metric_sinks[0].export([counter(number(1))])
+    assert [json.loads(line)["name"] for line in lines[:2]] == ["nightly", "load"]
+    assert "dask.test" in lines[2]
+
+
+def test_an_exporter_of_another_package(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
+    outputs = build(OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine")
+    assert outputs.span_sinks[0].name == "mine"
+    assert outputs.span_sinks[0].export([ROOT])
+    assert outputs.metric_sinks[0].export([counter(number(1))])
+    import mine_exporter  # type: ignore[import-not-found]
+
+    assert [span.name for span in mine_exporter.SPANS] == ["nightly"]
+    assert len(mine_exporter.METRICS) == 1
+
+
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a package with exporters on the path, as pip would."""
+    (tmp_path / "mine_exporter.py").write_text(
+        """
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricReader
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+SPANS, METRICS = [], []
+class Spans(SpanExporter):
+    def export(self, spans):
+        SPANS.extend(spans)
+        return SpanExportResult.SUCCESS
+class Metrics(MetricExporter):
+    def export(self, metrics_data, timeout_millis=1, **kwargs):
+        METRICS.append(metrics_data)
+        return MetricExportResult.SUCCESS
+    def force_flush(self, timeout_millis=1): return True
+    def shutdown(self, timeout_millis=1, **kwargs): pass
+class Pull(MetricReader):
+    def __init__(self): raise AssertionError("a port was opened")
+    def _receive_metrics(self, *args, **kwargs): pass
+    def shutdown(self, *args, **kwargs): pass
+def broken(): raise RuntimeError("no credentials")
+def other(): return object()
+"""
+    )
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[opentelemetry_traces_exporter]\nmine = mine_exporter:Spans\nbroken = mine_exporter:broken"
+        "\nother = mine_exporter:other\nabsent = mine_exporter:absent\n"
+        "[opentelemetry_metrics_exporter]\nmine = mine_exporter:Metrics\npull = mine_exporter:Pull"
+        "\n[opentelemetry_resource_detector]\nmine = mine_detector:Detector\n"
+        "broken = mine_detector:broken\n"
+    )
+    (tmp_path / "mine_detector.py").write_text(
+        """
+from opentelemetry.sdk.resources import Resource, ResourceDetector
+class Detector(ResourceDetector):
+    def detect(self):
+        return Resource({"service.instance.id": "detected", "service.version": "detected",
+                         "host.name": "here", "service.name": "detected"})
+def broken(): raise RuntimeError("no such host")
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+# ----------------------------------------------------------------------------------- errors
+
+
+def problem(build: Build, **variables: str) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        build(**variables)
+    assert len(caught.value.problems) == 1
+    return caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("OTEL_TRACES_EXPORTER", "jaeger", "otlp_proto_grpc"),
+        ("OTEL_METRICS_EXPORTER", "otlp,statsd", "console"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "grpc, http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "tcp", "grpc, http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "deflate", "none, gzip"),
+        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "zstd", "none, gzip"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "ten", "seconds"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0", "seconds"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "lots", "1 or more"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "1 or more"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "2.5", "1 or more"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1", "1 or more"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4096", "OTEL_BSP_MAX_QUEUE_SIZE, which is 2048"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "nan", "milliseconds, 0 or more"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "soon", "milliseconds, 1 or more"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "inf", "milliseconds, 100 or more"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "60", "milliseconds, 100 or more"),
+        ("OTEL_METRIC_EXPORT_TIMEOUT", "-5", "milliseconds, 1 or more"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "both", "cumulative, delta"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "yes", "always_on, always_off, trace_based"),
+        ("OTEL_SPAN_LINK_COUNT_LIMIT", "many", "whole number, 0 or more"),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "-1", "whole number, 0 or more"),
+    ],
+)
+def test_a_bad_value_is_one_error(build: Build, variable: str, value: str, allowed: str) -> None:
+    text = problem(build, **{variable: value})
+    for part in (variable, value.split(",")[-1], allowed):
+        assert part in text
+
+
+def test_pull_exporters_are_refused_before_they_open_a_port(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
+    for name in ("prometheus", "pull", "otlp,prometheus"):
+        text = problem(build, OTEL_METRICS_EXPORTER=name)
+        assert "otel.metrics.prometheus" in text
+        assert "OTEL_METRICS_EXPORTER" in text
+
+
+@pytest.mark.parametrize("name", ["broken", "other", "absent"])
+def test_an_exporter_that_cannot_be_made(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    install(tmp_path, monkeypatch)
+    assert name in problem(build, OTEL_TRACES_EXPORTER=name)
+
+
+def test_exporters_made_before_an_error_are_released(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
+    released: list[str] = []
+    monkeypatch.setattr(
+        exporters, "shut_down", lambda made: released.extend(one.label for one in made)
+    )
+    monkeypatch.setattr(_otel, "shut_down", exporters.shut_down)
+    problem(build, OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine,nothing")
+    assert released == ["mine", "mine"]
+
+
+def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
+    outputs = build(
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://user:geheim@collector:4318/base?key=geheim#geheim",
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+    )
+    assert outputs.span_sinks[0].name == "http://collector:4318/base (OTLP over HTTP)"
+    assert exporters._shown("user:geheim@collector:4317?geheim") == "collector:4317"
+    assert "geheim" not in exporters._shown("http://[geheim")
+
+
+# ------------------------------------------------------------------------------ environment
+
+
+def test_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", " TRUE ")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "not even looked at")
+    assert _otel.build({}, "s", "i", "v", None, "1") is None
+    monkeypatch.delenv("OTEL_SDK_DISABLED")
+    assert _otel.build({"OTEL_SDK_DISABLED": "true"}, "s", "i", "v", None, "1") is None
+
+
+def test_defaults_count_where_the_environment_has_nothing(server: Receiver, build: Build) -> None:
+    before = dict(os.environ)
+    outputs = build(defaults={**server.environ, "OTEL_SERVICE_NAME": "from-dask"})
+    assert dict(os.environ) == before, "nothing of ours stays behind"
+    assert outputs.span_sinks[0].export([ROOT])
+    assert server.spans[0].resource["service.name"] == "from-dask"
+
+
+def test_the_environment_wins_over_defaults(server: Receiver, build: Build) -> None:
+    outputs = build(
+        server.environ,
+        defaults={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://nowhere:1", "OTEL_SERVICE_NAME": "a"},
+        OTEL_SERVICE_NAME="b",
+    )
+    assert outputs.span_sinks[0].export([ROOT])
+    assert server.spans[0].resource["service.name"] == "b"
+
+
+def test_the_environment_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BLANK", " ")
+    before = dict(os.environ)
+
+    def fail() -> None:
+        with defaults_for_environment({"OTEL_X": "1", "PATH": "no"}):
+            assert os.environ["OTEL_X"] == "1"
+            assert os.environ["PATH"] == before["PATH"]
+            assert "OTEL_BLANK" not in os.environ
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert dict(os.environ) == before
+
+
+def test_the_pump_is_set_by_the_variables(build: Build) -> None:
+    default = build().environment
+    assert default == environment.Environment(
+        queue_size=2048,
+        batch_size=128,
+        schedule_delay=1.0,
+        metric_interval=60.0,
+        temporality="cumulative",
+        exemplars="trace_based",
+    )
+    outputs = build(
+        OTEL_BSP_MAX_QUEUE_SIZE="16",
+        OTEL_BSP_SCHEDULE_DELAY="250",
+        OTEL_METRIC_EXPORT_INTERVAL="5000",
+        OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE="LowMemory",
+        OTEL_METRICS_EXEMPLAR_FILTER="always_on",
+    )
+    assert outputs.environment == environment.Environment(16, 16, 0.25, 5.0, "delta", "always_on")
+    assert outputs.sampled is None
+
+
+# ---------------------------------------------------------------------------------- resource
+
+
+def resource_of(build: Build, **options: str) -> dict[str, object]:
+    cluster_name = options.pop("cluster_name", None)
+    outputs = build(cluster_name=cluster_name, **options)
+    return dict(outputs.metric_sinks[0]._resource.attributes)
+
+
+def test_our_resource(build: Build) -> None:
+    found = resource_of(build)
+    assert found["service.name"] == found["dask.cluster.name"] == "dask-scheduler"
+    assert found["service.instance.id"] == "Scheduler-1"
+    assert found["service.version"] == "2026.1"
+    assert found["telemetry.sdk.language"] == "python"
+
+
+def test_the_user_wins(build: Build) -> None:
+    found = resource_of(
+        build,
+        OTEL_SERVICE_NAME="mine",
+        OTEL_RESOURCE_ATTRIBUTES="service.name=other,service.instance.id=7,service.version=v%201,"
+        "team=a,dask.cluster.name=prod",
+        cluster_name="from-config",
+    )
+    assert found["service.name"] == "mine"
+    assert found["service.instance.id"] == "7"
+    assert found["service.version"] == "v 1"
+    assert found["team"] == "a"
+    assert found["dask.cluster.name"] == "prod"
+
+
+def test_a_detector_wins_over_ours_and_the_user_over_a_detector(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
+    found = resource_of(build, OTEL_EXPERIMENTAL_RESOURCE_DETECTORS="mine")
+    assert found["service.instance.id"] == found["service.version"] == "detected"
+    assert found["host.name"] == "here"
+    assert found["service.name"] == "detected"
+    # SDK 1.28 runs detectors in no particular order.
+    found = resource_of(build, OTEL_RESOURCE_ATTRIBUTES="k8s.pod.name=p")
+    assert found["k8s.pod.name"] == "p"
+
+
+def test_a_detector_that_fails_is_one_clear_error_or_left_out(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newer SDKs leave it out and say so; older ones raise."""
+    install(tmp_path, monkeypatch)
+    detectors = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "broken,unknown"}
+    if version("opentelemetry-sdk").startswith("1.28."):
+        assert "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS" in problem(build, **detectors)
+    else:
+        assert resource_of(build, **detectors)["service.name"] == "dask-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"OTEL_SERVICE_NAME": "svc"}, "svc"),
+        ({"DASK_CLUSTER_NAME": "operator"}, "operator"),
+        ({"DASK_GATEWAY_CLUSTER_NAME": "gateway"}, "gateway"),
+        ({"DASK_COILED__CLUSTER_NAME": "coiled"}, "coiled"),
+        ({"DASK_CLUSTER_NAME": "operator", "cluster_name": "config"}, "config"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name="}, "dask-scheduler"),
+    ],
+)
+def test_the_cluster_always_has_a_name(build: Build, options: dict[str, str], name: str) -> None:
+    assert resource_of(build, **options)["dask.cluster.name"] == name
+
+
+def test_bytes_that_are_no_utf8_do_not_spoil_the_resource(server: Receiver, build: Build) -> None:
+    outputs = build(
+        server.environ,
+        OTEL_RESOURCE_ATTRIBUTES="bad=\udcff,good=1",
+        OTEL_SERVICE_NAME="name\udcff",
+    )
+    assert outputs.span_sinks[0].export([ROOT])
+    resource = server.spans[0].resource
+    assert resource["service.name"] == "name\ufffd"
+    assert (resource["bad"], resource["good"]) == ("\ufffd", "1")
+
+
+# ---------------------------------------------------------------------------------- sampling
+
+
+def traces(count: int) -> Iterator[tuple[SpanRecord, SpanRecord]]:
+    """Yield a root and a child of traces with ids as Dask's spans get them."""
+    for n in range(count):
+        trace_id = identity.trace_id(f"00000000-0000-4000-8000-{n:012x}")
+        yield replace(ROOT, trace_id=trace_id), replace(CHILD, trace_id=trace_id)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "arg", "low", "high"),
+    [
+        ("always_on", "", 1000, 1000),
+        ("always_off", "", 0, 0),
+        ("traceidratio", "0.25", 200, 300),
+        ("parentbased_traceidratio", "0.25", 200, 300),
+        ("parentbased_always_off", "", 0, 0),
+        ("parentbased_always_on", "", 1000, 1000),
+    ],
+)
+def test_samplers_decide_for_whole_traces(
+    build: Build, sampler: str, arg: str, low: int, high: int
+) -> None:
+    variables = {"OTEL_TRACES_SAMPLER": sampler} | ({"OTEL_TRACES_SAMPLER_ARG": arg} if arg else {})
+    outputs = build(**variables)
+    (sink,) = outputs.span_sinks
+    assert outputs.sampled is not None
+    count = 0
+    for root, child in traces(1000):
+        # The exemplar is asked first, and children come before their root.
+        exemplar, below, above = (
+            outputs.sampled(root.trace_id),
+            sink.wants(child),
+            sink.wants(root),
+        )
+        assert exemplar == below == above
+        count += above
+    assert low <= count <= high
+
+
+def test_exemplars_do_not_decide_for_a_sampler_that_goes_by_names() -> None:
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
+
+    class ByName(Sampler):
+        def should_sample(self, parent, trace_id, name, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
+            chosen = ALWAYS_ON if name == "nightly" else ALWAYS_OFF
+            return chosen.should_sample(parent, trace_id, name)
+
+        def get_description(self) -> str:
+            return "by name"
+
+    sampler = TraceSampler(ByName())
+    assert not sampler.exemplar(ROOT.trace_id)
+    assert sampler.span(ROOT)
+    assert sampler.exemplar(ROOT.trace_id)
+
+
+def test_no_exemplars(build: Build) -> None:
+    outputs = build(OTEL_METRICS_EXEMPLAR_FILTER="always_off")
+    assert outputs.sampled is not None
+    assert not outputs.sampled(ROOT.trace_id)
+
+
+def test_decisions_are_bounded() -> None:
+    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+    sampler = TraceSampler(ALWAYS_ON)
+    for n in range(10_000):
+        sampler.trace(n + 1, "r")
+    assert len(sampler._decisions) <= 4096

@@ -1,0 +1,508 @@
+"""What the export side promises, seen from outside: real exporters, real sockets.
+
+Nothing here looks into pump or sinks. What goes in is what the event loop hands over; what is
+asserted is what a server got, what the log says, and what the bridge counts about itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core import identity
+from dask_otel.core.records import Failure, MetricBatch
+from dask_otel.exporting import make_pump
+from dask_otel.settings import Settings
+from tests.otlp.pipeline import Export, T, make_batch, make_span
+from tests.receiver import Receiver, decode_points
+from tests.receiver import receiver as run_receiver
+from tests.waiting import eventually
+
+T_NS = 1_700_000_000 * 10**9
+SECOND = 10**9
+EXECUTE = "dask.span.execute.time"
+
+PROTOCOLS = ("grpc", "http/protobuf")
+SDK = tuple(map(int, version("opentelemetry-sdk").split(".")[:2]))
+#: Before 1.35 the exporters' own retries went on for a minute, whatever the timeout; before 1.36
+#: nothing could interrupt them.
+patient = pytest.mark.skipif(SDK < (1, 36), reason="these exporters retry for a minute themselves")
+
+#: An HTTP status, and the gRPC status of the same meaning.
+INVALID = {"http/protobuf": 400, "grpc": "INVALID_ARGUMENT"}
+UNAVAILABLE = {"http/protobuf": 503, "grpc": "UNAVAILABLE"}
+INTERNAL = {"http/protobuf": 500, "grpc": "INTERNAL"}
+
+
+StartExport = Callable[[dict[str, str]], Export]
+
+
+@pytest.fixture(params=PROTOCOLS)
+def receiver(request: pytest.FixtureRequest) -> Iterator[Receiver]:
+    """Run a receiver, once for each protocol."""
+    with run_receiver(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartExport]:
+    """Start pumps as the bridge does, with the given variables in the environment."""
+    started: list[Export] = []
+
+    def start(variables: dict[str, str]) -> Export:
+        defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+        for key, value in (defaults | variables).items():
+            monkeypatch.setenv(key, value)
+        made = make_pump(Settings(), "Scheduler-1", time.time_ns())
+        assert made is not None
+        made.pump.start()
+        started.append(Export(made.pump))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close(0.5)
+    # Threads that hang in an exporter end with its timeout.
+    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accept connections and never answer."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def refusing_endpoint() -> str:
+    """Return an endpoint where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def span_ids(receiver: Receiver) -> list[int]:
+    return [span.span_id for span in receiver.spans if span.type == "span"]
+
+
+def ids_of(*names: str) -> list[int]:
+    return [identity.span_id(name) for name in names]
+
+
+def own(receiver: Receiver, metric: str) -> dict[tuple[str, ...], int]:
+    """Return the last values of one of the bridge's own counters, by label values."""
+    return {tuple(v for _, v in labels): value for labels, value in receiver.last(metric).items()}
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+# -------------------------------------------------------------------------------- fidelity
+
+
+def test_a_span_arrives_as_it_was(receiver: Receiver, export: StartExport) -> None:
+    failure = Failure(T + 5, "load-1", "load", "tcp://w:1", "KeyError('b')", "Traceback …")
+    who = replace(make_span().identity, generation=2, first=(11, 22), parent_span_id=33)
+    export(receiver.environ).spans(
+        make_span(groups=1, result="failure", failures=(failure,), identity=who)
+    )
+    eventually(lambda: len(receiver.spans) == 2)
+    span, group = sorted(receiver.spans, key=lambda s: s.type, reverse=True)
+    assert (span.trace_id, span.span_id, span.parent_id) == (who.trace_id, who.span_id, 33)
+    assert (span.name, span.start_ns, span.end_ns) == ("workflow", T_NS, T_NS + 10 * SECOND)
+    assert [(name, ns) for name, ns, _ in span.events] == [
+        ("dask.span.start", T_NS + 5 * SECOND // 2),
+        ("exception", T_NS + 5 * SECOND),
+    ]
+    assert [link[:2] for link in span.links] == [(11, 22)]
+    assert span.status == 2
+    assert "KeyError" in span.message
+    assert span.attributes["dask.span.result"] == "failure"
+    assert type(span.attributes["dask.task.count"]) is int
+    assert type(span.attributes["dask.span.queue.time"]) is float
+    assert span.attributes["dask.span.tags"] == ("workflow",)
+    assert (group.type, group.parent_id) == ("group", who.span_id)
+    assert span.scope[0] == "dask_otel"
+    # The oldest exporters leave the schema of a scope out.
+    assert span.scope[2] in ("", semconv.SCHEMA_URL)
+    assert span.resource["service.name"] == "dask-scheduler"
+    assert span.resource["service.instance.id"] == "Scheduler-1"
+
+
+def test_metrics_arrive_with_one_time_and_a_zero_point(
+    receiver: Receiver, export: StartExport
+) -> None:
+    running = export(receiver.environ)
+    time_ns = running.metrics(make_batch(1.5))
+    zero, value = eventually(lambda: [p for p in receiver.points if p.metric == EXECUTE])
+    assert (zero.value, value.value, value.is_int) == (0.0, 1.5, False)
+    assert (value.kind, value.monotonic, value.temporality, value.unit) == ("sum", True, 2, "s")
+    assert value.time_ns == time_ns
+    assert zero.start_ns == value.start_ns < zero.time_ns < value.time_ns
+    assert {p.time_ns for p in receiver.points if p is not zero and p.value} == {time_ns}
+    assert [e[:2] for e in value.exemplars] == [
+        (identity.trace_id("root"), identity.span_id("root-0"))
+    ]
+    assert value.resource["dask.cluster.name"] == "dask-scheduler"
+    # The series goes on; cumulative.
+    running.metrics(make_batch(2.0))
+    eventually(lambda: list(receiver.last(EXECUTE).values()) == [3.5])
+    assert sum(p.value == 0.0 for p in receiver.points if p.metric == EXECUTE) == 1
+
+
+def test_large_exports_come_in_several_requests_of_one_time(
+    receiver: Receiver, export: StartExport
+) -> None:
+    running = export(receiver.environ)
+    series = ("dask.task.finished", ("workflow",))
+    time_ns = running.metrics(
+        MetricBatch(
+            increments={(*series, f"prefix-{number}", "memory"): 1 for number in range(1500)}
+        )
+    )
+    eventually(lambda: len([p for p in receiver.points if p.metric == series[0]]) == 3000)
+    sizes = []
+    for _, request in list(receiver.accepted):
+        points = list(decode_points(request))
+        sizes.append(len(points))
+        ours = [p for p in points if p.metric == series[0]]
+        # The zero point and the value of a series are in the same request.
+        assert {p.labels for p in ours if not p.value} == {p.labels for p in ours if p.value}
+        assert {p.time_ns for p in ours if p.value} <= {time_ns}
+    assert len(sizes) > 3, "one request of thousands of points holds the GIL"
+    assert max(sizes) <= 1000
+
+
+# ------------------------------------------------------------------------------- failures
+
+
+@patient
+@pytest.mark.parametrize("statuses", [UNAVAILABLE, INTERNAL], ids=["retryable", "not retryable"])
+def test_an_outage_loses_nothing_and_is_said_once(
+    receiver: Receiver,
+    export: StartExport,
+    caplog: pytest.LogCaptureFixture,
+    statuses: dict[str, int | str],
+) -> None:
+    caplog.set_level(logging.INFO)
+    receiver.answer = statuses[receiver.protocol]
+    running = export(receiver.environ | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
+    names = [f"root-{number}" for number in range(100)]
+    assert all(running.spans(*[make_span(name) for name in names]))
+    running.metrics(make_batch(1.0))
+    eventually(lambda: len([s for s, _, _ in receiver.requests if s == "traces"]) >= 2)
+    eventually(lambda: [s for s, _, _ in receiver.requests if s == "metrics"])
+    running.metrics(make_batch(2.0))
+    receiver.answer = None
+    eventually(lambda: sorted(span_ids(receiver)) == sorted(ids_of(*names)), 60)
+    running.metrics(make_batch(4.0))
+    eventually(lambda: list(receiver.last(EXECUTE).values()) == [7.0])
+    mine = [r for r in caplog.records if r.name == "dask_otel"]
+    said = [r.getMessage() for r in mine if r.levelno == logging.WARNING]
+    assert len(said) == 1, said
+    assert receiver.endpoint in said[0]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in said[0]
+    eventually(lambda: any("again" in r.getMessage() for r in caplog.records))
+    assert not [r for r in caplog.records if r.name.startswith("opentelemetry")]
+    running.metrics(make_batch(0.5))
+    eventually(lambda: own(receiver, "dask.otel.exported").get(("traces",)) == 100)
+    assert own(receiver, "dask.otel.dropped") == {}
+
+
+@patient
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_collector_that_starts_late_gets_everything(
+    export: StartExport, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint = refusing_endpoint()
+    running = export(
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+        }
+    )
+    running.spans(make_span("a", groups=2), make_span("b"))
+    eventually(lambda: warnings(caplog))
+    with run_receiver(protocol, int(endpoint.rpartition(":")[2])) as late:
+        eventually(lambda: sorted(span_ids(late)) == sorted(ids_of("a", "b")), 60)
+        running.close(2)
+
+
+@pytest.mark.parametrize("others", [3, 200], ids=["few", "many"])
+def test_a_record_that_the_server_refuses_costs_itself_alone(
+    receiver: Receiver, export: StartExport, others: int
+) -> None:
+    bad = identity.span_id("bad").to_bytes(8, "big")
+
+    def refuse_bad(signal: str) -> None:
+        _, request, _ = receiver.requests[-1]
+        found = signal == "traces" and any(
+            span.span_id == bad
+            for resource in request.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        )
+        receiver.answer = INVALID[receiver.protocol] if found else None
+
+    receiver.before_answer = refuse_bad
+    running = export(receiver.environ | {"OTEL_METRICS_EXPORTER": "none"})
+    names = [f"root-{number}" for number in range(others)]
+    spans = [make_span(name) for name in names]
+    running.spans(*spans[: others // 2], make_span("bad"), *spans[others // 2 :])
+    eventually(lambda: sorted(span_ids(receiver)) == sorted(ids_of(*names)), 60)
+
+
+def test_what_was_refused_is_counted(receiver: Receiver, export: StartExport) -> None:
+    receiver.before_answer = lambda signal: setattr(
+        receiver,
+        "answer",
+        INVALID[receiver.protocol]
+        if signal == "traces" and b"poison" in receiver.requests[-1][1].SerializeToString()
+        else None,
+    )
+    running = export(receiver.environ)
+    poison = replace(make_span("bad").identity, tags=("poison",))
+    running.spans(make_span("a"), make_span("bad", identity=poison), make_span("b"))
+
+    def counted() -> bool:
+        running.metrics(MetricBatch())
+        running.spans(make_span(f"more-{time.time_ns()}"))
+        return own(receiver, "dask.otel.dropped") == {("rejected", "traces"): 1}
+
+    eventually(counted, 60)
+    assert set(ids_of("a", "b")) <= set(span_ids(receiver))
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [("ok", "\ud800"), ("x" * 100_000,), (("a", 1),), (None,), ()],
+    ids=["surrogate", "huge", "tuple", "none", "empty"],
+)
+def test_hostile_tags_leave_the_batch_intact(
+    receiver: Receiver, export: StartExport, tags: tuple[object, ...]
+) -> None:
+    running = export(receiver.environ)
+    hostile = replace(make_span("bad").identity, tags=tags)
+    running.spans(make_span("a"), make_span("bad", identity=hostile), make_span("b"))
+    eventually(lambda: sorted(span_ids(receiver)) == sorted(ids_of("a", "bad", "b")))
+
+
+def test_a_refused_zero_point_is_left_out_and_the_values_arrive(
+    receiver: Receiver, export: StartExport
+) -> None:
+    refused: list[int] = []
+
+    def refuse_first(signal: str) -> None:
+        if signal == "metrics" and not refused:
+            refused.append(1)
+            receiver.answer = INVALID[receiver.protocol]
+        else:
+            receiver.answer = None
+
+    receiver.before_answer = refuse_first
+    export(receiver.environ).metrics(make_batch(1.5))
+    # Without another batch: sent once more at once.
+    points = eventually(lambda: [p for p in receiver.points if p.metric == EXECUTE])
+    assert [p.value for p in points] == [1.5]
+
+
+def test_delta_temporality_survives_a_failed_export(
+    receiver: Receiver, export: StartExport
+) -> None:
+    receiver.answer = INTERNAL[receiver.protocol]
+    running = export(
+        receiver.environ | {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+    )
+    running.metrics(make_batch(1.0))
+    eventually(lambda: [s for s, _, _ in receiver.requests if s == "metrics"])
+    # Not before the answer has been dealt with.
+    eventually(lambda: running.pump.accepts_metrics())
+    receiver.answer = None
+    running.metrics(make_batch(2.0))
+    running.metrics(make_batch(4.0))
+
+    def total() -> float:
+        return sum(p.value for p in receiver.points if p.metric == EXECUTE)
+
+    eventually(lambda: total() == 7.0)
+    points = [p for p in receiver.points if p.metric == EXECUTE]
+    assert {p.temporality for p in points} == {1}
+    # UpDownCounters stay cumulative.
+    sizes = [p for p in receiver.points if p.metric == "dask.otel.queue.capacity"]
+    assert {p.temporality for p in sizes} == {2}
+
+
+# ---------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_hanging_server_blocks_nobody(
+    export: StartExport, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with silent_server() as endpoint:
+        running = export(
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+                "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+                "OTEL_BSP_MAX_QUEUE_SIZE": "100",
+                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
+            }
+        )
+        slowest = 0.0
+        taken = 0
+        for number in range(1000):
+            start = time.perf_counter()
+            taken += running.spans(make_span(f"root-{number}"))[0]
+            slowest = max(slowest, time.perf_counter() - start)
+        # The queue is bounded: what waits, and at most as much again on its way.
+        assert 100 <= taken <= 300
+        assert slowest < 0.1
+        for _ in range(100):
+            if running.pump.accepts_metrics():
+                running.metrics(make_batch())
+        assert not running.pump.accepts_metrics(), "batches pile up on the loop, in one"
+        assert running.close(1.0) < 1.5
+
+
+def test_drops_are_counted_by_reason(receiver: Receiver, export: StartExport) -> None:
+    hold = threading.Event()
+    receiver.before_answer = lambda signal: hold.wait(10) if signal == "traces" else None
+    running = export(
+        receiver.environ
+        | {
+            "OTEL_BSP_MAX_QUEUE_SIZE": "20",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "5",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "10",
+        }
+    )
+    taken = running.spans(*[make_span(f"root-{number}", groups=1) for number in range(50)])
+    hold.set()
+    eventually(lambda: len(receiver.spans) == 2 * sum(taken))
+    running.metrics(MetricBatch())
+    eventually(lambda: sum(own(receiver, "dask.otel.dropped").values()) == 2 * taken.count(False))
+    assert taken.count(False) > 0
+    assert set(next(iter(own(receiver, "dask.otel.dropped")))) == {"queue_full", "traces"}
+    assert own(receiver, "dask.otel.exported")[("traces",)] == 2 * sum(taken)
+    assert own(receiver, "dask.otel.queue.capacity") == {(): 20}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_metrics_get_their_chance_when_spans_hang(export: StartExport, protocol: str) -> None:
+    with silent_server() as endpoint, run_receiver(protocol) as target:
+        path = ("/v1/traces", "/v1/metrics") if protocol == "http/protobuf" else ("", "")
+        running = export(
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint + path[0],
+                "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": target.endpoint + path[1],
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
+            }
+        )
+        running.spans(make_span())
+        running.metrics(MetricBatch(levels={("dask.otel.running",): 0}))
+        assert running.close(2.0) < 2.5
+        assert list(target.last("dask.otel.running").values()) == [0]
+
+
+def test_everything_is_flushed_at_close_and_counted_in_the_last_metrics(
+    receiver: Receiver, export: StartExport
+) -> None:
+    before = set(threading.enumerate())
+    # A delay that no test waits for: only the close brings them out.
+    running = export(receiver.environ | {"OTEL_BSP_SCHEDULE_DELAY": "600000"})
+    names = [f"root-{number}" for number in range(20)]
+    running.spans(*map(make_span, names))
+    running.metrics(MetricBatch(levels={("dask.otel.running",): 0}))
+    assert running.close(10.0) < 10.0
+    assert running.pump.closed
+    assert sorted(span_ids(receiver)) == sorted(ids_of(*names))
+    assert list(receiver.last("dask.otel.running").values()) == [0]
+    left = set(threading.enumerate()) - before
+    assert not [thread for thread in left if thread.name.startswith("dask-otel")]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str) -> None:
+    script = """
+        import os, sys, time
+        from dask_otel.exporting import make_pump
+        from dask_otel.settings import Settings
+        from tests.otlp.pipeline import Export, make_batch, make_span
+
+        made = make_pump(Settings(), "Scheduler-1", time.time_ns())
+        made.pump.start()
+        running = Export(made.pump)
+        running.spans(*[make_span(str(number)) for number in range(100)])
+        running.metrics(make_batch())
+        time.sleep(0.3)
+        print(running.close(1.0), flush=True)
+        print(time.time(), flush=True)
+    """
+    with silent_server() as endpoint:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")} | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        ended = time.time()
+    took, closed = map(float, done.stdout.split())
+    assert took < 1.5
+    assert ended - closed < 3
+    assert "Traceback" not in done.stderr
+
+
+# --------------------------------------------------------------------------- configuration
+
+
+def test_a_sampler_drops_whole_traces_and_their_exemplars(
+    receiver: Receiver, export: StartExport
+) -> None:
+    running = export(
+        receiver.environ
+        | {
+            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0.5",
+            "OTEL_BSP_MAX_QUEUE_SIZE": "4096",
+        }
+    )
+    names = [f"root-{number}" for number in range(200)]
+    running.spans(*[make_span(name, groups=1) for name in names])
+    running.close()
+    got = [span.trace_id for span in receiver.spans]
+    assert 60 < len(set(got)) < 140
+    assert all(got.count(trace) == 2 for trace in set(got)), "a trace is whole or absent"
+
+
+def test_no_exemplar_points_to_a_trace_that_is_not_there(
+    receiver: Receiver, export: StartExport
+) -> None:
+    running = export(receiver.environ | {"OTEL_TRACES_SAMPLER": "always_off"})
+    running.spans(make_span())
+    running.metrics(make_batch())
+    running.close()
+    assert receiver.spans == []
+    points = [p for p in receiver.points if p.metric == EXECUTE]
+    assert points
+    assert not any(p.exemplars for p in points)
+    assert own(receiver, "dask.otel.dropped") == {}

@@ -1,0 +1,180 @@
+"""The tracer provider that an application has set: our ids, its sampler, never shut down."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import replace
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import SpanKind, StatusCode
+
+from dask_otel._otel.spans import ProviderSpanSink
+from dask_otel.core import identity
+from tests.otlp.records import CHILD, ROOT
+
+
+def make(sampler: Sampler | None = None) -> tuple[TracerProvider, InMemorySpanExporter]:
+    provider = TracerProvider(
+        resource=Resource({"service.name": "app"}), sampler=sampler, shutdown_on_exit=False
+    )
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider, exporter
+
+
+def test_spans_go_through_it_with_our_ids_and_times() -> None:
+    provider, exporter = make()
+    sink = ProviderSpanSink(provider, "1.2.3")
+    with sink.surroundings():
+        # Children come before their parents.
+        assert sink.export([CHILD, ROOT])
+    child, root = exporter.get_finished_spans()
+    for span, record in ((child, CHILD), (root, ROOT)):
+        assert (span.context.trace_id, span.context.span_id) == (record.trace_id, record.span_id)
+        assert (span.start_time, span.end_time) == (record.start_ns, record.end_ns)
+        assert dict(span.attributes) == dict(record.attributes)
+        assert span.resource.attributes["service.name"] == "app"
+    assert root.parent is None
+    assert child.parent.span_id == ROOT.span_id
+    assert (root.kind, child.kind) == (SpanKind.SERVER, SpanKind.INTERNAL)
+    assert (child.status.status_code, child.status.description) == (StatusCode.ERROR, CHILD.error)
+    assert root.status.status_code is StatusCode.UNSET
+    assert [(e.name, e.timestamp) for e in root.events] == [
+        ("dask.span.start", ROOT.events[0].time_ns)
+    ]
+    assert [(link.context.trace_id, link.context.span_id) for link in root.links] == [(7, 8)]
+    assert root.instrumentation_scope.name == "dask_otel"
+    assert sink.lost == 0
+
+
+def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
+    provider, exporter = make()
+    sink = ProviderSpanSink(provider, "1")
+    sink.export([ROOT])
+    sink.shutdown()
+    with provider.get_tracer("the application").start_as_current_span("its own"):
+        pass
+    with provider.get_tracer("dask_otel").start_as_current_span("under our name"):
+        pass
+    _, own, named = exporter.get_finished_spans()
+    assert len({ROOT.span_id, own.context.span_id, named.context.span_id}) == 3
+    assert ROOT.trace_id not in (own.context.trace_id, named.context.trace_id)
+
+
+def test_its_sampler_decides_for_whole_traces() -> None:
+    provider, exporter = make(ParentBased(TraceIdRatioBased(0.25)))
+    sink = ProviderSpanSink(provider, "1")
+    for n in range(400):
+        trace_id = identity.trace_id(f"{n}")
+        pair = [replace(CHILD, trace_id=trace_id), replace(ROOT, trace_id=trace_id)]
+        sink.export([record for record in pair if sink.wants(record)])
+    spans = exporter.get_finished_spans()
+    roots = {s.context.trace_id for s in spans if s.parent is None}
+    children = {s.context.trace_id for s in spans if s.parent is not None}
+    assert roots == children, "no child without its root"
+    assert 60 < len(roots) < 140
+
+
+def test_its_limits_apply() -> None:
+    provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    ProviderSpanSink(provider, "1").export([ROOT])
+    (span,) = exporter.get_finished_spans()
+    assert len(span.attributes) == 2
+
+
+def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
+    provider, exporter = make()
+    sinks = [ProviderSpanSink(provider, "1"), ProviderSpanSink(provider, "1")]
+    start = threading.Barrier(2)
+
+    def export(number: int) -> None:
+        start.wait()
+        for n in range(300):
+            ids = {"trace_id": number, "span_id": number * 1000 + n}
+            sinks[number - 1].export([replace(ROOT, name=str(ids["span_id"]), **ids)])
+
+    threads = [threading.Thread(target=export, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans = exporter.get_finished_spans()
+    assert len(spans) == 600
+    for span in spans:
+        assert span.name == str(span.context.span_id)
+        assert span.context.trace_id == span.context.span_id // 1000
+
+
+def test_a_processor_that_raises_loses_one_span_and_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(SpanProcessor):
+        def on_start(self, span, parent_context=None) -> None:  # type: ignore[no-untyped-def]
+            if span.name == "bad":
+                raise RuntimeError("a bug of the application")
+
+    provider, exporter = make()
+    provider.add_span_processor(Failing())
+    sink = ProviderSpanSink(provider, "1")
+    caplog.set_level(logging.WARNING, "dask_otel")
+    for _ in range(2):
+        assert sink.export([ROOT, replace(CHILD, name="bad"), CHILD])
+        assert sink.lost == 1
+    assert [s.name for s in exporter.get_finished_spans()] == ["nightly", "load"] * 2
+    assert len(caplog.records) == 1
+
+
+PROGRAM = """
+    import sys
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    import dask
+    from distributed import Client, LocalCluster, span
+    from dask_otel.core import identity
+
+    if __name__ == "__main__":
+        provider, exporter = TracerProvider(), InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+        dask.config.set({"distributed.scheduler.preload": ["dask_otel.preload"]})
+        with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+            with Client(cluster) as client, span("outer"), span("inner"):
+                client.submit(sum, [1, 2]).result()
+            spans = cluster.scheduler.extensions["spans"].spans
+            wanted = {s.name[-1]: s.id for s in spans.values()}
+        with trace.get_tracer("app").start_as_current_span("after"):
+            pass
+        got = {s.name: s for s in exporter.get_finished_spans()}
+        assert set(got) >= {"outer", "inner", "sum", "after"}, sorted(got)
+        for name in ("outer", "inner"):
+            assert got[name].context.span_id == identity.span_id(wanted[name])
+            assert got[name].context.trace_id == identity.trace_id(wanted["outer"])
+        print("all is well")
+"""
+
+
+def test_the_global_provider_of_a_process_is_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """In a process of its own: the global provider can be set only once."""
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM))
+    import os
+
+    env = {**os.environ, "OTEL_METRICS_EXPORTER": "none"}
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all is well" in done.stdout

@@ -1,0 +1,259 @@
+"""Clients' blocks: entered, left, and their client gone, in every order with the work inside."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, rule
+
+from dask_otel.core.blocks import Blocks
+from dask_otel.core.spans import Limits, OpenSpan, Phase
+from tests.unit.simulation import Simulation
+from tests.unit.test_lifecycle_histories import LIMITS, Histories, picks
+
+clients = st.sampled_from(["c0", "c1"])
+
+
+class Blocked(Simulation):
+    """A made-up scheduler whose clients tell of their blocks; and what must come of it."""
+
+    def __init__(self, limits: Limits, remember: int = 1000) -> None:
+        super().__init__(limits)
+        self.blocks = Blocks(self.lifecycle, remember)
+        #: The plain rule: open blocks by Dask id, with their client and when they were left.
+        self.entered: dict[str, tuple[str, float | None]] = {}
+        self.left_first: dict[str, str] = {}
+
+    def span_opened(self, span: OpenSpan) -> None:
+        self.blocks.span_opened(span)
+
+    def span_exported(self, span: OpenSpan) -> None:
+        super().span_exported(span)
+        self.blocks.span_exported(span)
+
+    def enter(self, client: str, dask_id: str) -> None:
+        """The message that a block was entered arrives."""
+        self.blocks.entered(client, dask_id)
+        if self.left_first.pop(dask_id, None) is None and dask_id not in self.entered:
+            self.entered[dask_id] = (client, None)
+            self.holds[dask_id] = 1
+        self._looked()
+
+    def leave(self, client: str, dask_id: str) -> None:
+        """The message that a block was left arrives."""
+        self.blocks.left(client, dask_id, self.now)
+        if dask_id not in self.entered:
+            self.left_first[dask_id] = client
+        elif self.entered[dask_id] == (client, None):
+            self.entered[dask_id] = (client, self.now)
+
+    def hear(self, client: str) -> None:
+        """All that the client sent before has been taken in."""
+        self._looked()
+        ends = {i: left for i, (who, left) in self.entered.items() if who == client}
+        self._over({i: left for i, left in ends.items() if left is not None})
+        self.blocks.taken_in(client, self.now)
+
+    def lose_client(self, client: str) -> None:
+        """The client closes or dies."""
+        self._looked()
+        self._over(
+            {
+                i: self.now if left is None else left
+                for i, (who, left) in self.entered.items()
+                if who == client
+            }
+        )
+        self.left_first = {i: who for i, who in self.left_first.items() if who != client}
+        self.blocks.client_gone(client, self.now)
+
+    def _over(self, ends: dict[str, float]) -> None:
+        for dask_id, ended in ends.items():
+            del self.entered[dask_id]
+            self.holds[dask_id] = 0
+            if dask_id in self.current:
+                self.current[dask_id].events.append(ended)
+
+
+class BlockHistories(Histories):
+    """Everything that can happen to spans, with clients that tell of their blocks."""
+
+    sim: Blocked
+
+    @initialize()
+    def start(self) -> None:
+        self.sim = Blocked(self.limits)
+        self.sim.create(None)
+
+    def block(self, pick: int) -> str:
+        # One of those that exist, or one of the next ones: nothing has been seen of it yet.
+        return f"s{pick % (len(self.sim.spans) + 2)}"
+
+    @rule(client=clients, pick=picks)
+    def enter(self, client: str, pick: int) -> None:
+        self.sim.enter(client, self.block(pick))
+
+    @rule(client=clients, pick=picks)
+    def leave(self, client: str, pick: int) -> None:
+        self.sim.leave(client, self.block(pick))
+
+    @rule(client=clients)
+    def hear(self, client: str) -> None:
+        self.sim.hear(client)
+
+    @rule(client=clients)
+    def lose_client(self, client: str) -> None:
+        self.sim.lose_client(client)
+
+    @rule(pick=picks)
+    def hold(self, pick: int) -> None:
+        """Only blocks hold here."""
+
+    @rule(pick=picks)
+    def unhold(self, pick: int) -> None:
+        """Only blocks hold here."""
+
+    @invariant()
+    def open_blocks_hold_their_spans(self) -> None:
+        for dask_id, life in self.sim.current.items():
+            assert life.span.holds == (dask_id in self.sim.entered)
+        blocks = self.sim.blocks
+        assert set(blocks._holding) == set(self.sim.entered) & set(self.sim.current)
+        assert set(blocks._waiting) == set(self.sim.entered) - set(self.sim.current)
+        assert set(blocks._left_first) == set(self.sim.left_first)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "sim"):
+            return
+        self.sim.lose_client("c0")
+        self.sim.lose_client("c1")
+        blocks = self.sim.blocks
+        assert not blocks._holding
+        assert not blocks._waiting
+        assert not blocks._left_first
+        assert not blocks.leaving
+        super().teardown()
+
+
+TestBlockHistories = BlockHistories.TestCase
+TestBlockHistories.settings = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def work(sim: Blocked, dask_id: str, seconds: float = 1.0) -> None:
+    """One task, from its submission to its end."""
+    task = sim.submit(dask_id, "f")
+    sim.advance(seconds)
+    sim.finish(task, "w0", seconds, 0.0)
+
+
+def settle(sim: Blocked, seconds: float) -> None:
+    """Let time pass in which the workers report."""
+    for _ in range(int(seconds)):
+        sim.advance(1.0)
+        sim.heartbeat("w0", 0.1, 0)
+        sim.tick()
+
+
+def test_a_pause_longer_than_the_linger_splits_a_span_only_without_help():
+    for helped in (False, True):
+        sim = Blocked(LIMITS)
+        if helped:
+            sim.enter("c0", "s0")
+        root = sim.create(None)
+        start = sim.now
+        for _ in range(2):
+            work(sim, root)
+            settle(sim, 20.0)
+        if helped:
+            assert root in sim.lifecycle.open
+            sim.leave("c0", root)
+            left = sim.now
+            settle(sim, 3.0)
+            assert sim.lifecycle.open[root].phase is Phase.OPEN, "not heard to the end"
+            sim.hear("c0")
+            settle(sim, 4.0)
+        finished = [life.finished for life in sim.lives]
+        assert None not in finished
+        assert len(finished) == (1 if helped else 2)
+        if helped:
+            (span,) = finished
+            assert span is not None
+            assert (span.start, span.stop) == (start, left)
+            assert span.counts.tasks == 2
+
+
+def test_work_that_goes_on_after_the_block_is_the_end():
+    sim = Blocked(LIMITS)
+    root = sim.create(None)
+    sim.enter("c0", root)
+    task = sim.submit(root, "f")
+    sim.leave("c0", root)
+    sim.hear("c0")
+    sim.advance(5.0)
+    sim.finish(task, "w0", 5.0, 0.0)
+    end = sim.now
+    settle(sim, 5.0)
+    (life,) = sim.lives
+    assert life.finished is not None
+    assert life.finished.stop == end
+
+
+def test_a_graph_that_was_overtaken_joins_its_span():
+    sim = Blocked(LIMITS)
+    root = sim.create(None)
+    sim.enter("c0", root)
+    work(sim, root)
+    sim.leave("c0", root)
+    settle(sim, 20.0)
+    work(sim, root)
+    sim.hear("c0")
+    settle(sim, 5.0)
+    (life,) = sim.lives
+    assert life.finished is not None
+    assert life.finished.counts.tasks == 2
+
+
+def test_a_block_that_submitted_nothing_leaves_nothing():
+    sim = Blocked(LIMITS)
+    sim.enter("c0", "nothing")
+    sim.leave("c0", "nothing")
+    sim.hear("c0")
+    assert not sim.blocks._waiting
+    assert not sim.blocks._left_first
+    assert sim.lives == []
+
+
+def test_what_is_remembered_is_bounded():
+    sim = Blocked(LIMITS, remember=10)
+    for number in range(100):
+        sim.blocks.entered("c0", f"entered-{number}")
+        sim.blocks.left("c0", f"left-{number}", sim.now)
+    assert len(sim.blocks._waiting) == 10
+    assert len(sim.blocks._left_first) == 10
+    # What was pushed out does no harm when it goes on.
+    for number in range(100):
+        sim.blocks.left("c0", f"entered-{number}", sim.now)
+    sim.blocks.taken_in("c0", sim.now)
+    assert not sim.blocks._waiting
+    assert not sim.blocks.leaving
+
+
+def test_an_open_block_is_no_unfinished_work_at_close():
+    sim = Blocked(LIMITS)
+    root = sim.create(None)
+    sim.enter("c0", root)
+    work(sim, root)
+    sim.advance(7.0)
+    sim.close()
+    (life,) = sim.lives
+    assert life.finished is not None
+    assert life.finished.complete
+    assert life.finished.result == "success"
+    assert life.finished.stop == sim.now
+    assert not sim.blocks._holding

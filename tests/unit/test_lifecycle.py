@@ -1,0 +1,458 @@
+"""The life of a span, one event after the other: the event, then the whole state."""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import dask_otel.core.lifecycle
+from dask_otel.core import identity
+from dask_otel.core.lifecycle import TRANSITIONS, Trigger
+from dask_otel.core.records import Failure, FinishedSpan, TaskCounts
+from dask_otel.core.spans import Limits, OpenSpan, Phase
+from tests.unit.simulation import Simulation
+
+LINGER = 2.0
+SETTLE = 30.0
+
+
+@pytest.fixture
+def sim() -> Simulation:
+    return Simulation(Limits(linger=LINGER, settle_timeout=SETTLE))
+
+
+def open_span(sim: Simulation, dask_id: str) -> OpenSpan:
+    return sim.lifecycle.open[dask_id]
+
+
+def state(sim: Simulation, dask_id: str) -> tuple[Phase, int, int, int]:
+    """Phase, unfinished tasks, busy parts of the tree, open children."""
+    span = open_span(sim, dask_id)
+    return span.phase, span.unfinished, span.busy, span.open_children
+
+
+def exported(sim: Simulation) -> list[FinishedSpan]:
+    return [life.finished for life in sim.lives if life.finished is not None]
+
+
+def settle(sim: Simulation) -> None:
+    """Let both workers report, then the linger pass."""
+    sim.advance(0.5)
+    for worker in ("w0", "w1"):
+        sim.heartbeat(worker, 0.0, 0)
+    sim.tick()
+    sim.advance(LINGER)
+    sim.tick()
+
+
+# ------------------------------------------------------------------------------ the table
+
+
+def test_every_state_is_reached_and_only_the_export_ends() -> None:
+    assert set(TRANSITIONS.values()) == set(Phase)
+    assert {phase for phase, _ in TRANSITIONS} == set(Phase) - {Phase.EXPORTED}
+    assert {trigger for _, trigger in TRANSITIONS} == set(Trigger)
+
+
+def test_every_line_of_the_table_happens(sim: Simulation, monkeypatch) -> None:
+    seen = set()
+    step = sim.lifecycle._step
+
+    def watched(span: OpenSpan, trigger: Trigger) -> None:
+        seen.add((span.phase, trigger))
+        step(span, trigger)
+
+    monkeypatch.setattr(sim.lifecycle, "_step", watched)
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.1, 0.0)
+    sim.submit(a, "g")
+    sim.cancel(sim.tasks[next(reversed(sim.tasks))], None)
+    settle(sim)
+    b = sim.create(None)
+    sim.tick()
+    sim.submit(b, "f")
+    sim.finish(sim.tasks[next(reversed(sim.tasks))], "w0", 0.1, 0.0)
+    sim.advance(SETTLE)
+    sim.tick()
+    sim.create(None)
+    sim.submit(sim.create(None), "f")
+    sim.close()
+    assert seen == set(TRANSITIONS)
+
+
+def test_the_phase_changes_in_one_place_only() -> None:
+    source = Path(dask_otel.core.lifecycle.__file__).read_text()
+    assert re.findall(r".*\.phase = .*", source) == [
+        "        span.phase = TRANSITIONS[span.phase, trigger]"
+    ]
+
+
+# ---------------------------------------------------------------------------- one span
+
+
+def test_a_span_from_its_birth_to_its_export(sim: Simulation) -> None:
+    a = sim.create(None)
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
+    task = sim.submit(a, "f")
+    assert state(sim, a) == (Phase.OPEN, 1, 1, 0)
+    sim.advance(10)
+    sim.finish(task, "w0", 8.0, 0.0)
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
+    sim.tick()
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0), "w0 has not reported"
+    sim.advance(0.5)
+    sim.heartbeat("w0", 0.0, 0)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
+    sim.advance(LINGER)
+    sim.tick()
+    assert sim.lifecycle.open == {}
+    (span,) = exported(sim)
+    assert span.result == "success"
+    assert span.complete
+    assert span.counts == TaskCounts(tasks=1, memory=1)
+    assert (span.start, span.first_start, span.stop) == (1_000_000.0, 1_000_002.0, 1_000_010.0)
+    assert span.identity.trace_id == identity.trace_id(a)
+    assert span.identity.span_id == identity.span_id(a)
+
+
+def test_a_heartbeat_that_began_before_the_end_does_not_settle(sim: Simulation) -> None:
+    a = sim.create(None)
+    task = sim.submit(a, "f")
+    sim.advance(5)
+    sim.finish(task, "w0", 1.0, 0.0)
+    sim.tick()
+    sim.advance(0.5)
+    sim.heartbeat("w0", 1.0, 0)
+    sim.tick()
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
+    sim.heartbeat("w0", 1.0, 0)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the second one since"
+
+
+def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.tick()
+    sim.lose_worker("w0")
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
+
+
+def test_the_settle_timeout_ends_the_wait_and_is_counted(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.advance(SETTLE)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
+    assert sim.lifecycle.unsettled == 1
+
+
+def test_a_cancelled_task_that_still_runs_holds_its_span(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.cancel(sim.submit(a, "f"), "w0")
+    for cancelled, phase in [(1, Phase.SETTLING), (1, Phase.SETTLING), (0, Phase.LINGERING)]:
+        sim.tick()
+        sim.advance(0.5)
+        sim.heartbeat("w0", 0.0, cancelled)
+        sim.tick()
+        assert open_span(sim, a).phase is phase
+    sim.advance(LINGER)
+    sim.tick()
+    (span,) = exported(sim)
+    assert (span.result, span.counts) == ("cancellation", TaskCounts(tasks=1, cancelled=1))
+
+
+def test_work_within_the_linger_reopens_at_no_cost(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.advance(0.5)
+    sim.heartbeat("w0", 0.0, 0)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
+    task = sim.submit(a, "f")
+    assert state(sim, a) == (Phase.OPEN, 1, 1, 0)
+    sim.advance(100)
+    sim.tick()
+    assert state(sim, a) == (Phase.OPEN, 1, 1, 0)
+    sim.finish(task, "w0", 0.0, 0.0)
+    settle(sim)
+    assert [(s.identity.generation, s.counts.tasks) for s in exported(sim)] == [(1, 2)]
+
+
+def test_work_after_the_export_is_a_continuation(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    settle(sim)
+    sim.advance(60)
+    began = sim.now
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    settle(sim)
+    first, second = exported(sim)
+    assert second.start == began
+    assert second.counts == TaskCounts(tasks=1, memory=1)
+    ident = second.identity
+    assert ident.generation == 2
+    assert ident.trace_id == first.identity.trace_id
+    assert ident.span_id == identity.span_id(a, 2)
+    assert ident.parent_span_id == first.identity.span_id, "a trace keeps one root"
+    assert ident.first == (first.identity.trace_id, first.identity.span_id)
+
+
+def test_a_continuation_long_after_starts_a_trace_of_its_own(sim: Simulation) -> None:
+    a = sim.create(None)
+    settle(sim)
+    sim.advance(3601)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    settle(sim)
+    ident = exported(sim)[1].identity
+    assert ident.trace_id == identity.continuation_trace_id(a, 2)
+    assert ident.parent_span_id is None
+
+
+def test_a_reopened_span_lingers_anew(sim: Simulation) -> None:
+    a = sim.create(None)
+    for _ in range(2):
+        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+        sim.advance(0.75 * LINGER)
+        sim.heartbeat("w0", 0.0, 0)
+        sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
+    sim.advance(0.5 * LINGER)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the first linger is over, this one not"
+
+
+def test_a_forgotten_span_never_gets_an_id_twice() -> None:
+    sim = Simulation(Limits(linger=LINGER, remember=1))
+    a = sim.create(None)
+    for _ in range(4):
+        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+        settle(sim)
+        # Pushes the one before out of the table.
+        sim.create(None)
+        settle(sim)
+    ids = [s.identity.span_id for s in exported(sim)]
+    assert len(ids) == len(set(ids)) == 8
+
+
+# -------------------------------------------------------------------------------- trees
+
+
+def test_a_parent_waits_for_its_children_and_contains_them(sim: Simulation) -> None:
+    a = sim.create(None)
+    b = sim.create(a)
+    task = sim.submit(b, "f")
+    assert state(sim, a) == (Phase.OPEN, 0, 1, 1)
+    sim.advance(7)
+    sim.finish(task, "w0", 5.0, 0.0)
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 1)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 1), "no worker owes it anything"
+    sim.advance(LINGER)
+    sim.tick()
+    assert state(sim, a) == (Phase.LINGERING, 0, 0, 1), "its linger is over, its child is not"
+    settle(sim)
+    child, parent = sorted(exported(sim), key=lambda s: -len(s.identity.tags))
+    assert child.identity.parent_span_id == parent.identity.span_id
+    assert parent.stop == child.stop
+    assert parent.counts == child.counts
+    assert parent.first_start is None
+
+
+def test_a_child_after_its_parents_export_is_late(sim: Simulation) -> None:
+    a = sim.create(None)
+    settle(sim)
+    b = sim.create(a)
+    sim.finish(sim.submit(b, "f"), "w0", 0.0, 0.0)
+    settle(sim)
+    parent, child = exported(sim)
+    assert child.late
+    assert child.identity.parent_span_id == parent.identity.span_id
+    assert parent.identity.generation == 1, "no tasks of its own: not continued"
+
+
+def test_a_failure_goes_up_to_the_root(sim: Simulation) -> None:
+    root = sim.create(None)
+    leaf = sim.create(sim.create(root))
+    sim.fail(sim.submit(leaf, "f"), "w0", 3.0)
+    settle(sim)
+    assert [s.result for s in exported(sim)] == ["failure"] * 3
+    assert {s.tree_failure for s in exported(sim)} == {exported(sim)[-1].failures[0]}
+
+
+# ------------------------------------------------------------------------------ failures
+
+
+def test_a_failure_that_client_retry_healed_is_none(sim: Simulation) -> None:
+    a = sim.create(None)
+    failed, dependent = sim.submit(a, "f"), sim.submit(a, "g")
+    sim.fail(failed, "w0", 1.0)
+    sim.blame(dependent)
+    sim.advance(1)
+    sim.retry(failed)
+    sim.retry(dependent)
+    for task in (failed, dependent):
+        sim.finish(task, "w0", 0.1, 0.0)
+    settle(sim)
+    (span,) = exported(sim)
+    assert span.result == "success"
+    assert span.counts == TaskCounts(tasks=2, memory=2, retried=1)
+    assert span.failures == ()
+
+
+def test_client_retry_after_the_export_is_a_continuation(sim: Simulation) -> None:
+    a = sim.create(None)
+    failed, dependent = sim.submit(a, "f"), sim.submit(a, "g")
+    sim.fail(failed, "w0", 1.0)
+    sim.blame(dependent)
+    settle(sim)
+    sim.retry(failed)
+    sim.retry(dependent)
+    for task in (failed, dependent):
+        sim.finish(task, "w0", 0.1, 0.0)
+    settle(sim)
+    first, second = exported(sim)
+    assert (first.result, first.counts) == ("failure", TaskCounts(tasks=2, erred=1))
+    assert (second.result, second.counts) == ("success", TaskCounts(tasks=2, memory=2, retried=1))
+
+
+def test_failures_beyond_the_cap_are_counted() -> None:
+    sim = Simulation(Limits(max_exceptions=2))
+    a = sim.create(None)
+    for _ in range(5):
+        sim.fail(sim.submit(a, "f"), "w0", 1.0)
+    sim.close()
+    (span,) = exported(sim)
+    assert (len(span.failures), span.dropped_failures, span.counts.erred) == (2, 3, 5)
+
+
+def test_a_key_that_fails_twice_is_two_failures(sim: Simulation) -> None:
+    a = sim.create(None)
+    group = sim.group(a, "f")
+    for text in ("KeyError(1)", "KeyError(2)"):
+        # Submitted, failed, forgotten, submitted again: that is no retry.
+        sim.lifecycle.task_added(group, "key", sim.now)
+        failure = Failure(sim.now, "key", "f", "w0", text, None)
+        sim.lifecycle.task_failed(group, "key", failure, 0.0, 0.0, sim.now)
+    sim.lifecycle.close(sim.now)
+    (span,) = sim.lifecycle.finished
+    assert span.counts == TaskCounts(tasks=2, erred=2)
+    assert (len(span.failures), span.dropped_failures) == (1, 1)
+
+
+# ------------------------------------------------------------------------------- the end
+
+
+def test_close_exports_what_is_open_and_says_what_was_cut_off(sim: Simulation) -> None:
+    settled, busy = sim.create(None), sim.create(None)
+    child = sim.create(busy)
+    sim.finish(sim.submit(settled, "f"), "w0", 0.0, 0.0)
+    sim.submit(child, "f")
+    sim.advance(3)
+    sim.close()
+    assert [
+        (s.identity.dask_id, s.result, s.complete, s.stop - s.start) for s in exported(sim)
+    ] == [
+        (settled, "success", True, 0.0),
+        (busy, "error", False, 3.0),
+        (child, "error", False, 3.0),
+    ]
+
+
+def test_restart_cancels_what_is_unfinished(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.submit(a, "f")
+    sim.advance(3)
+    sim.restart()
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
+    settle(sim)
+    (span,) = exported(sim)
+    assert span.counts == TaskCounts(tasks=2, memory=1, cancelled=1)
+    assert (span.result, span.stop - span.start) == ("cancellation", 3.0)
+
+
+# ------------------------------------------------------------------------------ the clock
+
+
+def test_a_clock_set_back_by_an_hour_does_not_prolong_the_linger(sim: Simulation) -> None:
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.advance(0.5)
+    sim.heartbeat("w0", 0.0, 0)
+    sim.tick()
+    sim.set_clock(-3600)
+    sim.tick()
+    sim.advance(LINGER)
+    sim.tick()
+    assert len(exported(sim)) == 1
+    sim.submit(a, "f")
+    sim.close()
+    first, second = exported(sim)
+    assert first.stop <= second.start <= second.stop, "generations never overlap"
+
+
+def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(sim: Simulation) -> None:
+    sim.tick()
+    sim.set_clock(-3600)
+    a = sim.create(None)
+    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    sim.tick()
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
+
+
+# ------------------------------------------------------------------- errors of our own
+
+
+def test_repair_takes_over_the_truth(sim: Simulation) -> None:
+    a = sim.create(None)
+    b = sim.create(a)
+    sim.submit(b, "f")
+    span = open_span(sim, b)
+    # The end of its task was missed, and whatever else could be wrong is.
+    open_span(sim, a).busy = 7
+    open_span(sim, a).open_children = 3
+    sim.lifecycle.repair({}, sim.now)
+    assert state(sim, a) == (Phase.SETTLING, 0, 0, 1)
+    assert state(sim, b) == (Phase.SETTLING, 0, 0, 0)
+    assert not span.active
+    sim.lifecycle.repair({b: 2}, sim.now)
+    assert state(sim, a) == (Phase.OPEN, 0, 1, 1)
+    assert state(sim, b) == (Phase.OPEN, 2, 1, 0)
+    assert sim.active == 1
+
+
+# -------------------------------------------------------------------------------- memory
+
+
+def short_span(sim: Simulation, number: int) -> None:
+    lifecycle = sim.lifecycle
+    dask_id = f"span-{number}"
+    span = lifecycle.span_created(dask_id, ("job",), (), sim.now)
+    group = lifecycle.add_group(span, "f", "f", None)
+    lifecycle.task_added(group, "key", sim.now)
+    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    sim.now += 0.01
+    lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
+    lifecycle.tick(sim.now)
+    lifecycle.finished.clear()
+
+
+def test_100_000_short_spans_leave_the_memory_where_it_was_after_10_000(monkeypatch) -> None:
+    sim = Simulation(Limits(linger=0.05, remember=5_000))
+    monkeypatch.setattr(sim, "span_exported", lambda span: None)
+    # Blocks, not bytes: tracing them takes ten times as long, and a leak is seen in both.
+    blocks = {}
+    for number in range(1, 100_001):
+        short_span(sim, number)
+        if number in (10_000, 100_000):
+            gc.collect()
+            blocks[number] = sys.getallocatedblocks()
+    assert len(sim.lifecycle.open) < 10
+    assert blocks[100_000] < blocks[10_000] + 500, blocks

@@ -1,0 +1,377 @@
+"""The queue in front of a span sink: an outage drops nothing, poison costs itself alone."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_otel import semconv
+from dask_otel.core.records import SpanRecord
+from dask_otel.pump.health import Health, Tally
+from dask_otel.pump.outlet import Outlet
+from dask_otel.pump.sinks import PumpLimits
+
+
+def record(number: int) -> SpanRecord:
+    return SpanRecord(
+        trace_id=1,
+        span_id=number,
+        parent_span_id=None,
+        name=str(number),
+        kind="internal",
+        start_ns=1,
+        end_ns=2,
+        attributes={},
+        events=(),
+        links=(),
+        error=None,
+        root_name="root",
+    )
+
+
+class Sink:
+    """A sink that can be down, and does not take some records."""
+
+    name = "a test sink"
+
+    def __init__(self, refused: Sequence[int] = (), raising: Sequence[int] = ()) -> None:
+        self.refused = set(refused)
+        self.raising = set(raising)
+        self.error: type[Exception] = UnicodeError
+        self.up = True
+        self.most = 10**9
+        self.rejected = False
+        self.lost = 0
+        self.tries: list[list[int]] = []
+        self.exported: list[int] = []
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def wants(self, record: SpanRecord) -> bool:
+        return record.name != "unsampled"
+
+    def export(self, records: Sequence[SpanRecord]) -> bool:
+        numbers = [r.span_id for r in records]
+        self.tries.append(numbers)
+        if self.raising & set(numbers):
+            raise self.error("no encoder takes this")
+        if not self.up or self.refused & set(numbers) or len(numbers) > self.most:
+            return False
+        self.exported += numbers
+        return True
+
+    def last_error(self) -> str:
+        return "refused by the test"
+
+    def shutdown(self) -> None:
+        pass
+
+
+class Setup:
+    def __init__(self, sink: Sink, batch_size: int = 4) -> None:
+        self.time = 0.0
+        self.sink = sink
+        self.tally = Tally()
+        limits = PumpLimits(queue_size=100, batch_size=batch_size)
+        self.outlet = Outlet(sink, limits, self.tally, Health(sink.name), lambda: self.time)
+
+    def put(self, numbers: Sequence[int]) -> None:
+        self.outlet.put([record(n) for n in numbers])
+
+    def run(self, steps: int = 200) -> None:
+        """Pump as the thread does, and let the time pass when there is nothing to do."""
+        for _ in range(steps):
+            if not self.outlet.queue:
+                return
+            if not self.outlet.pump():
+                self.time = max(self.time, self.outlet.retry_at)
+            self.time += 0.002
+
+    @property
+    def counts(self) -> dict[tuple[object, ...], float]:
+        return dict(self.tally.since({}))
+
+    @property
+    def dropped(self) -> dict[object, float]:
+        return {k[2]: v for k, v in self.counts.items() if k[0] == semconv.OTEL_DROPPED.name}
+
+    @property
+    def exported(self) -> float:
+        return self.counts.get((semconv.OTEL_EXPORTED.name, "traces"), 0)
+
+
+def test_batches_go_out_in_order_and_are_counted() -> None:
+    setup = Setup(Sink())
+    setup.put(range(10))
+    setup.run()
+    assert [len(batch) for batch in setup.sink.tries] == [4, 4, 2]
+    assert setup.sink.exported == list(range(10))
+    assert setup.exported == 10
+    assert setup.dropped == {}
+
+
+def test_what_is_not_sampled_does_not_enter_the_queue() -> None:
+    setup = Setup(Sink())
+    setup.outlet.put([record(1), SpanRecord(**{**_fields(record(2)), "name": "unsampled"})])
+    assert [r.span_id for r in setup.outlet.queue] == [1]
+
+
+def _fields(made: SpanRecord) -> dict[str, object]:
+    return {name: getattr(made, name) for name in SpanRecord.__slots__}
+
+
+def test_an_outage_of_any_length_drops_nothing() -> None:
+    setup = Setup(Sink())
+    setup.sink.up = False
+    setup.put(range(40))
+    setup.run(100)
+    assert len(setup.outlet.queue) == 40
+    assert setup.time > 60
+    setup.sink.up = True
+    setup.run()
+    assert sorted(setup.sink.exported) == list(range(40))
+    assert setup.dropped == {}
+
+
+def test_backoff_doubles_and_has_a_limit() -> None:
+    setup = Setup(Sink(refused=[1]))
+    setup.put([1])
+    waits = []
+    for _ in range(9):
+        before = setup.time
+        assert not setup.outlet.pump()
+        assert not setup.outlet.pump(), "not before its time"
+        waits.append(setup.outlet.retry_at - before)
+        setup.time = setup.outlet.retry_at
+    for wait, expected in zip(waits, [1, 2, 4, 8, 16, 30, 30, 30, 30], strict=True):
+        assert 0.8 * expected <= wait <= 1.2 * expected
+    assert len(setup.sink.tries) == 9
+
+
+@pytest.mark.parametrize("at", [0, 2, 5, 9])
+def test_a_poisoned_record_is_dropped_alone(at: int) -> None:
+    setup = Setup(Sink(refused=[at]))
+    setup.put(range(10))
+    setup.run()
+    assert sorted(setup.sink.exported) == [n for n in range(10) if n != at]
+    assert setup.dropped == {"rejected": 1}
+
+
+def test_a_poisoned_record_that_is_alone_is_kept_until_another_one_shows_it() -> None:
+    setup = Setup(Sink(refused=[7]))
+    setup.put([7])
+    setup.run(20)
+    assert len(setup.outlet.queue) == 1
+    assert setup.dropped == {}
+    setup.put([8, 9])
+    setup.run()
+    assert sorted(setup.sink.exported) == [8, 9]
+    assert setup.dropped == {"rejected": 1}
+
+
+def test_a_batch_that_is_too_large_goes_out_in_parts() -> None:
+    setup = Setup(Sink(), batch_size=16)
+    setup.sink.most = 3
+    setup.put(range(40))
+    setup.run(400)
+    assert sorted(setup.sink.exported) == list(range(40))
+    assert setup.dropped == {}
+
+
+def test_a_record_that_cannot_be_encoded_is_dropped_at_once() -> None:
+    setup = Setup(Sink(raising=[3]))
+    setup.put(range(10))
+    setup.run()
+    assert sorted(setup.sink.exported) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert setup.dropped == {"unencodable": 1}
+    assert setup.time < 1, "without waiting"
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError, ConnectionError])
+def test_an_exporter_that_raises_in_an_outage_loses_nothing(error: type[Exception]) -> None:
+    sink = Sink(raising=range(10))
+    sink.error = error
+    setup = Setup(sink)
+    setup.put(range(10))
+    setup.run(20)
+    assert setup.dropped == {}
+    sink.raising.clear()
+    setup.run()
+    assert sorted(sink.exported) == list(range(10))
+
+
+def test_requests_errors_that_are_value_errors_as_well_are_outages() -> None:
+    class MissingSchema(OSError, ValueError):
+        pass
+
+    sink = Sink(raising=[1])
+    sink.error = MissingSchema
+    setup = Setup(sink)
+    setup.put([1])
+    setup.run(10)
+    assert setup.dropped == {}
+
+
+def test_an_outage_during_the_search_for_poison_drops_nothing_else() -> None:
+    """The sink dies just after it has shown that it is alive."""
+    setup = Setup(Sink(refused=[0]))
+    setup.put(range(4))
+    while not setup.sink.exported:
+        setup.outlet.pump()
+        setup.time = max(setup.time, setup.outlet.retry_at)
+    setup.sink.up = False
+    setup.run(60)
+    assert setup.dropped == {}
+    setup.sink.up = True
+    setup.put([4, 5])
+    setup.run()
+    assert sorted(setup.sink.exported) == [1, 2, 3, 4, 5]
+    assert setup.dropped == {"rejected": 1}
+
+
+def test_a_sink_that_says_it_is_invalid_is_believed_sooner() -> None:
+    slow, fast = Setup(Sink(refused=[0])), Setup(Sink(refused=[0]))
+    fast.sink.rejected = True
+    for setup in (slow, fast):
+        setup.put(range(6))
+        setup.run()
+        assert setup.dropped == {"rejected": 1}
+    # How many records the first tries had: from when on a single one is tried.
+    assert [len(batch) for batch in slow.sink.tries[:4]] == [4, 4, 4, 1]
+    assert [len(batch) for batch in fast.sink.tries[:2]] == [4, 1]
+
+
+def test_what_a_sink_lost_alone_is_counted_as_dropped() -> None:
+    setup = Setup(Sink())
+    setup.sink.lost = 1
+    setup.put(range(4))
+    setup.run()
+    assert setup.exported == 3
+    assert setup.dropped == {"error": 1}
+
+
+def test_one_warning_when_it_fails_and_one_message_when_it_works_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dask_otel")
+    setup = Setup(Sink())
+    setup.sink.up = False
+    setup.put(range(10))
+    setup.run(30)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "refused by the test" in caplog.text
+    assert "a test sink" in caplog.text
+    setup.sink.up = True
+    setup.run()
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dask_otel")
+    setup = Setup(Sink(raising=range(0, 30, 3)))
+    setup.put(range(30))
+    setup.run()
+    assert setup.dropped == {"unencodable": 10}
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+
+
+def test_spans_and_metrics_of_one_destination_fail_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dask_otel")
+    health = Health("there")
+    health.failed("spans", "down")
+    health.failed("metrics", "down")
+    health.failed("spans", "down")
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+    health.ok("metrics")
+    assert len(caplog.records) == 2, "spans still fail"
+    health.ok("spans")
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO", "INFO"]
+
+
+def test_flush_tries_a_dead_sink_a_few_times_only() -> None:
+    setup = Setup(Sink())
+    setup.sink.up = False
+    setup.put(range(10))
+    setup.outlet.flush(until=1e9)
+    assert len(setup.sink.tries) == 3
+    assert len(setup.outlet.queue) == 10
+
+
+def test_flush_isolates_poison_without_waiting() -> None:
+    random.seed(1)
+    setup = Setup(Sink(refused=[2]))
+    setup.put(range(10))
+    setup.outlet.flush(until=1e9)
+    assert sorted(setup.sink.exported) == [n for n in range(10) if n != 2]
+    assert setup.time == 0
+
+
+def test_flush_stops_at_its_deadline() -> None:
+    sink = Sink()
+    setup = Setup(sink)
+    export: Callable[[Sequence[SpanRecord]], bool] = sink.export
+
+    def slow(records: Sequence[SpanRecord]) -> bool:
+        setup.time += 1.0
+        return export(records)
+
+    sink.export = slow  # type: ignore[method-assign]
+    setup.put(range(40))
+    setup.outlet.flush(until=2.5)
+    assert len(sink.exported) == 12
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    count=st.integers(1, 60),
+    batch_size=st.integers(1, 16),
+    refused=st.sets(st.integers(0, 59), max_size=8),
+    raising=st.sets(st.integers(0, 59), max_size=4),
+    outages=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=5),
+    seed=st.integers(0, 1000),
+)
+def test_every_record_is_exported_once_or_dropped_for_its_own_fault(
+    count: int,
+    batch_size: int,
+    refused: set[int],
+    raising: set[int],
+    outages: list[tuple[int, int]],
+    seed: int,
+) -> None:
+    random.seed(seed)
+    setup = Setup(Sink(refused=sorted(refused), raising=sorted(raising)), batch_size)
+    setup.put(range(count))
+    for up, down in outages:
+        setup.run(up)
+        setup.sink.up = False
+        # Between two tries there is time: an outage does not begin within a millisecond.
+        setup.time += 2.0
+        setup.run(down)
+        setup.sink.up = True
+        setup.time += 2.0
+    # Good records to the end: they show that the sink is alive.
+    fresh = 1000
+    for _ in range(300):
+        setup.run(10)
+        if not any(r.span_id < 1000 for r in setup.outlet.queue):
+            break
+        setup.put([fresh])
+        fresh += 1
+    setup.run()
+    bad = (refused | raising) & set(range(count))
+    exported = Counter(setup.sink.exported)
+    assert max(exported.values(), default=1) == 1
+    assert {n for n in exported if n < 1000} == set(range(count)) - bad
+    assert sum(setup.dropped.values()) == len(bad)
+    assert setup.exported == len(exported)
+    assert not setup.outlet.queue

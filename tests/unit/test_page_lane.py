@@ -1,0 +1,114 @@
+"""The page for scrapers is renewed with every batch, and delays and changes no export."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core.records import MetricBatch, MetricRecord
+from dask_otel.core.series import MetricState
+from dask_otel.pump import Pump, PumpLimits
+from tests.waiting import eventually
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+IDLE = semconv.CLUSTER_TIME.name
+
+
+class Sink:
+    """Keeps what it gets; it may hang."""
+
+    rejected = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.exports: list[Sequence[MetricRecord]] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        self.exports.append(records)
+        return self.go_on.wait(60)
+
+    def last_error(self) -> str:
+        return ""
+
+    def shutdown(self) -> None:
+        """Nothing to release."""
+
+    def values(self, metric: str) -> list[float]:
+        """The values of a metric in the last export, zero points left out."""
+        last = {
+            tuple(point.attributes.items()): point.value
+            for record in self.exports[-1]
+            if record.name == metric
+            for point in record.points
+        }
+        return list(last.values())
+
+
+@contextmanager
+def running(sink: Sink, page: Sink, interval: float) -> Iterator[Pump]:
+    pump = Pump(
+        [],
+        [(sink, MetricState(START))],
+        lambda finished: [],
+        PumpLimits(breath=0.0, max_points=1),
+        page=(page, MetricState(START)),
+        metric_interval=interval,
+    )
+    pump.start()
+    try:
+        yield pump
+    finally:
+        sink.go_on.set()
+        pump.request_close(10)
+        eventually(lambda: pump.closed)
+
+
+def batch(number: int) -> MetricBatch:
+    increments = {(IDLE, activity): 1.0 for activity in ("idle", "unused", "lost")}
+    return MetricBatch(time_ns=START + number * SECOND, increments=increments)
+
+
+def offer(pump: Pump, page: Sink, number: int) -> None:
+    """Hand over a batch and wait until the page has it."""
+    pump.offer_metrics(batch(number))
+    eventually(lambda: len(page.exports) == number)
+
+
+def test_exports_keep_their_interval_and_the_last_one_has_everything() -> None:
+    sink, page = Sink("sink"), Sink("page")
+    with running(sink, page, interval=3600.0) as pump:
+        for number in (1, 2, 3):
+            offer(pump, page, number)
+            assert page.values(IDLE) == [number] * 3
+        assert sink.exports == []
+    sent = [point.value for records in sink.exports for r in records for point in r.points]
+    assert sorted(sent) == [0.0] * 3 + [3.0] * 3
+
+
+@pytest.mark.parametrize("hanging", [False, True])
+def test_the_page_has_all_points_at_once_whatever_the_exporter_does(hanging: bool) -> None:
+    sink, page = Sink("sink"), Sink("page")
+    if hanging:
+        sink.go_on.clear()
+    with running(sink, page, interval=0.0) as pump:
+        for number in (1, 2, 3):
+            offer(pump, page, number)
+            assert page.values(IDLE) == [number] * 3
+
+
+def test_the_page_counts_as_no_export() -> None:
+    sink, page = Sink("sink"), Sink("page")
+    with running(sink, page, interval=3600.0) as pump:
+        offer(pump, page, 1)
+        offer(pump, page, 2)
+        assert page.values(semconv.OTEL_EXPORTED.name) == []

@@ -1,0 +1,494 @@
+"""The pump's threads, with sinks that fail, hang and raise."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core.records import (
+    FinishedGroup,
+    FinishedSpan,
+    MetricBatch,
+    MetricRecord,
+    NumberPoint,
+    SpanIdentity,
+    SpanRecord,
+    TaskCounts,
+)
+from dask_otel.core.series import MetricState
+from dask_otel.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from dask_otel.pump.lanes import _parts
+from tests.waiting import eventually
+
+DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
+LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01, breath=0.0)
+
+
+def finished(number: int, groups: int = 0) -> FinishedSpan:
+    group = FinishedGroup("g", "g", 1, 1.0, 2.0, TaskCounts(), 0, {}, ())
+    return FinishedSpan(
+        identity=SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None),
+        start=1.0,
+        stop=2.0,
+        first_start=None,
+        result="success",
+        complete=True,
+        counts=TaskCounts(),
+        output_bytes=0,
+        group_count=0,
+        worker_count=0,
+        thread_count=0,
+        active_cpu=0.0,
+        dask_idle=0.0,
+        idle=None,
+        capacity=None,
+        activities={},
+        groups=(group,) * groups,
+    )
+
+
+def translate(span: FinishedSpan) -> list[SpanRecord]:
+    if span.identity.span_id < 0:
+        raise RuntimeError("not translatable")
+    return [
+        SpanRecord(1, span.identity.span_id, None, "n", "internal", 1, 2, {}, (), (), None, "n")
+        for _ in range(span.weight)
+    ]
+
+
+class FakeSink:
+    """What both kinds of sinks have in common: it can hang, fail, raise."""
+
+    def __init__(self, name: str = "sink") -> None:
+        self.name = name
+        self.rejected = False
+        self.lost = 0
+        self.ok = True
+        self.error: Exception | None = None
+        #: Cleared: exports hang.
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.calls = 0
+        self.shut = threading.Event()
+        self.threads: set[int] = set()
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def answer(self) -> bool:
+        self.calls += 1
+        self.threads.add(threading.get_ident())
+        self.go_on.wait(60)
+        if self.error is not None:
+            raise self.error
+        return self.ok
+
+    def last_error(self) -> str:
+        return "refused by the test"
+
+    def shutdown(self) -> None:
+        self.shut.set()
+
+
+class Spans(FakeSink):
+    def __init__(self, name: str = "sink") -> None:
+        super().__init__(name)
+        self.exported: list[int] = []
+
+    def wants(self, record: SpanRecord) -> bool:
+        return record.span_id != 404
+
+    def export(self, records: Sequence[SpanRecord]) -> bool:
+        if ok := self.answer():
+            self.exported += [r.span_id for r in records]
+        return ok
+
+
+class Metrics(FakeSink):
+    def __init__(self, name: str = "sink") -> None:
+        super().__init__(name)
+        self.last: dict[tuple[str, tuple[Any, ...]], float] = {}
+        self.requests: list[list[MetricRecord]] = []
+        self.refuse_zeros = False
+
+    def export(self, records: Sequence[MetricRecord]) -> bool:
+        self.requests.append(list(records))
+        zeros = any(len(r.points) > len({tuple(p.attributes.items()) for p in r.points})
+                    for r in records)  # fmt: skip
+        self.rejected = self.refuse_zeros and zeros
+        if not self.answer() or self.rejected:
+            return False
+        for r in records:
+            for p in r.points:
+                if isinstance(p, NumberPoint):
+                    self.last[r.name, tuple(p.attributes.values())] = p.value
+        return True
+
+    def value(self, name: str, *labels: Any) -> float:
+        return self.last.get((name, labels), 0)
+
+
+@contextmanager
+def running(
+    spans: Sequence[Spans] = (), metrics: Sequence[Metrics] = (), limits: PumpLimits = LIMITS,
+    **options: Any,
+) -> Iterator[Pump]:  # fmt: skip
+    made = [(sink, MetricState(0)) for sink in metrics]
+    pump = Pump(spans, made, translate, limits, **options)
+    pump.start()
+    try:
+        yield pump
+    finally:
+        pump.request_close(0)
+        for sink in (*spans, *metrics):
+            sink.go_on.set()
+        eventually(lambda: pump.closed, 30, "the threads end")
+        pump.release()
+
+
+def beat(pump: Pump, value: float = 0) -> None:
+    """Hand over a batch, as the bridge does at each interval."""
+    batch = MetricBatch(time_ns=time.time_ns())
+    if value:
+        batch.increments[semconv.CLUSTER_SPILL_IO.name, "disk-write"] = value
+    pump.offer_metrics(batch)
+
+
+# ------------------------------------------------------------------------------------ spans
+
+
+def test_spans_arrive_and_are_counted_in_the_metrics() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+        for n in range(10):
+            assert pump.offer_span(finished(n))
+        eventually(lambda: len(spans.exported) == 10)
+        beat(pump)
+        eventually(lambda: metrics.value(EXPORTED, "traces") == 10)
+        assert metrics.value(semconv.OTEL_QUEUE_CAPACITY.name) == LIMITS.queue_size
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 0
+        # A metrics export counts itself in the next one.
+        beat(pump)
+        eventually(lambda: metrics.value(EXPORTED, "metrics") > 0)
+    assert spans.exported == list(range(10))
+
+
+def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
+    spans, metrics = Spans(), Metrics()
+    spans.ok = False
+    with running([spans], [metrics]) as pump:
+        taken = [pump.offer_span(finished(n, groups=1)) for n in range(100)]
+        assert taken == [True] * 25 + [False] * 75
+        eventually(lambda: spans.calls)
+        beat(pump)
+        eventually(lambda: metrics.value(DROPPED, "traces", "queue_full") == 150)
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 50
+        assert not pump.offer_span(finished(100)), "what is in the outlet counts as well"
+
+
+def test_a_span_with_more_groups_than_the_queue_gets_through() -> None:
+    spans = Spans()
+    with running([spans]) as pump:
+        assert pump.offer_span(finished(1, groups=70))
+        eventually(lambda: len(spans.exported) == 71)
+
+
+def test_a_full_batch_does_not_wait_for_the_delay() -> None:
+    spans = Spans()
+    with running([spans], limits=PumpLimits(batch_size=4, schedule_delay=3600)) as pump:
+        for n in range(3):
+            pump.offer_span(finished(n))
+        assert spans.exported == []
+        pump.offer_span(finished(3))
+        eventually(lambda: len(spans.exported) == 4)
+
+
+def test_without_a_delay_each_span_goes_at_once() -> None:
+    spans = Spans()
+    with running([spans], limits=PumpLimits(schedule_delay=0)) as pump:
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+
+
+def test_what_is_not_sampled_is_neither_exported_nor_dropped() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+        pump.offer_span(finished(404))
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        beat(pump)
+        eventually(lambda: metrics.value(EXPORTED, "traces") == 1)
+        assert not [key for key in metrics.last if key[0] == DROPPED]
+
+
+def test_a_span_that_cannot_be_translated_is_lost_alone() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+        for n in (1, -1, 2):
+            pump.offer_span(finished(n, groups=1))
+        eventually(lambda: spans.exported == [1, 1, 2, 2])
+        beat(pump)
+        eventually(lambda: metrics.value(DROPPED, "traces", "untranslatable") == 2)
+
+
+def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
+    dead, hanging, alive = Spans("dead"), Spans("hanging"), Spans("alive")
+    dead.ok = False
+    hanging.go_on.clear()
+    with running([dead, hanging, alive], limits=PumpLimits(batch_size=4, schedule_delay=0)) as pump:
+        for n in range(20):
+            assert pump.offer_span(finished(n))
+        eventually(lambda: len(alive.exported) == 20)
+        assert hanging.exported == dead.exported == []
+        hanging.go_on.set()
+        eventually(lambda: len(hanging.exported) == 20)
+    assert alive.exported == hanging.exported == list(range(20))
+
+
+def test_what_was_sanitised_is_counted_once_for_two_sinks() -> None:
+    spans, metrics = [Spans("a"), Spans("b")], Metrics()
+    with running(spans, [metrics], sanitized=lambda: {"nul": 1}) as pump:
+        for n in range(3):
+            pump.offer_span(finished(n))
+        eventually(lambda: all(len(s.exported) == 3 for s in spans))
+        beat(pump)
+        eventually(lambda: metrics.value(semconv.OTEL_SANITIZED.name, "nul") == 3)
+
+
+def test_the_thread_survives_what_should_not_happen(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans, metrics = Spans(), Metrics()
+    monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
+    with running([spans], [metrics]) as pump:
+        lane = pump._spans[0]
+        take_in, calls = lane._take_in, []
+
+        def failing() -> None:
+            calls.append(1)
+            if len(calls) < 4:
+                raise KeyError("a bug")
+            take_in()
+
+        monkeypatch.setattr(lane, "_take_in", failing)
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        beat(pump)
+        eventually(lambda: metrics.value(semconv.OTEL_INTERNAL_ERRORS.name, "export") == 3)
+    assert len([r for r in caplog.records if "swallowed" in r.message]) == 1
+
+
+# ---------------------------------------------------------------------------------- metrics
+
+
+def test_while_an_exporter_hangs_batches_are_refused_and_nothing_is_lost() -> None:
+    metrics = Metrics()
+    with running(metrics=[metrics]) as pump:
+        metrics.go_on.clear()
+        beat(pump, 1)
+        eventually(lambda: metrics.calls == 1)
+        total, kept = 1.0, 0.0
+        for _ in range(20):
+            kept += 1
+            if pump.accepts_metrics():
+                beat(pump, kept)
+                total, kept = total + kept, 0.0
+        assert not pump.accepts_metrics()
+        assert kept == 20 - MAX_METRIC_BATCHES
+        metrics.go_on.set()
+        eventually(pump.accepts_metrics)
+        beat(pump, kept)
+        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 21)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("down")])
+def test_a_failing_exporter_loses_no_metrics(
+    error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dask_otel")
+    metrics = Metrics()
+    metrics.ok, metrics.error = False, error
+    with running(metrics=[metrics]) as pump:
+        for n in range(1, 6):
+            beat(pump, 1)
+            eventually(lambda n=n: metrics.calls == n)
+        metrics.ok, metrics.error = True, None
+        beat(pump, 1)
+        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 6)
+        eventually(lambda: len(caplog.records) == 2)
+    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_request_refused_for_its_zero_points_is_sent_once_more_without() -> None:
+    metrics = Metrics()
+    metrics.refuse_zeros = True
+    with running(metrics=[metrics]) as pump:
+        beat(pump, 5)
+        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 5)
+    assert metrics.calls == 2
+
+
+def test_other_failures_are_not_sent_once_more() -> None:
+    metrics = Metrics()
+    metrics.ok = False
+    with running(metrics=[metrics]) as pump:
+        beat(pump, 5)
+        eventually(lambda: metrics.calls == 1)
+        metrics.ok = True
+        beat(pump)
+        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 5)
+        assert metrics.calls == 2
+
+
+def test_two_metric_sinks_have_totals_and_counts_of_their_own() -> None:
+    dead, alive = Metrics("dead"), Metrics("alive")
+    dead.ok = False
+    spans = Spans()
+    with running([spans], [dead, alive]) as pump:
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported)
+        for _ in range(3):
+            beat(pump, 1)
+        eventually(lambda: alive.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 3)
+        dead.ok = True
+        beat(pump)
+        eventually(lambda: dead.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 3)
+        for sink in (dead, alive):
+            eventually(lambda sink=sink: sink.value(EXPORTED, "traces") == 1)
+
+
+def point(label: str, value: float) -> NumberPoint:
+    return NumberPoint({"l": label}, 1, 2, value)
+
+
+def records(*counts: int) -> list[MetricRecord]:
+    """Records of so many series, each with its zero point."""
+    return [
+        MetricRecord(f"m{i}", "s", "", "counter", "cumulative",
+                     tuple(point(str(n), v) for n in range(count) for v in (0, 1)))
+        for i, count in enumerate(counts)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [2, 3, 7, 10, 1000])
+def test_requests_are_bounded_and_keep_zero_points_with_their_values(limit: int) -> None:
+    given = records(3, 20, 1)
+    parts = list(_parts(given, limit))
+    assert all(sum(len(r.points) for r in part) <= limit for part in parts)
+    for part in parts:
+        for r in part:
+            assert [p.value for p in r.points] == [0, 1] * (len(r.points) // 2)
+    flat = [(r.name, p) for part in parts for r in part for p in r.points]
+    assert flat == [(r.name, p) for r in given for p in r.points]
+
+
+def test_deltas_go_in_one_request() -> None:
+    assert list(_parts(records(3, 20, 1), None)) == [records(3, 20, 1)]
+
+
+# ------------------------------------------------------------------------------------ close
+
+
+def test_close_exports_what_is_left_and_shuts_the_sinks_down() -> None:
+    spans, metrics = Spans(), Metrics()
+    limits = PumpLimits(schedule_delay=3600, breath=0)
+    with running([spans], [metrics], limits=limits) as pump:
+        for n in range(20):
+            pump.offer_span(finished(n))
+        beat(pump, 1)
+        pump.request_close(30)
+        eventually(lambda: pump.closed)
+        assert len(spans.exported) == 20
+        assert spans.shut.is_set()
+        assert metrics.shut.is_set()
+        assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 1
+
+
+def test_the_last_metrics_count_the_last_spans() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics], limits=PumpLimits(schedule_delay=3600, breath=0)) as pump:
+        for n in range(20):
+            pump.offer_span(finished(n))
+        beat(pump)
+        pump.request_close(30)
+        eventually(lambda: pump.closed)
+        assert metrics.value(EXPORTED, "traces") == 20
+
+
+def test_a_failing_sink_drops_the_rest_at_close_and_it_is_counted() -> None:
+    spans, metrics = Spans(), Metrics()
+    spans.ok = False
+    with running([spans], [metrics]) as pump:
+        for n in range(20):
+            pump.offer_span(finished(n))
+        eventually(lambda: spans.calls)
+        beat(pump)
+        pump.request_close(30)
+        eventually(lambda: pump.closed)
+        assert metrics.value(DROPPED, "traces", "shutdown") == 20
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 0
+
+
+def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "dask_otel")
+    spans, metrics = Spans(), Metrics("elsewhere")
+    spans.go_on.clear()
+    with running([spans], [metrics]) as pump:
+        for n in range(20):
+            pump.offer_span(finished(n))
+        eventually(lambda: spans.calls)
+        beat(pump, 1)
+        pump.request_close(1.0)
+        eventually(metrics.shut.is_set)
+        assert not pump.closed
+        assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 1
+        assert metrics.value(DROPPED, "traces", "shutdown") == 20
+        pump.release()
+        # What happens to it later is counted nowhere, and said nowhere.
+        spans.go_on.set()
+        eventually(lambda: pump.closed)
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "20 spans could not be exported" in caplog.text
+
+
+def test_hanging_metrics_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    metrics.go_on.clear()
+    with running(metrics=[metrics]) as pump:
+        beat(pump, 1)
+        eventually(lambda: metrics.calls)
+        pump.request_close(0.01)
+        pump.release()
+        pump.release()
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+
+
+def test_without_sinks_everything_is_taken_and_closed() -> None:
+    with running() as pump:
+        assert pump.offer_span(finished(1))
+        assert pump.accepts_metrics()
+        beat(pump)
+        assert pump.closed
+
+
+def test_each_sink_has_one_daemon_thread() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+        for n in range(20):
+            pump.offer_span(finished(n))
+            beat(pump)
+        eventually(lambda: spans.threads and metrics.threads)
+        assert len(spans.threads) == len(metrics.threads) == 1
+        assert spans.threads != metrics.threads
+        ours = [t for t in threading.enumerate() if t.ident in spans.threads | metrics.threads]
+        assert all(t.daemon for t in ours)
+        assert {t.name for t in ours} == {"dask-otel-traces", "dask-otel-metrics"}
