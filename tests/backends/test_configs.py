@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,26 @@ def test_prometheus(backend_binary: FindBinary) -> None:
     config = str(DEPLOY / "prometheus" / "prometheus.yml")
     output = _run(backend_binary("prometheus", "promtool"), "check", "config", "--lint=all", config)
     assert "SUCCESS" in output
+
+
+def test_prometheus_rules(backend_binary: FindBinary) -> None:
+    tests = sorted((DEPLOY / "prometheus" / "rule-tests").glob("*.yml"))
+    assert len(tests) >= 4
+    promtool = backend_binary("prometheus", "promtool")
+    _run(promtool, "test", "rules", *map(str, tests))
+
+
+def test_a_wrong_threshold_fails_the_rule_tests(backend_binary: FindBinary, tmp_path: Path) -> None:
+    copy = tmp_path / "prometheus"
+    shutil.copytree(DEPLOY / "prometheus", copy)
+    rules = copy / "rules" / "dask-alerts.yml"
+    text = rules.read_text(encoding="utf-8")
+    broken = text.replace("cluster:dask_idle:ratio15m > 0.5", "cluster:dask_idle:ratio15m > 0.05")
+    assert broken != text
+    rules.write_text(broken, encoding="utf-8")
+    promtool = backend_binary("prometheus", "promtool")
+    with pytest.raises(AssertionError, match="DaskClusterIdle"):
+        _run(promtool, "test", "rules", str(copy / "rule-tests" / "dask-clusters.yml"))
 
 
 def test_tempo(backend_binary: FindBinary, tmp_path: Path) -> None:
