@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .parts import CLUSTER, ROOT, bars, cluster, graph, number, page, root, share
+from .parts import CLUSTER, ROOT, bars, cluster, graph, number, page, root, share, smaller
 
 TIME = f"dask_cluster_time_seconds_total{{{CLUSTER}}}"
 EXECUTE = "dask_span_execute_time_seconds_total"
@@ -129,9 +129,7 @@ def _losses() -> list[Any]:
             "something only where threads are idle meanwhile. So it is the smaller one of idle "
             "time and receiving time.",
             (
-                f"clamp_max({share(f'{receive}{{{receiving}}}', TIME)}, "
-                f"sum(increase({of_time('idle')}[$__range])) "
-                f"/ (sum(increase({TIME}[$__range])) > 0))",
+                smaller(share(f"{receive}{{{receiving}}}", TIME), share(of_time("idle"), TIME)),
                 "",
             ),
         ),
@@ -154,7 +152,7 @@ def _losses() -> list[Any]:
         ),
         number(
             "Would more memory help? (cache hits)",
-            "Bytes that tasks found in memory, of all that they took from their worker. Near 100 %: "
+            "Bytes that tasks found in memory, of all that they took from their worker. Near 100 % "
             "more memory gives nothing, less would hurt.",
             (
                 share(
@@ -206,8 +204,9 @@ def _scale() -> list[Any]:
             "CPU seconds for each second of the cluster, by workflow. A fall is a regression: open "
             "the dashboard Span to see which activity has grown.",
             (
-                f'sum by (dask_span_root_name) (rate({EXECUTE}{{{ROOT}, dask_activity="thread-cpu"}}'
-                "[$__rate_interval])) / (sum by (dask_span_root_name) "
+                "sum by (dask_span_root_name) (rate("
+                f'{EXECUTE}{{{ROOT}, dask_activity="thread-cpu"}}[$__rate_interval]))'
+                " / (sum by (dask_span_root_name) "
                 f"(rate(dask_span_capacity_time_seconds_total{{{ROOT}}}[$__rate_interval])) > 0)",
                 "{{dask_span_root_name}}",
             ),

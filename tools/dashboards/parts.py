@@ -55,11 +55,12 @@ def _datasource(name: str, kind: str, label: str) -> Builder[Any]:
 
 
 def _names(name: str, label: str, of: str, matchers: str, every: bool = True) -> Builder[Any]:
+    selector = f"{of}{{{matchers}}}" if matchers else of
     variable = (
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(PROMETHEUS)
-        .query({"query": f"label_values({of}{{{matchers}}}, {_LABELS[name]})", "refId": "names"})
+        .query(f"label_values({selector}, {_LABELS[name]})")
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
     )
@@ -227,9 +228,7 @@ def graph(
     return panel
 
 
-def bars(
-    title: str, read: str, *queries: tuple[str, str], unit: str = "s", width: int = 12
-) -> Any:
+def bars(title: str, read: str, *queries: tuple[str, str], unit: str = "s", width: int = 12) -> Any:
     """One bar for each series, over the whole time range."""
     panel = _fill(bargauge.Panel(), title, read, list(queries), unit, instant=True)
     panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
@@ -243,6 +242,11 @@ def number(
     panel = _fill(stat.Panel(), title, read, list(queries), unit, instant=True)
     panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.NONE)
     return panel.span(width).height(5)
+
+
+def smaller(first: str, second: str) -> str:
+    """The smaller one of two single values."""
+    return f"(({first}) < ({second})) or ({second})"
 
 
 def share(part: str, of: str) -> str:
@@ -274,9 +278,9 @@ def page(title: str, uid: str, text: str, variables: list[Any], parts: list[Any]
     )
     for variable in [*datasources(), *variables]:
         made.with_variable(variable)
-    for part in parts:
+    for number_, part in enumerate(parts, start=1):
         if isinstance(part, str):
-            made.with_row(dashboard.Row(part))
+            made.with_row(dashboard.Row(part).id(number_))
         else:
-            made.with_panel(part)
+            made.with_panel(part.id(number_))
     return made

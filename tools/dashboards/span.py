@@ -141,7 +141,7 @@ def _runs() -> list[Any]:
         ),
         bars(
             "How did they end?",
-            "Spans by result.",
+            "Spans that ended, by result: success, failure, cancellation, error.",
             (
                 "sum by (dask_span_name, dask_span_result) (increase("
                 f"dask_span_duration_seconds_count{{{SPAN}}}[$__range]))",

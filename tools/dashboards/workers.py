@@ -119,8 +119,7 @@ def _workers() -> list[Any]:
             "Which tasks are on the workers?",
             "processing: assigned; executing: running now.",
             (
-                "sum by (dask_worker_name, dask_task_state) "
-                f"(dask_worker_task_count{{{CLUSTER}}})",
+                f"sum by (dask_worker_name, dask_task_state) (dask_worker_task_count{{{CLUSTER}}})",
                 "{{dask_worker_name}}: {{dask_task_state}}",
             ),
         ),
@@ -143,7 +142,10 @@ def _workers() -> list[Any]:
             "Do workers come and go?",
             "Runs of tasks that had to be repeated, by reason, and changes of the number of "
             "workers within an hour.",
-            (rate("dask_task_retried_total", "dask_task_retry_reason"), "{{dask_task_retry_reason}}"),
+            (
+                rate("dask_task_retried_total", "dask_task_retry_reason"),
+                "{{dask_task_retry_reason}}",
+            ),
             (f"sum(changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))", "changes of workers"),
         ),
     ]
