@@ -66,6 +66,11 @@ def test_a_wrong_threshold_fails_the_rule_tests(backend_binary: FindBinary, tmp_
         _run(promtool, "test", "rules", str(copy / "rule-tests" / "dask-clusters.yml"))
 
 
+def test_alertmanager(backend_binary: FindBinary) -> None:
+    config = str(DEPLOY / "alertmanager" / "alertmanager.yml")
+    _run(backend_binary("alertmanager", "amtool"), "check-config", config)
+
+
 def test_tempo(backend_binary: FindBinary, tmp_path: Path) -> None:
     _run(
         backend_binary("tempo"),
