@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from .servers import DEPLOY
 
@@ -64,6 +65,16 @@ def test_a_wrong_threshold_fails_the_rule_tests(backend_binary: FindBinary, tmp_
     promtool = backend_binary("prometheus", "promtool")
     with pytest.raises(AssertionError, match="DaskClusterIdle"):
         _run(promtool, "test", "rules", str(copy / "rule-tests" / "dask-clusters.yml"))
+
+
+def test_prometheus_rules_for_kubernetes(backend_binary: FindBinary, tmp_path: Path) -> None:
+    """The `spec` of a PrometheusRule is what a file of rules is."""
+    manifest = DEPLOY / "kubernetes" / "prometheusrule.yaml"
+    spec = yaml.safe_load(manifest.read_text(encoding="utf-8"))["spec"]
+    rules = tmp_path / "rules.yml"
+    rules.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    output = _run(backend_binary("prometheus", "promtool"), "check", "rules", str(rules))
+    assert "32 rules found" in output
 
 
 def test_alertmanager(backend_binary: FindBinary) -> None:
