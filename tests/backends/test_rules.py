@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.backends.servers import DEPLOY
 from tests.backends.test_configs import FindBinary
@@ -33,17 +34,24 @@ def test_alerts_fire_and_resolve(backend_binary: FindBinary, tests: Path) -> Non
     assert "SUCCESS" in promtool(backend_binary, "test", "rules", str(tests))
 
 
-def test_every_alert_is_tested() -> None:
-    """An alert that no test names could be wrong in silence."""
-    import yaml
-
-    alerts = {
+def alert_names() -> set[str]:
+    names = {
         rule["alert"]
         for path in RULES
         for group in yaml.safe_load(path.read_text())["groups"]
         for rule in group["rules"]
         if "alert" in rule
     }
+    assert len(names) > 10
+    return names
+
+
+def test_every_alert_is_tested() -> None:
+    """An alert that no test names could be wrong in silence."""
     tested = "\n".join(path.read_text() for path in RULE_TESTS)
-    assert len(alerts) > 10
-    assert not {alert for alert in alerts if alert not in tested}
+    assert not {alert for alert in alert_names() if alert not in tested}
+
+
+def test_every_alert_has_a_runbook_page() -> None:
+    pages = {path.stem for path in (DEPLOY.parent / "docs" / "runbooks").glob("Dask*.md")}
+    assert pages == alert_names()
