@@ -18,6 +18,10 @@ scheduler's process. This page is written by `python -m benchmarks --page` from
 `benchmarks/results/latest.json`.
 
 A row says *missed* where the figure is worse than its target; *peer* rows are there to compare.
+An A/B row is *met* unless its whole interval lies above the target: a wide interval decides
+nothing. Of the loop latencies in row 3 the best window of each arm counts, and of the replays in
+row 1 the best of five. Rows marked as quick had one or two pairs, and the first published results
+come from a machine that was busy with other things: take them as rough.
 
 """
 

@@ -300,7 +300,7 @@ class SchedulerAdapter:
             elif finish == "forgotten":
                 if self.lifecycle.interrupted:
                     self._forgotten(key)
-            elif finish == "erred" and start == "memory":
+            elif finish == "erred":
                 self._actor_lost(key)
         except Exception:
             self._drifted = True
@@ -432,8 +432,15 @@ class SchedulerAdapter:
                 )
 
     def _actor_lost(self, key: Hashable) -> None:
-        """Only an actor can fail after it was done: its worker left."""
-        dask_group = self.scheduler.tasks[key].group
+        """Only an actor can fail after it was done: its worker left.
+
+        Older releases (2025.1 for one) say released→erred, as it does of what
+        depends on a failed task: but an actor blames itself.
+        """
+        task = self.scheduler.tasks[key]
+        if not task.actor or task.exception_blame is not task:
+            return
+        dask_group = task.group
         group = self._groups.get(dask_group) or self._adopt(dask_group, time())
         if group is not None:
             self._failed(group, key, {}, time(), was_unfinished=False)

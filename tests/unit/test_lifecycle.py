@@ -215,6 +215,22 @@ def test_a_continuation_long_after_starts_a_trace_of_its_own(sim: Simulation) ->
     assert ident.parent_span_id is None
 
 
+def test_a_full_trace_is_left_by_the_next_continuation() -> None:
+    sim = Simulation(Limits(linger=LINGER, max_per_trace=4))
+    a = sim.create(None)
+    traces = []
+    for generation in range(1, 5):
+        # Each generation is two spans: its own, and that of its group.
+        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+        settle(sim)
+        ident = exported(sim)[-1].identity
+        assert ident.generation == generation
+        traces.append(ident.trace_id)
+    first = identity.trace_id(a)
+    assert traces[:2] == [first, first]
+    assert traces[2:] == [identity.continuation_trace_id(a, g) for g in (3, 4)]
+
+
 def test_a_reopened_span_lingers_anew(sim: Simulation) -> None:
     a = sim.create(None)
     for _ in range(2):

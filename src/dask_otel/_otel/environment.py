@@ -15,7 +15,7 @@ from dask_otel.core.records import Temporality
 #: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
 _LEAST_INTERVAL_MS: Final = 100
 _QUEUE_SIZE: Final = 2048
-#: Smaller than the SDK's 512, because encoding holds the GIL.
+#: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
 _BATCH_SIZE: Final = 128
 
 _environment_lock = threading.Lock()
