@@ -11,7 +11,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-oldest backends lint format bench clean
+.PHONY: help setup demo test test-newest test-oldest backends lint format dashboards bench clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ format: $(VENV)/.done ## Put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+dashboards: $(VENV)/.done ## Write the dashboards and the Kubernetes files that carry other files
+	$(BIN)/python tools/build_dashboards.py
+	$(BIN)/python tools/build_kubernetes.py
+
 bench: $(VENV)/.done ## Measure what the bridge costs
 	$(BIN)/python -m benchmarks
 
@@ -52,7 +56,7 @@ $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[demo]" --group lint --group test
+	$(BIN)/python -m pip install --quiet --editable ".[demo]" --group lint --group test --group deploy
 	@touch $@
 
 $(OLDEST)/.done: pyproject.toml Makefile

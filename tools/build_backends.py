@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Build the servers of the backend tests: Collector, Prometheus, Jaeger, Tempo, Alertmanager.
+"""Build the servers and tools of the backend tests: Collector, Prometheus, Jaeger and others.
 
 Versions are pinned in ``backends.toml`` beside this file. Everything comes from the Go module
 proxy through the ordinary ``go`` command and is kept outside the repository, in

@@ -96,6 +96,10 @@ class PrometheusClient:
     def alerts(self) -> list[dict[str, Any]]:
         return list(self._get("alerts")["alerts"])
 
+    def rules(self) -> list[dict[str, Any]]:
+        """The groups of rules that it has loaded."""
+        return list(self._get("rules")["groups"])
+
     def config(self) -> str:
         """The configuration that it really runs with, as YAML."""
         return str(self._get("status/config")["yaml"])

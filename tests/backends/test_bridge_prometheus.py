@@ -127,6 +127,29 @@ def test_the_cluster_is_described(bridge_run: Run) -> None:
     assert value("dask_otel_queue_capacity") == 2048
 
 
+def test_the_time_of_the_cluster_adds_up(bridge_run: Run) -> None:
+    """Capacity is what was spent and what is in flight, less what was booked beyond it."""
+    total = {
+        name: sum(one.value for one in bridge_run.query(f"dask_cluster_{name}"))
+        for name in (
+            "time_seconds_total",
+            "inflight_time_seconds",
+            "capacity_time_seconds_total",
+            "excess_time_seconds_total",
+        )
+    }
+    spent, inflight, capacity, excess = total.values()
+    assert spent + inflight == pytest.approx(capacity + excess, abs=1e-6)
+    assert capacity > 4.0
+    activities = {
+        one.labels["dask_activity"]: one.value
+        for one in bridge_run.query("dask_cluster_time_seconds_total")
+    }
+    assert activities.keys() >= {"idle", "unused", "lost", "thread-cpu", "failed"}
+    idle = sum(one.value for one in bridge_run.query("dask_span_idle_time_seconds_total"))
+    assert idle == pytest.approx(activities["idle"])
+
+
 def test_the_resource_is_promoted_or_in_target_info(
     bridge_run: Run, request: pytest.FixtureRequest
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from .servers import DEPLOY
 
@@ -43,6 +45,41 @@ def test_prometheus(backend_binary: FindBinary) -> None:
     config = str(DEPLOY / "prometheus" / "prometheus.yml")
     output = _run(backend_binary("prometheus", "promtool"), "check", "config", "--lint=all", config)
     assert "SUCCESS" in output
+
+
+def test_prometheus_rules(backend_binary: FindBinary) -> None:
+    tests = sorted((DEPLOY / "prometheus" / "rule-tests").glob("*.yml"))
+    assert len(tests) >= 4
+    promtool = backend_binary("prometheus", "promtool")
+    _run(promtool, "test", "rules", *map(str, tests))
+
+
+def test_a_wrong_threshold_fails_the_rule_tests(backend_binary: FindBinary, tmp_path: Path) -> None:
+    copy = tmp_path / "prometheus"
+    shutil.copytree(DEPLOY / "prometheus", copy)
+    rules = copy / "rules" / "dask-alerts.yml"
+    text = rules.read_text(encoding="utf-8")
+    broken = text.replace("cluster:dask_idle:ratio15m > 0.5", "cluster:dask_idle:ratio15m > 0.05")
+    assert broken != text
+    rules.write_text(broken, encoding="utf-8")
+    promtool = backend_binary("prometheus", "promtool")
+    with pytest.raises(AssertionError, match="DaskClusterIdle"):
+        _run(promtool, "test", "rules", str(copy / "rule-tests" / "dask-clusters.yml"))
+
+
+def test_prometheus_rules_for_kubernetes(backend_binary: FindBinary, tmp_path: Path) -> None:
+    """The `spec` of a PrometheusRule is what a file of rules is."""
+    manifest = DEPLOY / "kubernetes" / "prometheusrule.yaml"
+    spec = yaml.safe_load(manifest.read_text(encoding="utf-8"))["spec"]
+    rules = tmp_path / "rules.yml"
+    rules.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    output = _run(backend_binary("prometheus", "promtool"), "check", "rules", str(rules))
+    assert "32 rules found" in output
+
+
+def test_alertmanager(backend_binary: FindBinary) -> None:
+    config = str(DEPLOY / "alertmanager" / "alertmanager.yml")
+    _run(backend_binary("alertmanager", "amtool"), "check-config", config)
 
 
 def test_tempo(backend_binary: FindBinary, tmp_path: Path) -> None:

@@ -1,0 +1,239 @@
+"""docker-compose.yml is valid, and the stack that it describes works with the same files.
+
+No container engine is needed: the servers run natively, with the configuration files that the
+compose file mounts. What that leaves unproven is the packaging: the images and their file systems.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import MetricExportResult
+
+from dask_otel import semconv
+from tests.cluster import processes
+
+from .clients import AlertmanagerClient, PrometheusClient, spans_of_file
+from .processes import eventually
+from .servers import (
+    DEPLOY,
+    REPOSITORY,
+    Alertmanager,
+    Collector,
+    Prometheus,
+    Sink,
+    behind_collector,
+    binary,
+    start_alertmanager,
+    start_collector,
+    start_prometheus,
+)
+from .telemetry import cluster_of, counter, metric_exporter, metrics_data, new_resource, now_ns
+
+pytestmark = [pytest.mark.backend, pytest.mark.cluster]
+
+Start = Callable[[Callable[[Path], Any]], Any]
+COMPOSE = REPOSITORY / "docker-compose.yml"
+SERVICES = {
+    "scheduler", "worker-1", "worker-2", "demo", "backends", "collector", "jaeger", "tempo",
+    "prometheus", "alertmanager", "grafana",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compose(backend_binary: Callable[..., str]) -> dict[str, Any]:
+    """The compose file as Docker's own library reads it."""
+    command = [backend_binary("compose"), "-format", "json", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded: dict[str, Any] = json.loads(done.stdout)
+    return loaded
+
+
+def test_the_file_is_valid(compose: dict[str, Any]) -> None:
+    assert compose["services"].keys() == SERVICES
+
+
+def test_validation_can_fail(backend_binary: Callable[..., str], tmp_path: Path) -> None:
+    broken = tmp_path / "docker-compose.yml"
+    text = COMPOSE.read_text(encoding="utf-8")
+    broken.write_text(text.replace("healthcheck:", "health-check:", 1), encoding="utf-8")
+    command = [backend_binary("compose"), str(broken)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "health-check" in done.stdout + done.stderr
+
+
+def test_only_loopback_is_published(compose: dict[str, Any]) -> None:
+    published = {
+        name: [port["target"] for port in service.get("ports") or ()]
+        for name, service in compose["services"].items()
+    }
+    assert {name: ports for name, ports in published.items() if ports} == {
+        "scheduler": [8787],
+        "jaeger": [16686],
+        "prometheus": [9090],
+        "alertmanager": [9093],
+        "grafana": [3000],
+    }
+    for service in compose["services"].values():
+        assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports") or ())
+
+
+def test_images_are_pinned(compose: dict[str, Any]) -> None:
+    from .servers import PINNED
+
+    images = {
+        name: service["image"]
+        for name, service in compose["services"].items()
+        if not service.get("build")
+    }
+    for image in images.values():
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", image), image
+    # The versions that the tests run, as far as they have them.
+    for name in ("collector", "jaeger", "tempo", "prometheus", "alertmanager"):
+        assert images[name].endswith(PINNED[name].pin["version"]), name
+
+
+def test_every_mounted_file_is_there(compose: dict[str, Any]) -> None:
+    mounted = [
+        Path(volume["source"])
+        for service in compose["services"].values()
+        for volume in service.get("volumes") or ()
+        if volume["type"] == "bind"
+    ]
+    assert len(mounted) >= 7
+    for source in mounted:
+        assert source.exists(), source
+        assert source.is_relative_to(DEPLOY)
+
+
+def test_everything_has_a_health_check(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    own = {name for name, service in services.items() if service.get("healthcheck")}
+    asked = str(services["backends"]["command"])
+    for name in SERVICES - {"demo", "backends"}:
+        assert name in own or f"http://{name}:" in asked, name
+
+
+def _prometheus_config(folder: Path, alertmanager: Alertmanager) -> Path:
+    """The shipped configuration; only the address of Alertmanager is that of the test's."""
+    text = (DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    address = alertmanager.url.removeprefix("http://")
+    changed = text.replace("alertmanager:9093", address)
+    assert changed != text
+    changed = changed.replace("rules/*.yml", str(DEPLOY / "prometheus" / "rules" / "*.yml"))
+    config = folder / "prometheus.yml"
+    config.write_text(changed, encoding="utf-8")
+    return config
+
+
+def _scheduler_environment(collector: Collector) -> dict[str, str]:
+    """The scheduler's variables of the compose file, with the address of the test's Collector."""
+    import yaml
+
+    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    environment = dict(services["scheduler"]["environment"])
+    assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
+    assert "--preload dask_otel.preload" in services["scheduler"]["command"]
+    return environment | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc,
+        "OTEL_METRIC_EXPORT_INTERVAL": "1000",
+    }
+
+
+def test_the_stack_works(start: Start, sink: Sink, tmp_path: Path) -> None:
+    """Demo, scheduler and workers, Collector, Prometheus with the alerts, Alertmanager.
+
+    A second Collector that writes files stands in for Jaeger and Tempo.
+    """
+    binary("alertmanager", "alertmanager")
+    route = DEPLOY / "alertmanager" / "alertmanager.yml"
+    alertmanager: Alertmanager = start(lambda folder: start_alertmanager(folder, route))
+    config = _prometheus_config(tmp_path, alertmanager)
+    prometheus: Prometheus = start(
+        lambda folder: start_prometheus(folder, config, ["--rules.alert.resend-delay=1s"])
+    )
+    behind = behind_collector(sink, prometheus.otlp)
+    collector: Collector = start(lambda folder: start_collector(folder, behind))
+    _wait_for(f"{prometheus.url}/-/ready", f"{alertmanager.url}/-/ready", collector.server.ready)
+
+    with processes.cluster(tmp_path) as dask:
+        environment = _scheduler_environment(collector)
+        dask.start_scheduler("--preload", "dask_otel.preload", env=environment)
+        for name in ("worker-1", "worker-2"):
+            dask.start_worker(name)
+        assert "run 1: error of the model" in _run_demo(dask.address, tmp_path / "data")
+        client = PrometheusClient(prometheus.url)
+        _assert_metrics(client)
+        wanted = {"Alice's workflow", "data load", "shuffle", "model training"}
+        eventually(lambda: {one.name for one in spans_of_file(sink.first)} >= wanted)
+    _assert_alerts(prometheus, alertmanager)
+
+
+def _wait_for(*urls: str) -> None:
+    script = DEPLOY / "docker" / "wait_for.py"
+    subprocess.run([sys.executable, str(script), "--timeout", "30", *urls], check=True)
+
+
+def test_waiting_for_nobody_fails() -> None:
+    script = DEPLOY / "docker" / "wait_for.py"
+    command = [sys.executable, str(script), "http://127.0.0.1:9/"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "no answer from http://127.0.0.1:9/\n")
+
+
+def _run_demo(scheduler: str, data: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(DEPLOY / "docker" / "demo_loop.py")],
+        env=os.environ | {"SCHEDULER": scheduler, "DATA": str(data), "RUNS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _assert_metrics(client: PrometheusClient) -> None:
+    of = '{dask_cluster_name="compose", dask_span_root_name="Alice\'s workflow"}'
+    query = f"sum by (dask_span_name) (dask_span_execute_time_seconds_total{of})"
+
+    def names() -> set[str]:
+        return {one.labels["dask_span_name"] for one in client.query(query)}
+
+    eventually(
+        lambda: names() >= {"Alice's workflow/data load", "Alice's workflow/preprocessing/shuffle"}
+    )
+    loaded = {one["name"] for group in client.rules() for one in group["rules"]}
+    assert {"DaskClusterIdle", "cluster:dask_idle:ratio15m"} <= loaded
+
+
+def _assert_alerts(prometheus: Prometheus, alertmanager: Alertmanager) -> None:
+    """A counter of lost spans goes up, and the shipped alert reaches the shipped Alertmanager."""
+    resource, now = new_resource(), now_ns()
+    labels = {semconv.OTEL_SIGNAL: "traces", semconv.OTEL_REASON: "queue_full"}
+    points = [(now - 60_000_000_000, 0.0), (now, 5.0)]
+    dropped = counter(semconv.OTEL_DROPPED, points, labels, now - 61_000_000_000)
+    exporter = metric_exporter("http", "", prometheus.otlp)
+    assert exporter.export(metrics_data(resource, [dropped])) is MetricExportResult.SUCCESS
+    exporter.shutdown()
+
+    def arrived() -> list[dict[str, Any]]:
+        alerts = AlertmanagerClient(alertmanager.url).alerts()
+        return [a for a in alerts if a["labels"]["dask_cluster_name"] == cluster_of(resource)]
+
+    # Rules are evaluated every 15 s.
+    (alert,) = eventually(arrived, timeout=60)
+    assert alert["labels"]["alertname"] == "DaskOtelDropping"
+    assert alert["labels"]["severity"] == "warning"
+    assert re.search(r"dropped [\d.]+ traces \(queue_full\)$", alert["annotations"]["summary"])
+    assert {one["name"] for one in alert["receivers"]} == {"nobody"}

@@ -1,0 +1,145 @@
+"""The files of deploy/kubernetes are valid by the schemas of those who read them.
+
+The Dask operator's own definitions come with its package, those of Kubernetes with
+kubernetes-validate; both are in the dependency group `deploy`. The chart `dask/dask` has no schema.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import jsonschema
+import pytest
+import yaml
+
+from .test_dashboards import PAGES
+
+REPOSITORY = Path(__file__).parents[2]
+KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
+#: Of Kubernetes: the newest one that kubernetes-validate knows for certain here.
+VERSION = "1.33"
+NEEDS = "needs the dependency group `deploy`"
+
+
+def documents(*kinds: str) -> dict[str, dict[str, Any]]:
+    """Every document of these kinds, by file, kind and name."""
+    found = {}
+    for file in sorted(KUBERNETES.glob("*.yaml")):
+        for one in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            if one.get("kind") in kinds:
+                found[f"{file.name}: {one['kind']} {one['metadata']['name']}"] = one
+    return found
+
+
+BUILT_IN = documents("ConfigMap", "DaemonSet", "NetworkPolicy", "Service", "ServiceAccount")
+CLUSTERS = documents("DaskCluster")
+
+
+def strict(schema: Any) -> Any:
+    """The schema, with every field refused that it does not know: a server would drop those."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    keeps = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
+    if isinstance(schema.get("properties"), dict) and "type" in schema and not keeps:
+        made["additionalProperties"] = False
+    return made
+
+
+def dask_cluster_schema() -> dict[str, Any]:
+    try:
+        listed = files("dask-kubernetes") or []
+    except PackageNotFoundError:
+        pytest.skip(f"{NEEDS} (dask-kubernetes)")
+    (path,) = [one for one in listed if one.match("helm/*/crds/daskcluster.yaml")]
+    definition = yaml.safe_load(Path(path.locate()).read_text(encoding="utf-8"))
+    (version,) = definition["spec"]["versions"]
+    schema = strict(version["schema"]["openAPIV3Schema"])
+    schema["properties"] |= {
+        name: {"type": kind}
+        for name, kind in (("apiVersion", "string"), ("kind", "string"), ("metadata", "object"))
+    }
+    assert isinstance(schema, dict)
+    return schema
+
+
+def test_all_are_there() -> None:
+    assert len(CLUSTERS) == 2
+    assert len(BUILT_IN) >= 10
+    assert len(documents("PrometheusRule")) == 1
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_dask_cluster_is_valid(name: str) -> None:
+    jsonschema.validate(CLUSTERS[name], dask_cluster_schema())
+
+
+def test_an_unknown_field_would_be_found() -> None:
+    cluster = json.loads(json.dumps(CLUSTERS["daskcluster.yaml: DaskCluster example"]))
+    cluster["spec"]["scheduler"]["spec"]["containers"][0]["enviroment"] = []
+    with pytest.raises(jsonschema.ValidationError, match="enviroment"):
+        jsonschema.validate(cluster, dask_cluster_schema())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_manifest_is_valid(name: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason=NEEDS).validate
+    validate(BUILT_IN[name], VERSION, strict=True)
+
+
+def test_made_files_are_what_they_are_made_of() -> None:
+    command = [sys.executable, str(REPOSITORY / "tools" / "build_kubernetes.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    carried = documents("ConfigMap")
+    for page, dashboard in PAGES.items():
+        (text,) = carried[f"dashboards.yaml: ConfigMap dask-otel-{page}"]["data"].values()
+        assert json.loads(text) == dashboard
+        assert len(text) < 1_000_000
+
+
+def test_selectors_find_their_pods() -> None:
+    (daemon_set,) = documents("DaemonSet").values()
+    labels = daemon_set["spec"]["template"]["metadata"]["labels"].items()
+    assert daemon_set["spec"]["selector"]["matchLabels"].items() <= labels
+    (service,) = documents("Service").values()
+    assert service["spec"]["selector"].items() <= labels
+    policy = documents("NetworkPolicy")["networkpolicy.yaml: NetworkPolicy dask-otel-collector"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels
+    ports = {
+        port["name"] for port in daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
+    }
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def _preload(variables: dict[str, str]) -> Any:
+    value = ast.literal_eval(variables["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"])
+    with dask.config.set(dask.config.collect_env(variables)):
+        assert dask.config.get("distributed.scheduler.preload") == value
+    return value
+
+
+def test_the_values_of_the_chart_load_the_bridge() -> None:
+    values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text(encoding="utf-8"))
+    variables = {one["name"]: one["value"] for one in values["scheduler"]["env"]}
+    assert _preload(variables) == ["dask_otel.preload"]
+
+
+def test_the_configuration_of_the_gateway_loads_the_bridge() -> None:
+    backend = pytest.importorskip("dask_gateway_server.backends.kubernetes.backend", reason=NEEDS)
+    from traitlets.config import PyFileConfigLoader
+
+    config = PyFileConfigLoader("dask_gateway_config.py", path=str(KUBERNETES)).load_config()
+    assert set(config.KubeClusterConfig) <= set(backend.KubeClusterConfig.class_trait_names())
+    made = backend.KubeClusterConfig(config=config)
+    assert _preload(made.environment) == ["dask_otel.preload"]
+    assert made.scheduler_extra_pod_config == {"terminationGracePeriodSeconds": 30}

@@ -1,0 +1,82 @@
+"""The alerts ask for what is exported, and each has its page and its test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from . import queries
+
+REPOSITORY = Path(__file__).parents[2]
+PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
+RUNBOOKS = REPOSITORY / "docs" / "runbooks"
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for file in sorted((PROMETHEUS / "rules").glob("*.yml")):
+        for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]:
+            yield from group["rules"]
+
+
+ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}
+RECORDED = {rule["record"]: rule for rule in rules() if "record" in rule}
+
+
+def test_there_are_rules() -> None:
+    assert len(ALERTS) >= 15
+    assert len(RECORDED) >= 10
+
+
+@pytest.mark.parametrize("name", [*ALERTS, *RECORDED])
+def test_a_rule_asks_for_what_is_exported(name: str) -> None:
+    expression = {**ALERTS, **RECORDED}[name]["expr"]
+    exported = queries.exported()
+    used = queries.metrics(expression)
+    assert used, "no metric found"
+    assert used <= exported.keys() | RECORDED.keys() | queries.PLANNED
+    known = queries.COMMON.union(*exported.values())
+    assert queries.labels(expression) <= known
+
+
+def test_what_is_exported_is_not_planned() -> None:
+    assert not queries.PLANNED & queries.exported().keys()
+
+
+def test_an_unknown_name_would_be_found() -> None:
+    expression = 'sum by (dask_spam) (rate(dask_span_spam_total{dask_activty="x"}[5m]))'
+    assert queries.metrics(expression) == {"dask_span_spam_total"}
+    assert queries.labels(expression) == {"dask_spam", "dask_activty"}
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_has_a_runbook_and_texts(name: str) -> None:
+    alert = ALERTS[name]
+    page = RUNBOOKS / f"{name}.md"
+    assert page.read_text(encoding="utf-8").startswith(f"# {name}\n")
+    assert alert["annotations"]["runbook_url"].endswith(f"/docs/runbooks/{name}.md")
+    assert alert["annotations"].keys() == {"summary", "description", "runbook_url"}
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert f"`{alert['labels']['severity']}`" in page.read_text(encoding="utf-8")
+
+
+def test_every_runbook_has_an_alert() -> None:
+    assert {page.stem for page in RUNBOOKS.glob("*.md")} == {"README", *ALERTS}
+
+
+def test_every_alert_is_tested_to_fire_and_not_to_fire() -> None:
+    fires: set[str] = set()
+    quiet: dict[str, int] = {}
+    for file in (PROMETHEUS / "rule-tests").glob("*.yml"):
+        for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]:
+            for check in test["alert_rule_test"]:
+                if check["exp_alerts"]:
+                    fires.add(check["alertname"])
+                else:
+                    quiet[check["alertname"]] = quiet.get(check["alertname"], 0) + 1
+    assert fires == set(ALERTS)
+    # Before it fires, and after it has resolved.
+    assert quiet == dict.fromkeys(ALERTS, 2)

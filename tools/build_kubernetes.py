@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Write the files of ``deploy/kubernetes`` that carry other files of ``deploy/``.
+
+The alerts as a PrometheusRule, the dashboards and the Collector's configuration as ConfigMaps. With
+``--check`` nothing is written, and the exit status is 1 where a file is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+HEADER = "# Made by tools/build_kubernetes.py from {}: change it there.\n"
+NAMESPACE = "monitoring"
+
+
+class _Literal(str):
+    """A text that is written as a block, as it is."""
+
+
+def _write_literal(dumper: yaml.SafeDumper, text: _Literal) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+
+
+yaml.SafeDumper.add_representer(_Literal, _write_literal)
+
+
+def _dump(documents: list[dict[str, Any]], source: str) -> str:
+    text = yaml.safe_dump_all(documents, sort_keys=False, width=4096, allow_unicode=True)
+    return HEADER.format(source) + text
+
+
+def _metadata(name: str, **labels: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "namespace": NAMESPACE}
+    return made | ({"labels": labels} if labels else {})
+
+
+def collector_config() -> str:
+    text = (DEPLOY / "collector" / "config.yaml").read_text(encoding="utf-8")
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata("dask-otel-collector"),
+        "data": {"config.yaml": _Literal(text)},
+    }
+    return _dump([config], "deploy/collector/config.yaml")
+
+
+def prometheus_rule() -> str:
+    groups = [
+        group
+        for file in sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
+        for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+    ]
+    for group in groups:
+        for rule in group["rules"]:
+            if "\n" in rule["expr"]:
+                rule["expr"] = _Literal(rule["expr"])
+    rule = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": _metadata("dask-otel", role="alert-rules"),
+        "spec": {"groups": groups},
+    }
+    return _dump([rule], "deploy/prometheus/rules")
+
+
+def dashboards() -> str:
+    made = []
+    for file in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
+        # Without white space: a ConfigMap ends at 1 MiB, and nobody reads it here.
+        text = json.dumps(json.loads(file.read_text(encoding="utf-8")), separators=(",", ":"))
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                # The label that the sidecar of Grafana's chart looks for.
+                "metadata": _metadata(f"dask-otel-{file.stem}", grafana_dashboard="1"),
+                "data": {f"dask-otel-{file.name}": text},
+            }
+        )
+    return _dump(made, "deploy/grafana/dashboards")
+
+
+FILES = {
+    "collector-config.yaml": collector_config,
+    "prometheusrule.yaml": prometheus_rule,
+    "dashboards.yaml": dashboards,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args().check
+    stale = []
+    for name, make in FILES.items():
+        path, text = DEPLOY / "kubernetes" / name, make()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if stale:
+        print(("not up to date: " if check else "written: ") + ", ".join(stale))
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The Grafana dashboards of dask-otel, as code: one module per dashboard."""
