@@ -31,10 +31,10 @@ EXCEPTIONAL = {
     "dask.otel.dropped",
     "dask.otel.folded",
     "dask.otel.sanitized",
-    "dask.otel.late",
-    "dask.otel.unsettled",
     "dask.otel.internal.errors",
 }
+#: Metrics that exist once a worker's report came late, as on a busy machine: rare, but no fault.
+TIMING = {"dask.otel.late", "dask.otel.unsettled"}
 RESOURCE_LABELS = {
     "job", "instance", "dask_cluster_name", "service_namespace", "service_version",
     "deployment_environment_name",
@@ -58,6 +58,7 @@ def test_every_metric_is_there_by_its_name_with_its_labels(bridge_run: Run) -> N
         for metric in semconv.METRICS.values()
         if metric.name not in EXCEPTIONAL
         for name in prometheus_names.names(metric)
+        if metric.name not in TIMING or name in found
     }
     assert found == expected
 
