@@ -206,6 +206,11 @@ class Bridge:
             self._hand_over_metrics()
             logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
+    @property
+    def exporting(self) -> bool:
+        """Whether the exporters have been made."""
+        return self._pump is not None
+
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""
         if self._closing is None:
