@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickletools
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -802,13 +802,15 @@ class SchedulerAdapter:
         self._own_keys = {}
         return batch
 
-    def sample_workers(self) -> None:
-        """Do a part of the next `swap` ahead of it, for shorter callbacks of the loop."""
+    def prepare(self) -> Iterator[None]:
+        """Prepare the next `swap` in short steps, one for each item."""
         try:
-            self._workers.take()
+            yield from self._workers.prepare()
         except Exception:
             # Users can put anything into what workers report.
             self._boundary.failed("workers")
+        yield
+        yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
     def tags_of(self, span_id: str) -> Tags:
         """Return the full name of a Dask span."""
