@@ -127,23 +127,17 @@ class ThreadTime:
         span_id = task.group.span_id
         self._accounting.task_assigned(task.processing_on.address, key, span_id, monotonic())
 
-    def left(
-        self, key: Hashable, ws: WorkerState, stimulus_id: str, info: Mapping[str, Any]
-    ) -> None:
-        """A task is no longer in processing."""
-        startstops = info.get("startstops")
-        if startstops:
-            seconds: float | None = 0.0
-            for startstop in startstops:
-                if startstop["action"] == "compute":
-                    seconds += startstop["stop"] - startstop["start"]
-        elif stimulus_id.startswith("task-erred"):
-            # It failed, with retries left: Dask does not say for how long it ran.
-            seconds = None
+    def ended(self, ws: WorkerState, key: Hashable, seconds: float) -> None:
+        """A run ended, good or bad, after so many seconds of computing."""
+        self._accounting.task_done(ws.address, key, seconds, monotonic())
+
+    def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
+        """A task is no longer in processing, and Dask does not say for how long it ran."""
+        if stimulus_id.startswith("task-erred"):
+            # It failed, with retries left.
+            self._accounting.task_done(ws.address, key, None, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
-            return
-        self._accounting.task_done(ws.address, key, seconds, monotonic())
 
     def moved(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
