@@ -121,6 +121,7 @@ class SpanLane(Lane):
         self._limits = limits
         self._health = health
         self._outlet = Outlet(sink, limits, tally, health, time.monotonic)
+        self._breathe = Breath()
 
     @property
     def size(self) -> int:
@@ -157,7 +158,7 @@ class SpanLane(Lane):
 
     def _take_in(self) -> None:
         """Translate about one batch: more would keep the GIL from the event loop."""
-        breathe = Breath()
+        breathe = self._breathe
         while self._inbox and len(self._outlet.queue) < self._outlet.room:
             breathe()
             finished = self._inbox.popleft()
