@@ -100,17 +100,17 @@ def own_cpu(client: Client, count: int, overrides: dict[str, Any]) -> dict[str, 
     client.run_on_scheduler(meter.install, overrides=overrides)
     _eventually(client, meter.connected)
     time.sleep(1)
+    client.run_on_scheduler(meter.begin_recording)
     before = client.run_on_scheduler(meter.reading)
     with span("benchmark"):
         futures = client.map(_inc, range(count), key=f"inc-{uuid.uuid4().hex}")
     wait(futures)
-    client.run_on_scheduler(meter.keep_tasks)
     del futures
     _eventually(client, meter.idle)
     time.sleep(AFTER)
     after = client.run_on_scheduler(meter.reading)
     client.run_on_scheduler(meter.uninstall)
-    replayed = client.run_on_scheduler(meter.replay)
+    replayed = client.run_on_scheduler(meter.replay, overrides=overrides)
     return {
         "loop": 1e6 * replayed["seconds"] / count,
         "threads": 1e6 * (after["threads"] - before["threads"]) / count,
@@ -156,7 +156,7 @@ def run(quick: bool) -> list[Row]:
             )
         )
     with Sink() as sink, cluster(sink.environment()) as client:
-        client.run_on_scheduler(meter.record_entries)
+        client.run_on_scheduler(meter.record)
         own_cpu(client, tasks, group)
         target = "≤ 8 µs and ≤ 2 %"
         for what, overrides in (("group", group), ("span", single)):
