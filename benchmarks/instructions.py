@@ -78,7 +78,7 @@ def _run_tasks(cluster: SimulatedCluster, tasks: int) -> None:
         task = next(iter(ws.processing))
         if not done % BEAT:
             cluster.heartbeat(ws.address, cluster.metered([task.key], 10))
-        cluster.finish([task.key])
+        cluster.finish([task.key], seconds=1e-5)
     scheduler.client_releases_keys(keys, "client")
 
 

@@ -76,6 +76,30 @@ def naive_off(dask_scheduler: Any) -> None:
     naive.uninstall(dask_scheduler)
 
 
+def metrics_port(dask_scheduler: Any) -> int:
+    """Return the port of the scheduler's own HTTP server."""
+    return int(dask_scheduler.http_server.port)
+
+
+async def tracing_on(dask_worker: Any) -> None:
+    """Put the worker plugin of dask-opentelemetry on a worker, or put it back."""
+    kept = vars(dask_worker).get("benchmark_tracing")
+    if kept is not None:
+        dask_worker.plugins["benchmark-tracing"] = kept
+        return
+    from dask_opentelemetry import TaskTracingPlugin
+
+    dask_worker.benchmark_tracing = plugin = TaskTracingPlugin()
+    answer = await dask_worker.plugin_add(plugin=plugin, name="benchmark-tracing")
+    if answer["status"] != "OK":
+        raise RuntimeError(answer["exception_text"])
+
+
+def tracing_off(dask_worker: Any) -> None:
+    """Take it off; its provider stays, with nothing to do."""
+    dask_worker.plugins.pop("benchmark-tracing", None)
+
+
 def connected(dask_scheduler: Any) -> bool:
     """Whether the bridge has its exporters."""
     from dask_otel.scheduler import plugin_of
