@@ -68,7 +68,7 @@ def write_sum() -> None:
     sink @= None
 
 
-def _run_tasks(cluster: SimulatedCluster, tasks: int) -> None:
+def run_tasks(cluster: SimulatedCluster, tasks: int) -> None:
     """Let workers do tasks of one span for a client, two at a time."""
     scheduler = cluster.scheduler
     keys = cluster.submit(("benchmark",), tasks)
@@ -89,7 +89,7 @@ async def _replays(tasks: int) -> dict[str, Any]:
     # As usual: what is more than the workers' threads waits in the scheduler's queue.
     cluster.scheduler.WORKER_SATURATION = 1.1
     recorder = Recorder(cluster.scheduler)
-    _run_tasks(cluster, tasks)
+    run_tasks(cluster, tasks)
     recorder.finish()
     details = Counter(call.detail for call in recorder.calls)
 

@@ -92,7 +92,11 @@ def machine() -> dict[str, Any]:
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a Markdown table."""
     head = ("row", "what", "target", "figure", "verdict")
-    lines = [(r.number, r.what, r.target, r.figure, r.verdict) for r in rows]
+    lines = [
+        # Texts of other people's errors may contain anything.
+        tuple(" ".join(c.replace("|", r"\|").split()) for c in cells)
+        for cells in ((r.number, r.what, r.target, r.figure, r.verdict) for r in rows)
+    ]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
 
     def text(line: Sequence[str]) -> str:

@@ -45,7 +45,9 @@ class SimulatedCluster:
     async def start(self) -> None:
         """Start the scheduler and let the workers join."""
         with dask.config.set(CONFIG):
-            self.scheduler = await Scheduler(host="127.0.0.1", port=0, dashboard=False)
+            self.scheduler = await Scheduler(
+                host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0"
+            )
         for address in self.addresses:
             self._join(address)
 

@@ -62,7 +62,7 @@ def _serve_http(kept: _Kept) -> int:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -91,9 +91,7 @@ class Sink:
     def __enter__(self) -> Sink:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(other, self._protocol), daemon=True
-        )
+        self._process = context.Process(target=_serve, args=(other, self._protocol), daemon=True)
         self._process.start()
         self.port = self._pipe.recv()
         return self
