@@ -108,6 +108,17 @@ def connected(dask_scheduler: Any) -> bool:
     return plugin is not None and plugin.bridge is not None and plugin.bridge._pump is not None
 
 
+def exported(dask_scheduler: Any) -> bool:
+    """Whether the bridge, if there is one, has nothing left to export."""
+    from dask_otel.scheduler import plugin_of
+
+    plugin = plugin_of(dask_scheduler)
+    if plugin is None or plugin.bridge is None or plugin.bridge._pump is None:
+        return True
+    spans_waiting = any(lane.size for lane in plugin.bridge._pump._spans)
+    return not plugin.bridge.adapter.lifecycle.open and not spans_waiting
+
+
 def idle(dask_scheduler: Any) -> bool:
     """Whether all tasks are forgotten."""
     return not dask_scheduler.tasks

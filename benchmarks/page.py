@@ -38,7 +38,8 @@ _READING = """
   cancels out. Shown are the median of the blocks and an interval that contains the true median
   with at least 95 % probability (order statistics: it assumes nothing about the noise). The row
   is *missed* only if the whole interval lies above the target; where it lies on both sides, it
-  says that it is too wide to decide. A window ends when everything has been exported.
+  says that it is too wide to decide. A window ends when everything has been exported; linger and
+  schedule delay are short, so that it ends soon.
 - **Own CPU** (row 1) is more precise than any A/B. Everything that Dask calls in the bridge is
   recorded in a real run at Dask's interface, and replayed into a fresh bridge and into nothing:
   the difference is the event loop's share, the best of five replays. The bridge's threads are

@@ -22,7 +22,7 @@ from distributed import Client
 
 from benchmarks import meter
 from benchmarks.cluster import cluster, environment
-from benchmarks.cpu import eventually, many_spans, many_tasks, window
+from benchmarks.cpu import SOON, eventually, many_spans, many_tasks, window
 from benchmarks.results import Row, Verdict
 from benchmarks.sink import Sink
 
@@ -204,7 +204,7 @@ def run(quick: bool) -> list[Row]:
             arms = arms[:-1]
         sink, http = stack.enter_context(Sink()), stack.enter_context(Sink("http/protobuf"))
         to = environment(http.environment(), *plugin.folders)
-        client = stack.enter_context(cluster(sink.environment(), worker_environment=to))
+        client = stack.enter_context(cluster(sink.environment() | SOON, worker_environment=to))
         many_spans(client, history)
         eventually(client, meter.idle)
         found = measure(client, arms, count, rounds)

@@ -28,11 +28,11 @@ from dask_otel.core.records import FinishedSpan, SpanIdentity, TaskCounts
 from dask_otel.core.translate import translate
 
 COUNT = 20_000
-WARM_UP = 1000
+WARM_UP = 500
 #: The SDK's default.
 BATCH = 512
 #: Seconds after which an arm is cut off; what it exported until then counts.
-LONGEST = 20.0
+LONGEST = 10.0
 
 #: What is measured, and the batch size.
 ARMS = {"sdk": BATCH, "bridge": BATCH, "small batches": 128, "no pauses": BATCH}
