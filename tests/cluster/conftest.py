@@ -96,7 +96,15 @@ def bridged(
             LocalCluster(**options) as local,
             Client(local) as client,
         ):
+            # The exporters read the environment, which belongs to the process: another
+            # cluster of the same test may change it.
+            eventually(lambda: _is_decided(local.scheduler), what="exporters, or none")
             yield Bridged(local, client, received)
+
+
+def _is_decided(scheduler: Any) -> bool:
+    plugin = scheduler.plugins.get("dask-otel")
+    return plugin is None or plugin.bridge is None or plugin.bridge.exporting
 
 
 @pytest.fixture
