@@ -184,6 +184,27 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
+class _Pump:
+    """Takes what the bridge exports, and looks whether it is all."""
+
+    def __init__(self) -> None:
+        self.booked = 0
+        self.errors: dict[str, int] = {}
+
+    def accepts_metrics(self) -> bool:
+        return True
+
+    def offer_span(self, span: Any) -> bool:
+        return True
+
+    def offer_metrics(self, batch: Any) -> None:
+        for series, count in batch.increments.items():
+            if series[0] == semconv.TASK_FINISHED.name and series[-1] == "memory":
+                self.booked += int(count)
+            elif series[0] == semconv.OTEL_INTERNAL_ERRORS.name:
+                self.errors[series[1]] = count
+
+
 class Replay:
     """A stage and, if asked for, a fresh bridge on it, without exporters.
 
@@ -206,7 +227,7 @@ class Replay:
     ) -> None:
         self.calls = recorder.calls
         self._bridge: Any = None
-        self._booked = 0
+        self._pump = _Pump()
         stage = Stage(scheduler, recorder)
         self._table: dict[str, Callable[..., Any]] = {
             "transition": _nothing,
@@ -224,6 +245,7 @@ class Replay:
         from dask_otel.settings import Settings
 
         self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
+        bridge._pump = self._pump
         bridge.adapter.attach()
         self._table["transition"] = bridge.adapter.transition
         self._table["tick"] = bridge._tick
@@ -231,16 +253,8 @@ class Replay:
         self._table["metrics"] = self._hand_over
 
     def _hand_over(self) -> None:
-        adapter = self._bridge.adapter
-        adapter.sample_workers()
-        adapter.time.take()
-        self._bridge._count_own()
-        batch = adapter.swap(time.time_ns())
-        self._booked += sum(
-            int(count)
-            for series, count in batch.increments.items()
-            if series[0] == semconv.TASK_FINISHED.name and series[-1] == "memory"
-        )
+        for _ in self._bridge._hand_over():
+            pass
 
     def run(self) -> None:
         """Make all calls."""
@@ -261,8 +275,8 @@ class Replay:
         """Raise if the bridge swallowed an error, or did not book every task of the recording."""
         if self._bridge is None:
             return
-        errors = self._bridge.boundary.take()
+        booked, errors = self._pump.booked, self._pump.errors | self._bridge.boundary.take()
         tasks = sum(call.detail == "processing → memory" for call in self.calls)
-        if errors or self._booked != tasks:
-            raise RuntimeError(f"the replay booked {self._booked} of {tasks} tasks; {errors}")
+        if errors or booked != tasks:
+            raise RuntimeError(f"the replay booked {booked} of {tasks} tasks; {errors}")
         self._bridge.adapter.detach()
