@@ -148,13 +148,17 @@ class SpanLane(Lane):
     def work(self) -> float:
         """Export what is there, in small batches."""
         self._take_in()
-        while self.deadline is None and self._outlet.pump():
+        while self.deadline is None and self._another_batch():
             time.sleep(self._limits.breath)
             self._take_in()
         wait = max(_AT_ONCE, self._limits.schedule_delay)
         if self._outlet.queue:
             wait = min(wait, max(_AT_ONCE, self._outlet.retry_at - time.monotonic()))
         return wait
+
+    def _another_batch(self) -> bool:
+        """Try one batch; whether there is more that need not wait."""
+        return self._outlet.pump() or (bool(self._inbox) and not self._outlet.queue)
 
     def _take_in(self) -> None:
         """Translate about one batch: more would keep the GIL from the event loop."""
