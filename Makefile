@@ -11,7 +11,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-oldest backends lint format dashboards bench clean
+.PHONY: help setup demo test test-newest test-oldest backends lint format dashboards bench bench-check clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,11 @@ dashboards: $(VENV)/.done ## Write the dashboards and the Kubernetes files that 
 	$(BIN)/python tools/build_dashboards.py
 	$(BIN)/python tools/build_kubernetes.py
 
-bench: $(VENV)/.done ## Measure what the bridge costs
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quick is rough)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than published (valgrind)
+	$(BIN)/python -m benchmarks --check
 
 clean: ## Remove what was installed and built here
 	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,9 +17,9 @@ from distributed import Client
 ROOT = Path(__file__).parent.parent
 
 
-def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that can import the benchmarks."""
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+def environment(more: Mapping[str, str], *first: str) -> dict[str, str]:
+    """Return the environment of a process that can import the benchmarks, after some folders."""
+    paths = [*first, str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(more)
 
 
@@ -45,7 +45,12 @@ def start_scheduler(
 
 
 @contextlib.contextmanager
-def cluster(more: Mapping[str, str], workers: int = 2, *args: str) -> Iterator[Client]:
+def cluster(
+    more: Mapping[str, str],
+    workers: int = 2,
+    *args: str,
+    worker_environment: Mapping[str, str] | None = None,
+) -> Iterator[Client]:
     """Give a client of a fresh cluster whose scheduler was started with these arguments."""
     with tempfile.TemporaryDirectory() as folder:
         scheduler, address = start_scheduler(folder, *args, more=more)
@@ -55,7 +60,8 @@ def cluster(more: Mapping[str, str], workers: int = 2, *args: str) -> Iterator[C
             processes.append(
                 subprocess.Popen(
                     [*command, "--no-nanny", "--no-dashboard", "--local-directory", folder],
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment({}),
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    env=worker_environment or environment({}),
                 )
             )  # fmt: skip
         try:

@@ -4,117 +4,47 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_log: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-_tasks: dict[Any, _Task] = {}
+_recorder: Any = None
 _threads_before: set[str] = set()
 
 
-def _recorded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _log.append((name, args, kwargs))
-        return call(self, *args, **kwargs)
-
-    return recorded
-
-
-def record_entries() -> None:
+def record(dask_scheduler: Any) -> None:
     """Write down every call that enters the bridge, from now on."""
-    from dask_otel._dask import SchedulerAdapter
-    from dask_otel._dask_time import ThreadTime
-    from dask_otel.bridge import Bridge
+    from benchmarks.recording import Recorder
 
-    for owner, names in (
-        (SchedulerAdapter, ("transition", "_heartbeat", "log_event")),
-        (ThreadTime, ("_cut",)),
-        (Bridge, ("_tick", "_hand_over_metrics")),
-    ):
-        for name in names:
-            setattr(owner, name, _recorded(name, getattr(owner, name)))
+    global _recorder
+    _recorder = Recorder(dask_scheduler)
+    _recorder.tick_for_ever()
 
 
-class _Task:
-    """A task as it was while it was in processing."""
-
-    has_lost_dependencies = False
-    exception_blame = None
-    exception_text = None
-    who_wants = waiters = True
-
-    def __init__(self, group: Any, processing_on: Any) -> None:
-        self.group = group
-        self.processing_on = processing_on
+def begin_recording() -> None:
+    """Forget what was written down before."""
+    _recorder.clear()
 
 
-class _Scheduler:
-    """The scheduler, with the tasks of the recording."""
+def replay(
+    dask_scheduler: Any, overrides: dict[str, Any] | None = None, times: int = 5
+) -> dict[str, float]:
+    """Replay the recording into fresh bridges; return its CPU seconds, the best of some times."""
+    from benchmarks.recording import Replay
 
-    def __init__(self, scheduler: Any, tasks: dict[Any, _Task]) -> None:
-        self._scheduler = scheduler
-        self.tasks = tasks
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
-
-
-def keep_tasks(dask_scheduler: Any) -> None:
-    """Keep what a replay needs of the tasks, while the scheduler still knows them."""
-    _tasks.clear()
-    for name, args, kwargs in _log:
-        if name == "transition" and args[2] == "memory":
-            group = dask_scheduler.tasks[args[0]].group
-            _tasks[args[0]] = _Task(group, dask_scheduler.workers[kwargs["worker"]])
-
-
-def replay(dask_scheduler: Any, times: int = 5) -> dict[str, float]:
-    """Replay the recording into fresh adapters; return its CPU seconds, the best of some times."""
-    from dask_otel._dask import SchedulerAdapter
-    from dask_otel.bridge import ErrorBoundary
-    from dask_otel.core.spans import Limits
-
-    calls = [call for call in _log if call[0] != "log_event"]
-    workers = dask_scheduler.workers
+    _recorder.finish()
     best: dict[str, float] = {"seconds": float("inf")}
     for _ in range(times):
-        boundary = ErrorBoundary()
-        adapter = SchedulerAdapter(_Scheduler(dask_scheduler, _tasks), Limits(), boundary)
-        for ws in workers.values():
-            adapter.time.worker_added(ws)
-            adapter._first_report(ws.address)
-        seconds = _run(calls, adapter) - _run(calls, None)
-        errors = boundary.take()
-        if errors:
-            raise RuntimeError(f"the replay failed: {errors}")
+        seconds = 0.0
+        for bridged, sign in ((True, 1), (False, -1)):
+            run = Replay(dask_scheduler, _recorder, bridged, overrides)
+            began = time.thread_time()
+            run.run()
+            seconds += sign * (time.thread_time() - began)
+            run.check()
         if seconds < best["seconds"]:
-            best = {"seconds": seconds, "calls": len(calls), "tasks": len(_tasks)}
-    _log.clear()
+            best = {"seconds": seconds, "calls": len(_recorder.calls)}
+    _recorder.clear()
     return best
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    pass
-
-
-def _run(calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]], adapter: Any) -> float:
-    """Make all calls; without an adapter, to a function that does nothing."""
-    table: dict[str, Callable[..., Any]] = dict.fromkeys(
-        ("transition", "_heartbeat", "_cut", "_tick", "_hand_over_metrics"), _nothing
-    )
-    if adapter is not None:
-        table = {
-            "transition": adapter.transition,
-            "_heartbeat": adapter._heartbeat,
-            "_cut": adapter.time._cut,
-            "_tick": lambda: adapter.lifecycle.tick(time.time()),
-            "_hand_over_metrics": lambda: adapter.swap(time.time_ns()),
-        }
-    began = time.thread_time()
-    for name, args, kwargs in calls:
-        table[name](*args, **kwargs)
-    return time.thread_time() - began
 
 
 def install(dask_scheduler: Any, overrides: dict[str, Any] | None = None) -> None:
@@ -146,12 +76,47 @@ def naive_off(dask_scheduler: Any) -> None:
     naive.uninstall(dask_scheduler)
 
 
+def metrics_port(dask_scheduler: Any) -> int:
+    """Return the port of the scheduler's own HTTP server."""
+    return int(dask_scheduler.http_server.port)
+
+
+async def tracing_on(dask_worker: Any) -> None:
+    """Put the worker plugin of dask-opentelemetry on a worker, or put it back."""
+    kept = vars(dask_worker).get("benchmark_tracing")
+    if kept is not None:
+        dask_worker.plugins["benchmark-tracing"] = kept
+        return
+    from dask_opentelemetry import TaskTracingPlugin
+
+    dask_worker.benchmark_tracing = plugin = TaskTracingPlugin()
+    answer = await dask_worker.plugin_add(plugin=plugin, name="benchmark-tracing")
+    if answer["status"] != "OK":
+        raise RuntimeError(answer["exception_text"])
+
+
+def tracing_off(dask_worker: Any) -> None:
+    """Take it off; its provider stays, with nothing to do."""
+    dask_worker.plugins.pop("benchmark-tracing", None)
+
+
 def connected(dask_scheduler: Any) -> bool:
     """Whether the bridge has its exporters."""
     from dask_otel.scheduler import plugin_of
 
     plugin = plugin_of(dask_scheduler)
     return plugin is not None and plugin.bridge is not None and plugin.bridge._pump is not None
+
+
+def exported(dask_scheduler: Any) -> bool:
+    """Whether the bridge, if there is one, has nothing left to export."""
+    from dask_otel.scheduler import plugin_of
+
+    plugin = plugin_of(dask_scheduler)
+    if plugin is None or plugin.bridge is None or plugin.bridge._pump is None:
+        return True
+    spans_waiting = any(lane.size for lane in plugin.bridge._pump._spans)
+    return not plugin.bridge.adapter.lifecycle.open and not spans_waiting
 
 
 def idle(dask_scheduler: Any) -> bool:

@@ -12,17 +12,64 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 _HEAD = """# What the bridge costs
 
-Measured by `make bench` (`python -m benchmarks`; `--quick` for a rough look, `--row 3` for one
-row). Ratios come from one run, with and without the bridge in turn; CPU is that of the
-scheduler's process. This page is written by `python -m benchmarks --page` from
-`benchmarks/results/latest.json`.
+One command measures everything on any machine, without a server or an account:
 
-A row says *missed* where the figure is worse than its target; *peer* rows are there to compare.
-An A/B row is *met* unless its whole interval lies above the target: a wide interval decides
-nothing. Of the loop latencies in row 3 the best window of each arm counts, and of the replays in
-row 1 the best of five. Rows marked as quick had one or two pairs, and the first published results
-come from a machine that was busy with other things: take them as rough.
+```console
+make bench                                      # about half an hour; two quiet cores are best
+python -m benchmarks --quick                    # rough, some minutes
+python -m benchmarks --row 1 --pairs 60         # one row, narrower intervals
+python -m benchmarks --page                     # everything, and this page anew
+python -m benchmarks --check                    # or make bench-check: has it become slower?
+```
 
+This page is written by `--page` from `benchmarks/results/latest.json`, which has every single
+measurement. Absolute figures are this machine's; compare ratios, which come from one run.
+
+"""
+
+_READING = """
+## How to read it
+
+- *met* and *missed*: the figure against its target. *peer*: something else, to compare with.
+  *info*: to be known, without a target. *skipped*: not measured, and why.
+- **A/B** (row 1) is the CPU time of the scheduler's process, all its threads, per task. One
+  scheduler runs all windows, and the bridge is put on and taken off between them: without, with,
+  with, without. A block of these four gives one ratio, in which a steady drift of the machine
+  cancels out. Shown are the median of the blocks and an interval that contains the true median
+  with at least 95 % probability (order statistics: it assumes nothing about the noise). The row
+  is *missed* only if the whole interval lies above the target; where it lies on both sides, it
+  says that it is too wide to decide. A window ends when everything has been exported; linger and
+  schedule delay are short, so that it ends soon.
+- **Own CPU** (row 1) is more precise than any A/B. Everything that Dask calls in the bridge is
+  recorded in a real run at Dask's interface, and replayed into a fresh bridge and into nothing:
+  the difference is the event loop's share, the best of five replays. The bridge's threads are
+  read from the operating system in the real run. The share is that of the scheduler's CPU per
+  task in the A/B windows without the bridge.
+- **Instructions** (row 1) do the same under valgrind's callgrind, with simulated workers. They
+  do not depend on what else the machine does: two runs differ by 0.1 % at most. `--check`
+  counts again and fails if the bridge needs 10 % more than published, on the same versions of
+  Python and distributed.
+- **Latency** (row 3) is the age of messages, sent each millisecond, when the event loop reads
+  them. The best window of each arm counts: what else runs on a machine only makes it worse.
+- **Export throughput** (row 5): the bridge and the SDK's own processor export the same spans with
+  the same exporter, sink and batch size, each in a process of its own. The SDK gets spans that
+  are ready; the bridge makes them of Dask's records, and pauses after each half a millisecond to
+  leave the GIL to the event loop. Without these pauses it shows what they cost.
+
+## The peers
+
+- *none*: the same scheduler without anything. All ratios are over it.
+- *naive bridge*: what one would write in an afternoon on Dask's properties. Each second it asks
+  all spans for `cumulative_worker_metrics` and exports the sums (`benchmarks/naive.py`). Its cost
+  follows how many spans there ever were.
+- *Dask's /metrics*: Dask's own page for Prometheus on the scheduler, read once a second.
+- *dask-opentelemetry*: a worker plugin that makes a trace of each task. It does nothing on the
+  scheduler; so what it costs the workers is shown, too. It is installed into a folder of its own
+  that only the workers see, with the last SDK on which it starts.
+
+In row 1 the peers and the bridge take turns on one scheduler with the same history, and the range
+of a few rounds is shown, not an interval. Polls and scrapes cost by the second, not by the task:
+the windows are as long as in the A/B rows.
 """
 
 
@@ -42,6 +89,7 @@ def write(content: dict[str, Any]) -> None:
         (DOCS / "images").mkdir(exist_ok=True)
         (DOCS / "images" / "benchmarks.svg").write_text(picture, encoding="utf-8")
         text += "\n![Latency of the scheduler's event loop](images/benchmarks.svg)\n"
+    text += _READING
     (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")
 
 

@@ -10,17 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
+from math import comb
 from pathlib import Path
-from statistics import median, stdev
 from typing import Any, Literal
 
 Verdict = Literal["met", "missed", "peer", "info", "skipped"]
 
 RESULTS = Path(__file__).parent / "results"
-
-#: Two-sided 95 % quantiles of Student's t, by degrees of freedom.
-_T = {1: 12.7, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
-_T |= {10: 2.23, 12: 2.18, 15: 2.13, 20: 2.09, 30: 2.04}
 
 
 @dataclass
@@ -41,14 +37,31 @@ def verdict(met: bool) -> Verdict:
     return "met" if met else "missed"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median, and the 95 % interval of the mean around it."""
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    middle = median(values)
-    freedom = max(k for k in _T if k <= len(values) - 1)
-    half = _T[freedom] * stdev(values) / len(values) ** 0.5
-    return middle, middle - half, middle + half
+def balanced(without: Sequence[float], bridged: Sequence[float]) -> list[float]:
+    """Return the ratios of blocks A B B A, in which a steady drift cancels out.
+
+    Parameters
+    ----------
+    without, bridged
+        Windows in the order of their pairs, which began with one and the other in turn.
+    """
+    blocks = range(0, len(without) - 1, 2)
+    return [sum(bridged[i : i + 2]) / sum(without[i : i + 2]) for i in blocks]
+
+
+def interval(values: Sequence[float], coverage: float = 0.95) -> tuple[float, float] | None:
+    """Return an interval that contains the true median with at least this probability.
+
+    By order statistics, as in the sign test: exact, whatever the distribution, which for CPU
+    seconds on a shared machine has a long tail. None below six values, for which there is no
+    such interval.
+    """
+    ordered, n = sorted(values), len(values)
+    # How many values may be left out on each side.
+    outside, left_out = 0.0, -1
+    while (outside := outside + 2 * comb(n, left_out + 1) / 2**n) <= 1 - coverage:
+        left_out += 1
+    return None if left_out < 0 else (ordered[left_out], ordered[n - 1 - left_out])
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -79,7 +92,11 @@ def machine() -> dict[str, Any]:
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a Markdown table."""
     head = ("row", "what", "target", "figure", "verdict")
-    lines = [(r.number, r.what, r.target, r.figure, r.verdict) for r in rows]
+    lines = [
+        # Texts of other people's errors may contain anything.
+        tuple(" ".join(c.replace("|", r"\|").split()) for c in cells)
+        for cells in ((r.number, r.what, r.target, r.figure, r.verdict) for r in rows)
+    ]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
 
     def text(line: Sequence[str]) -> str:

@@ -45,7 +45,9 @@ class SimulatedCluster:
     async def start(self) -> None:
         """Start the scheduler and let the workers join."""
         with dask.config.set(CONFIG):
-            self.scheduler = await Scheduler(host="127.0.0.1", port=0, dashboard=False)
+            self.scheduler = await Scheduler(
+                host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0"
+            )
         for address in self.addresses:
             self._join(address)
 
@@ -116,8 +118,8 @@ class SimulatedCluster:
         """Return the id of the Dask span that a task belongs to."""
         return self.scheduler.tasks[key].group.span_id
 
-    def finish(self, keys: Iterable[Hashable]) -> None:
-        """Let the workers report that tasks are done. Nobody wants the results."""
+    def finish(self, keys: Iterable[Hashable], seconds: float = 0.001) -> None:
+        """Let the workers report that tasks are done, after so many seconds of computing."""
         scheduler = self.scheduler
         now = time()
         for key in keys:
@@ -132,7 +134,7 @@ class SimulatedCluster:
                 type=b"",
                 typename="int",
                 thread=1,
-                startstops=[{"action": "compute", "start": now - 0.001, "stop": now}],
+                startstops=[{"action": "compute", "start": now - seconds, "stop": now}],
             )
 
     def forget_spans(self) -> None:

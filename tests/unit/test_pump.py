@@ -393,6 +393,18 @@ def test_deltas_go_in_one_request() -> None:
     assert list(_parts(records(3, 20, 1), None)) == [records(3, 20, 1)]
 
 
+def test_a_burst_leaves_without_waiting_for_more() -> None:
+    spans = Spans()
+    spans.go_on.clear()
+    limits = PumpLimits(batch_size=4, schedule_delay=3600, breath=0)
+    with running([spans], [], limits=limits) as pump:
+        for n in range(41):
+            pump.offer_span(finished(n))
+        # All of it has been offered before the first batch is through.
+        spans.go_on.set()
+        eventually(lambda: len(spans.exported) == 41)
+
+
 # ------------------------------------------------------------------------------------ close
 
 

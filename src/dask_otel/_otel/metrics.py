@@ -13,7 +13,7 @@ from dask_otel import semconv
 from dask_otel._otel.answers import ExporterLogs, WatchedExporter
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.spans import scope
-from dask_otel.breath import BreathingList
+from dask_otel.breath import Breath, BreathingList
 from dask_otel.core.records import Exemplar, HistogramPoint, MetricRecord, NumberPoint
 
 _TEMPORALITY: Final = {
@@ -40,13 +40,14 @@ class ExporterMetricSink:
         self.last_error = exporter.last_error
         self.shutdown = exporter.shutdown
         self._exporter = exporter
+        self._breathe = Breath()
         self._resource = resource
         self._scope = scope(version)
         self._options = {} if timeout_millis is None else {"timeout_millis": timeout_millis}
 
     def export(self, records: Sequence[MetricRecord]) -> bool:
         """Export in one request."""
-        metrics = [_metric(record) for record in records]
+        metrics = [_metric(record, self._breathe) for record in records]
         data = sdk.MetricsData(
             [
                 sdk.ResourceMetrics(
@@ -91,17 +92,17 @@ def _histogram_point(point: HistogramPoint) -> sdk.HistogramDataPoint:
     )
 
 
-def _metric(record: MetricRecord) -> sdk.Metric:
+def _metric(record: MetricRecord, breathe: Breath) -> sdk.Metric:
     temporality = _TEMPORALITY[record.temporality]
     data: Any
     if record.instrument == "histogram":
         points = BreathingList(
-            _histogram_point(p) for p in record.points if isinstance(p, HistogramPoint)
+            (_histogram_point(p) for p in record.points if isinstance(p, HistogramPoint)), breathe
         )
         data = sdk.Histogram(points, temporality)
     else:
         numbers = BreathingList(
-            _number_point(p) for p in record.points if isinstance(p, NumberPoint)
+            (_number_point(p) for p in record.points if isinstance(p, NumberPoint)), breathe
         )
         if record.instrument == "gauge":
             data = sdk.Gauge(numbers)

@@ -25,7 +25,7 @@ from dask_otel._otel.answers import ExporterLogs, WatchedExporter, uninstrumente
 from dask_otel._otel.environment import count
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.sampling import KINDS, SAMPLED, TraceSampler
-from dask_otel.breath import BreathingList
+from dask_otel.breath import Breath, BreathingList
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 
@@ -154,6 +154,7 @@ class ExporterSpanSink:
         self.last_error = exporter.last_error
         self.shutdown = exporter.shutdown
         self._exporter = exporter
+        self._breathe = Breath()
         self._spans = spans
         self._sampler = sampler
 
@@ -163,7 +164,8 @@ class ExporterSpanSink:
 
     def export(self, records: Sequence[SpanRecord]) -> bool:
         """Export; raises what can't be encoded."""
-        spans = BreathingList(map(self._spans.make, BreathingList(records)))
+        breathe = self._breathe
+        spans = BreathingList(map(self._spans.make, BreathingList(records, breathe)), breathe)
         ok = self._exporter.export(spans, SpanExportResult.SUCCESS)
         self.rejected = self._exporter.rejected
         if not ok:

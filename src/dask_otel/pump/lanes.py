@@ -121,6 +121,7 @@ class SpanLane(Lane):
         self._limits = limits
         self._health = health
         self._outlet = Outlet(sink, limits, tally, health, time.monotonic)
+        self._breathe = Breath()
 
     @property
     def size(self) -> int:
@@ -147,7 +148,7 @@ class SpanLane(Lane):
     def work(self) -> float:
         """Export what is there, in small batches."""
         self._take_in()
-        while self.deadline is None and self._outlet.pump():
+        while self.deadline is None and self._another_batch():
             time.sleep(self._limits.breath)
             self._take_in()
         wait = max(_AT_ONCE, self._limits.schedule_delay)
@@ -155,9 +156,13 @@ class SpanLane(Lane):
             wait = min(wait, max(_AT_ONCE, self._outlet.retry_at - time.monotonic()))
         return wait
 
+    def _another_batch(self) -> bool:
+        """Try one batch; whether there is more that need not wait."""
+        return self._outlet.pump() or (bool(self._inbox) and not self._outlet.queue)
+
     def _take_in(self) -> None:
         """Translate about one batch: more would keep the GIL from the event loop."""
-        breathe = Breath()
+        breathe = self._breathe
         while self._inbox and len(self._outlet.queue) < self._outlet.room:
             breathe()
             finished = self._inbox.popleft()

@@ -1,0 +1,213 @@
+"""Row 1: instructions per task of the bridge on the event loop. No noise: a regression shows.
+
+Valgrind's callgrind counts every instruction of a process, however busy the machine is. A real
+scheduler with simulated workers runs some tasks; its calls are recorded, and replayed into
+fresh bridges and into nothing. Only the replays are counted, see `Counted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import environment
+from benchmarks.recording import Recorder, Replay
+from benchmarks.results import Row
+from benchmarks.simulated import SimulatedCluster
+
+TASKS = 2000
+#: Tasks between two heartbeats: what row 1 has on a usual machine.
+BEAT = 250
+#: Growth from which `check` fails.
+TOLERANCE = 0.10
+
+
+class Counted:
+    """``Counted(call) @ None`` makes a call that callgrind counts; ``@=`` writes the sum.
+
+    Callgrind is told which C function switches counting on and off, and which one writes what
+    was counted. Nothing else in these programs multiplies matrices.
+    """
+
+    OPTIONS = (
+        "--toggle-collect=PyNumber_MatrixMultiply",
+        "--dump-after=PyNumber_InPlaceMatrixMultiply",
+    )
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def __matmul__(self, other: None) -> None:
+        self._call()
+
+    def __imatmul__(self, other: None) -> Counted:
+        return self
+
+
+def count(call: Callable[[], Any]) -> None:
+    """Make a call, counted."""
+    Counted(call) @ None
+
+
+def write_sum() -> None:
+    """Let callgrind write what was counted since the last time."""
+    sink = Counted(lambda: None)
+    sink @= None
+
+
+def run_tasks(cluster: SimulatedCluster, tasks: int) -> None:
+    """Let workers do tasks of one span for a client, two at a time."""
+    scheduler = cluster.scheduler
+    keys = cluster.submit(("benchmark",), tasks)
+    scheduler.client_desires_keys(keys, "client")
+    for done in range(tasks):
+        ws = scheduler.workers[cluster.addresses[done % len(cluster.addresses)]]
+        task = next(iter(ws.processing))
+        if not done % BEAT:
+            cluster.heartbeat(ws.address, cluster.metered([task.key], 10))
+        cluster.finish([task.key], seconds=1e-5)
+    scheduler.client_releases_keys(keys, "client")
+
+
+async def _replays(tasks: int) -> dict[str, Any]:
+    """Record, then count all calls together, and those of each kind; say in which order."""
+    cluster = SimulatedCluster(2)
+    await cluster.start()
+    # As usual: what is more than the workers' threads waits in the scheduler's queue.
+    cluster.scheduler.WORKER_SATURATION = 1.1
+    recorder = Recorder(cluster.scheduler)
+    run_tasks(cluster, tasks)
+    recorder.finish()
+    details = Counter(call.detail for call in recorder.calls)
+
+    def replay(bridged: bool, detail: str = "") -> None:
+        run = Replay(cluster.scheduler, recorder, bridged)
+        if detail:
+            run.run_with(count, detail)
+        else:
+            count(run.run)
+        write_sum()
+        run.check()
+
+    # The first ones warm up the interpreter.
+    order = ["", "", *details]
+    for detail in order:
+        # Collections of garbage are counted as they come, without what was there before.
+        gc.collect()
+        gc.freeze()
+        replay(True, detail)
+        replay(False, detail)
+    await cluster.close()
+    return {"order": order, "calls": details}
+
+
+def _sums(folder: str) -> list[int]:
+    """Return what callgrind wrote, in order."""
+    files = [path for path in Path(folder).iterdir() if path.suffix.lstrip(".").isdecimal()]
+    files.sort(key=lambda path: int(path.suffix.lstrip(".")))
+    found = [re.search(r"^totals: (\d+)", path.read_text(), re.MULTILINE) for path in files]
+    return [int(match.group(1)) for match in found if match]
+
+
+def measure(tasks: int = TASKS) -> dict[str, Any]:
+    """Return instructions per task: of the bridge, by kind of call, and of the bare replay.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no valgrind on this machine, or it could not run the program.
+    """
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        raise RuntimeError("valgrind is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [valgrind, "-q", "--tool=callgrind", *Counted.OPTIONS]
+        command += [f"--callgrind-out-file={folder}/callgrind"]
+        done = subprocess.run(
+            [*command, sys.executable, "-m", "benchmarks.instructions", str(tasks)],
+            env=environment({"PYTHONHASHSEED": "0"}), capture_output=True, text=True, timeout=900,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(done.stderr[-2000:])
+        told = json.loads(done.stdout.splitlines()[-1])
+        sums = _sums(folder)
+    pairs = list(zip(sums[::2], sums[1::2], strict=True))[1:]
+    order = told["order"][1:]
+    if len(pairs) != len(order) or not pairs[0][0]:
+        raise RuntimeError(f"callgrind wrote {len(sums)} sums, not {2 * len(order) + 2}")
+    by_kind = {
+        kind: (bridge - bare) / tasks
+        for kind, (bridge, bare) in zip(order[1:], pairs[1:], strict=True)
+    }
+    return {
+        "per task": (pairs[0][0] - pairs[0][1]) / tasks,
+        "by kind": by_kind,
+        "bare replay": pairs[0][1] / tasks,
+        "calls": told["calls"],
+        "tasks": tasks,
+        "on": _place(),
+    }
+
+
+def _place() -> dict[str, str]:
+    """Return what instruction counts depend on, but for our own code."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "distributed": version("distributed"),
+    }
+
+
+def run(quick: bool) -> list[Row]:
+    """Count, where there is valgrind."""
+    what = "instructions per task, detail group (event loop)"
+    try:
+        found = measure(TASKS // 4 if quick else TASKS)
+    except RuntimeError as error:
+        return [Row("1", what, "", str(error).strip().splitlines()[-1], "skipped")]
+    kinds = sorted(found["by kind"].items(), key=lambda item: -item[1])
+    most = ", ".join(f"{kind} {number:,.0f}" for kind, number in kinds[:4])
+    return [Row("1", what, "", f"{found['per task']:,.0f} ({most})", "info", found)]
+
+
+def check(published: list[Row]) -> str | None:
+    """Compare with published figures; return what is wrong, None if nothing is.
+
+    Raises
+    ------
+    RuntimeError
+        If they can't be compared.
+    """
+    before = next((r.data for r in published if "per task" in r.data), None)
+    if before is None:
+        raise RuntimeError("the published results have no instruction counts")
+    if before["on"] != _place():
+        raise RuntimeError(f"published on {before['on']}, this is {_place()}: not comparable")
+    now = measure(before["tasks"])
+    growth = now["per task"] / before["per task"] - 1
+    print(f"instructions per task: {now['per task']:,.0f}, published {before['per task']:,.0f}")
+    for kind, number in now["by kind"].items():
+        print(f"  {kind:22} {number:8,.0f}, published {before['by kind'].get(kind, 0):8,.0f}")
+    if growth > TOLERANCE:
+        return f"{growth:+.0%} instructions per task; more than {TOLERANCE:.0%} is a regression"
+    return None
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_replays(int(sys.argv[1])))))
+    sys.stdout.flush()
+    # Nobody waits for workers that have never been there.
+    os._exit(0)

@@ -1,0 +1,282 @@
+"""What Dask calls in the bridge, written down on a scheduler and replayed into a bridge.
+
+The recording is made at Dask's interface (plugin, extension, handlers), so that the bridge may
+change inside and the recording still fits. The replay leaves out everything that is Dask's:
+the scheduler that it shows to the bridge only makes the recorded calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, NamedTuple
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_otel import semconv
+
+#: Seconds between two ticks of the bridge.
+TICK = 0.1
+
+
+class Call(NamedTuple):
+    """One call from Dask, or one timer of the bridge."""
+
+    #: ``transition``, ``submission``, ``heartbeat``, ``tick``, ``metrics`` or ``end``.
+    kind: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+    @property
+    def detail(self) -> str:
+        """The kind, with the states of a transition."""
+        return f"{self.args[1]} → {self.args[2]}" if self.kind == "transition" else self.kind
+
+
+class _Task:
+    """A task as the bridge sees it while it has work left, or is done well."""
+
+    actor = has_lost_dependencies = False
+    exception_blame = exception_text = None
+    who_wants = waiters = True
+
+    def __init__(self, key: Any, group: Any) -> None:
+        self.key = key
+        self.group = group
+        self.processing_on: Any = None
+
+
+class _Submitted:
+    """A task as it was when it was submitted: its group may have had no span yet."""
+
+    def __init__(self, task: Any) -> None:
+        self.group = _GroupBefore(task.group.span_id)
+        self.annotations = dict(task.annotations or {})
+
+
+class _GroupBefore:
+    def __init__(self, span_id: str | None) -> None:
+        self.span_id = span_id
+
+
+class Recorder(SchedulerPlugin):
+    """Writes down what a scheduler tells its plugins and its spans extension.
+
+    Parameters
+    ----------
+    scheduler
+        Put it there before the bridge: so the bridge can come and go above it.
+    """
+
+    name = "benchmark-recorder"
+
+    def __init__(self, scheduler: Any) -> None:
+        self.calls: list[Call] = []
+        self.tasks: dict[Any, _Task] = {}
+        self._scheduler = scheduler
+        self._beat: tuple[Any, Any] | None = None
+        extension = scheduler.extensions["spans"]
+        extension.heartbeat = self._heartbeat(extension.heartbeat)
+        extension.observe_tasks = self._observe_tasks(extension.observe_tasks)
+        handlers = scheduler.handlers
+        handlers["heartbeat_worker"] = self._heartbeat_worker(handlers["heartbeat_worker"])
+        scheduler.add_plugin(self)
+
+    def clear(self) -> None:
+        """Forget what was written down."""
+        self.calls, self.tasks = [], {}
+
+    def finish(self) -> None:
+        """Add what the bridge does after the work: it ends the spans, and hands over metrics."""
+        self.calls += [Call("end"), Call("metrics")]
+
+    def tick_for_ever(self) -> None:
+        """Write down a tick as often as a bridge does."""
+        self.calls.append(Call("tick"))
+        asyncio.get_running_loop().call_later(TICK, self.tick_for_ever)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """See ``SchedulerPlugin.transition``."""
+        self.calls.append(Call("transition", (key, start, finish, *args), kwargs))
+        if start == "released" and finish != "forgotten":
+            self.tasks[key] = _Task(key, self._scheduler.tasks[key].group)
+        elif finish == "processing" and key in self.tasks:
+            self.tasks[key].processing_on = self._scheduler.tasks[key].processing_on
+
+    def _observe_tasks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def observe_tasks(tss: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+            tasks = list(tss)
+            self.calls.append(Call("submission", ([_Submitted(task) for task in tasks],)))
+            return original(tasks, *args, **kwargs)
+
+        return observe_tasks
+
+    def _heartbeat(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def heartbeat(ws: Any, data: Any) -> Any:
+            self._beat = (ws, dict(data))
+            return original(ws, data)
+
+        return heartbeat
+
+    def _heartbeat_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def heartbeat_worker(*args: Any, **kwargs: Any) -> Any:
+            self._beat = None
+            result = original(*args, **kwargs)
+            if self._beat is not None:
+                self.calls.append(Call("heartbeat", self._beat, kwargs))
+            return result
+
+        return heartbeat_worker
+
+
+class _Extension:
+    """The spans extension: Dask's spans, and methods that do nothing, for the bridge to wrap."""
+
+    def __init__(self, spans: dict[str, Any]) -> None:
+        self.spans = spans
+
+    def heartbeat(self, ws: Any, data: Any) -> None:
+        """Do nothing."""
+
+    def observe_tasks(self, tss: Any, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+class Stage:
+    """A scheduler that does nothing but make the recorded calls; all else is the real one's.
+
+    Parameters
+    ----------
+    scheduler
+        On which the recording was made; nothing may run on it now.
+    recorder
+        With the calls.
+    """
+
+    def __init__(self, scheduler: Any, recorder: Recorder) -> None:
+        self._scheduler = scheduler
+        self._beat: tuple[Any, Any] = (None, None)
+        self.tasks = recorder.tasks
+        self.extensions = {"spans": _Extension(scheduler.extensions["spans"].spans)}
+        self.handlers = {"heartbeat_worker": self._heartbeat_worker}
+        self.stream_handlers = {"long-running": _nothing}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def _heartbeat_worker(self, **message: Any) -> None:
+        self.extensions["spans"].heartbeat(*self._beat)
+
+    def heartbeat(self, ws: Any, data: Any, **message: Any) -> None:
+        """Handle a worker's message."""
+        self._beat = (ws, data)
+        self.handlers["heartbeat_worker"](**message)
+
+    def submission(self, tasks: list[Any]) -> None:
+        """Take in tasks."""
+        self.extensions["spans"].observe_tasks(tasks, (), {})
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+class _Pump:
+    """Takes what the bridge exports, and looks whether it is all."""
+
+    def __init__(self) -> None:
+        self.booked = 0
+        self.errors: dict[str, int] = {}
+
+    def accepts_metrics(self) -> bool:
+        return True
+
+    def offer_span(self, span: Any) -> bool:
+        return True
+
+    def offer_metrics(self, batch: Any) -> None:
+        for series, count in batch.increments.items():
+            if series[0] == semconv.TASK_FINISHED.name and series[-1] == "memory":
+                self.booked += int(count)
+            elif series[0] == semconv.OTEL_INTERNAL_ERRORS.name:
+                self.errors[series[1]] = count
+
+
+class Replay:
+    """A stage and, if asked for, a fresh bridge on it, without exporters.
+
+    Parameters
+    ----------
+    scheduler, recorder
+        See `Stage`.
+    bridged
+        Without a bridge it makes the same calls for nothing: what is to be subtracted.
+    overrides
+        The bridge's configuration.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        recorder: Recorder,
+        bridged: bool,
+        overrides: dict[str, Any] | None = None,
+    ) -> None:
+        self.calls = recorder.calls
+        self._bridge: Any = None
+        self._pump = _Pump()
+        stage = Stage(scheduler, recorder)
+        self._table: dict[str, Callable[..., Any]] = {
+            "transition": _nothing,
+            "submission": stage.submission,
+            "heartbeat": stage.heartbeat,
+            "tick": _nothing,
+            "end": _nothing,
+            "metrics": _nothing,
+        }
+        if bridged:
+            self._put_bridge(stage, overrides)
+
+    def _put_bridge(self, stage: Stage, overrides: dict[str, Any] | None) -> None:
+        from dask_otel.bridge import Bridge
+        from dask_otel.settings import Settings
+
+        self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
+        bridge._pump = self._pump
+        bridge.adapter.attach()
+        self._table["transition"] = bridge.adapter.transition
+        self._table["tick"] = bridge._tick
+        self._table["end"] = lambda: bridge.adapter.lifecycle.close(time.time())
+        self._table["metrics"] = self._hand_over
+
+    def _hand_over(self) -> None:
+        for _ in self._bridge._hand_over():
+            pass
+
+    def run(self) -> None:
+        """Make all calls."""
+        table = self._table
+        for kind, args, kwargs in self.calls:
+            table[kind](*args, **kwargs)
+
+    def run_with(self, around: Callable[[Callable[[], Any]], Any], detail: str) -> None:
+        """Make all calls, those with this detail through a function that measures them."""
+        table = self._table
+        for call in self.calls:
+            if call.detail == detail:
+                around(lambda call=call: table[call.kind](*call.args, **call.kwargs))
+            else:
+                table[call.kind](*call.args, **call.kwargs)
+
+    def check(self) -> None:
+        """Raise if the bridge swallowed an error, or did not book every task of the recording."""
+        if self._bridge is None:
+            return
+        booked, errors = self._pump.booked, self._pump.errors | self._bridge.boundary.take()
+        tasks = sum(call.detail == "processing → memory" for call in self.calls)
+        if errors or booked != tasks:
+            raise RuntimeError(f"the replay booked {booked} of {tasks} tasks; {errors}")
+        self._bridge.adapter.detach()

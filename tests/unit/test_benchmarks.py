@@ -1,0 +1,70 @@
+"""The benchmarks' statistics, and that a recording still fits the bridge."""
+
+from __future__ import annotations
+
+import asyncio
+from math import comb
+
+import pytest
+from benchmarks.instructions import run_tasks
+from benchmarks.recording import Recorder, Replay
+from benchmarks.results import balanced, interval
+from benchmarks.simulated import SimulatedCluster
+from hypothesis import given
+from hypothesis import strategies as st
+
+# From tables of the sign test, for 95 %.
+RANKS = {6: 1, 8: 1, 9: 2, 11: 2, 12: 3, 20: 6, 25: 8}
+
+
+@pytest.mark.parametrize(("count", "rank"), RANKS.items())
+def test_the_interval_has_the_ranks_of_the_sign_test(count, rank):
+    assert interval(range(1, count + 1)) == (rank, count + 1 - rank)
+
+
+@given(st.lists(st.floats(0.5, 2), max_size=40))
+def test_the_interval_covers_the_median_often_enough(values):
+    found = interval(values)
+    if len(values) < 6:
+        assert found is None
+        return
+    low, high = found
+    below = sum(v < low for v in values)
+    # The true median lies beyond the value of this rank only if at most so many are below it.
+    assert 2 * sum(comb(len(values), k) for k in range(below + 1)) / 2 ** len(values) <= 0.05
+    assert low <= high
+
+
+@given(st.floats(0.9, 1.1), st.floats(-0.01, 0.01))
+def test_a_steady_drift_cancels_out(ratio, drift):
+    # Windows in the order A B B A, each of which takes more than the one before.
+    first, second, third, fourth = (100 * (1 + drift * i) for i in range(4))
+    (found,) = balanced([first, fourth], [ratio * second, ratio * third])
+    assert found == pytest.approx(ratio)
+
+
+def _replayed(without: str) -> Replay:
+    """Return a replay of 20 tasks into a bridge, without calls of one kind."""
+
+    async def replay() -> Replay:
+        cluster = SimulatedCluster(2)
+        await cluster.start()
+        recorder = Recorder(cluster.scheduler)
+        run_tasks(cluster, 20)
+        recorder.finish()
+        made = Replay(cluster.scheduler, recorder, bridged=True)
+        made.calls = [call for call in recorder.calls if call.kind != without]
+        made.run()
+        await cluster.close()
+        return made
+
+    return asyncio.run(replay())
+
+
+def test_a_replay_books_what_was_recorded():
+    _replayed(without="nothing").check()
+
+
+def test_a_replay_that_lost_something_is_refused():
+    with pytest.raises(RuntimeError, match="booked 0 of 20"):
+        _replayed(without="metrics").check()

@@ -1,0 +1,63 @@
+"""When a thread of ours lets go of the GIL."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from dask_otel.breath import LONGEST_WORK, PAUSE, WORK, Breath, BreathingList
+
+
+class Time:
+    """A clock that only goes on while somebody works or sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        #: Seconds for which somebody else has the GIL after a breath.
+        self.taken = 0.0
+        self.breaths: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.breaths.append(self.now)
+        self.now += seconds + self.taken
+
+    def work(self, breathe: Breath, seconds: float) -> None:
+        """Work in pieces of 10 µs."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.00001
+            breathe()
+
+    @property
+    def longest(self) -> float:
+        """The longest work between the last ten breaths."""
+        last = self.breaths[-10:]
+        return max(b - a - PAUSE - self.taken for a, b in pairwise(last))
+
+
+def test_it_works_longer_where_nobody_wants_the_gil() -> None:
+    time = Time()
+    time.work(Breath(time.clock, time.sleep), 0.1)
+    assert time.longest == pytest.approx(LONGEST_WORK, abs=0.00002)
+
+
+def test_it_lets_go_soon_where_somebody_does() -> None:
+    time = Time()
+    breathe = Breath(time.clock, time.sleep)
+    time.work(breathe, 0.1)
+    time.taken = 0.001
+    time.work(breathe, 0.1)
+    assert time.longest == pytest.approx(WORK, abs=0.00002)
+
+
+def test_a_list_breathes_between_its_items() -> None:
+    time = Time()
+    items = BreathingList(range(100), Breath(time.clock, time.sleep))
+    for _ in items:
+        time.now += 0.0001
+    assert len(time.breaths) >= 10
+    assert items == list(range(100))
