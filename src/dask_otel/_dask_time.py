@@ -2,13 +2,13 @@
 
 A part of `dask_otel._dask`, and like it allowed to look inside Dask. It needs more than the
 spans extension gets: the raw heartbeat, whose ``executing`` still lists cancelled tasks
-(``WorkerState.executing`` drops them), and the message of a task that seceded, for which
-there is no transition.
+(``WorkerState.executing`` drops them), the message of a task that seceded, for which there is
+no transition, and that of a task that failed, whose transition has no times if it is retried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import wraps
 from math import inf
 from time import monotonic, perf_counter
@@ -57,6 +57,8 @@ class ThreadTime:
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
+        #: Key and ``startstops`` of the failure at hand.
+        self._failing: tuple[Hashable, Any] = None, None
         #: What `take` has taken, with the activities, until `export` passes it on.
         self._taken: tuple[Increments, dict[Hashable, float]] | None = None
         #: Seconds of the event loop that this took, up to now.
@@ -70,7 +72,9 @@ class ThreadTime:
         for ws in self._scheduler.workers.values():
             self.worker_added(ws)
         self._wrap(self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat)
-        self._wrap(self._scheduler.stream_handlers, "long-running", self._wrapped_long_running)
+        handlers = self._scheduler.stream_handlers
+        self._wrap(handlers, "long-running", self._wrapped_long_running)
+        self._wrap(handlers, "task-erred", self._wrapped_task_erred)
 
     def take_in_tasks(self) -> None:
         """Take in what is processing; the active spans are known by now."""
@@ -130,13 +134,11 @@ class ThreadTime:
         """A task is no longer in processing."""
         startstops = info.get("startstops")
         if startstops:
-            seconds: float | None = 0.0
-            for startstop in startstops:
-                if startstop["action"] == "compute":
-                    seconds += startstop["stop"] - startstop["start"]
+            seconds: float | None = _computed(startstops)
         elif stimulus_id.startswith("task-erred"):
-            # It failed, with retries left: Dask does not say for how long it ran.
-            seconds = None
+            # It failed, with retries left: the transition does not say for how long it ran.
+            failed, startstops = self._failing
+            seconds = _computed(startstops) if startstops and failed == key else None
         else:
             self._accounting.task_released(ws.address, key, monotonic())
             return
@@ -145,6 +147,17 @@ class ThreadTime:
     def moved(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
         self._accounting.task_moved(key, victim.address, thief.address, monotonic())
+
+    def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # `left` is called within the original.
+        def task_erred(*args: Any, **kwargs: Any) -> Any:
+            self._failing = kwargs.get("key"), kwargs.get("startstops")
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._failing = None, None
+
+        return task_erred
 
     def _wrapped_long_running(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def long_running(*args: Any, **kwargs: Any) -> Any:
@@ -290,3 +303,12 @@ class ThreadTime:
             for tags, seconds in by_tags.items():
                 series = (metric.name, tags)
                 add[series] = add.get(series, 0.0) + seconds
+
+
+def _computed(startstops: Iterable[Mapping[str, Any]]) -> float:
+    """Return the compute seconds of a run."""
+    seconds = 0.0
+    for startstop in startstops:
+        if startstop["action"] == "compute":
+            seconds += startstop["stop"] - startstop["start"]
+    return seconds

@@ -80,6 +80,22 @@ def failing_tasks_that_are_retried() -> Cluster:
     return cluster
 
 
+@scenario(lost=0.0, excess=0.0)
+def failing_tasks_of_unknown_length() -> Cluster:
+    cluster = cluster_of(4)
+    for i in range(7):
+        cluster.submit(Task(duration=0.3 + i / 10, fails=True, tells=False))
+    return cluster
+
+
+@scenario(excess=0.0)
+def failures_whose_heartbeat_was_dropped() -> Cluster:
+    cluster = cluster_of(2, fates=["ok", "dropped"])
+    for _ in range(20):
+        cluster.submit(Task(duration=0.3, fails=True))
+    return cluster
+
+
 @scenario(lost=3.0, idle=15.0, excess=0.0)
 def worker_killed_after_3_seconds() -> Cluster:
     cluster = cluster_of(2, 2)

@@ -169,8 +169,8 @@ class Accounting:
         Parameters
         ----------
         seconds
-            Compute seconds (`startstops`); None if not known, as for a failure that is
-            retried.
+            Compute seconds (`startstops`); None if not known, as where it failed before
+            it computed.
         """
         account = self._workers.get(worker)
         if account is not None:
