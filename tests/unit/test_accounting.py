@@ -273,6 +273,32 @@ def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
     assert totals.idle == pytest.approx(2.2)
 
 
+def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> None:
+    """Both ends are told before the cut is known, which lists the first run."""
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 1, 0.0, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.heartbeat("w", {"x": 0.5}, {}, 0.5, 0.0)
+    for ended in (1.0, 2.0):
+        accounting.task_done("w", "x", 1.0, ended)
+        accounting.task_assigned("w", "x", "a", ended)
+    for taken, executing, seconds in (
+        (0.7, {"x": 0.7}, {}),
+        (0.9, {"x": 0.9}, {}),
+        (1.4, {"x": 0.4}, {"a": 1.0}),
+        (2.4, {"x": 0.4}, {"a": 1.0}),
+    ):
+        now = max(2.1, taken)
+        accounting.heartbeat("w", executing, seconds, now, now - taken)
+        totals.add(accounting.export(now))
+        totals.check()
+    assert totals.reported == 2.0
+    assert totals.idle == totals.lost == 0.0
+    assert totals.excess == pytest.approx(0.0)
+    assert totals.in_flight == pytest.approx(0.4)
+
+
 def test_two_cuts_in_a_row_between_end_and_seconds_make_no_idle() -> None:
     """What the first one held back is not free for the second to book."""
     accounting, totals = Accounting(0.0), Totals()
@@ -339,7 +365,7 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     account = accounting._workers["w"]
     tasks = account.tasks
     held = [getattr(tasks, name) for name in type(tasks).__slots__]
-    assert not any(value for value in held if isinstance(value, dict))
+    assert not any(value for value in held if isinstance(value, dict | list))
     assert not account.recent_spans
     assert not accounting._spans
     assert not accounting._sharing._roots
