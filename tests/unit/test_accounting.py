@@ -96,6 +96,16 @@ def failures_whose_heartbeat_was_dropped() -> Cluster:
     return cluster
 
 
+@scenario(excess=3.0, lost=0.0)
+def failure_that_seceded_and_is_retried_while_heartbeats_are_late() -> Cluster:
+    """Both runs end before any cut of the first one arrives."""
+    cluster = Cluster(interval=0.3)
+    latencies = itertools.chain([0.001] * 7, itertools.cycle([3.0, *[0.001] * 8]))
+    cluster.add_worker(Worker("w", 1, latencies=latencies))
+    cluster.submit(Task(at=1.0, duration=2.0, fails=True, secede=0.5))
+    return cluster
+
+
 @scenario(lost=3.0, idle=15.0, excess=0.0)
 def worker_killed_after_3_seconds() -> Cluster:
     cluster = cluster_of(2, 2)

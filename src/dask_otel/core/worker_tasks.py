@@ -50,12 +50,19 @@ class _EarlierEnd(NamedTuple):
     #: If it seceded: seconds before, and seconds since that are booked as excess.
     seceded: tuple[float, float] | None
 
-    def is_owed(self, executing: Mapping[Hashable, float], listed: bool, at: float) -> bool:
+    def is_owed(self, running: Container[Hashable], listed: bool, at: float) -> bool:
         """Whether it came before a cut. Two runs of a key never overlap."""
         if self.told <= at:
             return True
         began_after = not listed and self.seconds is not None and self.seconds <= self.told - at
-        return self.key not in executing and not began_after
+        return self.key not in running and not began_after
+
+    def listed(self, elapsed: float) -> tuple[_EarlierEnd, float]:
+        """Book what it ran after it seceded; returns that as well."""
+        if self.seceded is None:
+            return self, 0.0
+        more = max(0.0, elapsed - sum(self.seceded))
+        return self._replace(seceded=(self.seceded[0], self.seceded[1] + more)), more
 
 
 class _Ends(NamedTuple):
@@ -170,7 +177,7 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        earlier = self._observe_earlier(executing, at) if self._earlier else None
+        earlier = self._observe_earlier(running, at) if self._earlier else None
         waiting = {end.key for end in self._earlier}
         ended = {k for k in self._seceded_ends if k not in waiting and self._lists_ended(k, at)}
         owed, unlisted, after, late, excess = self._observe_ends(executing, at, waiting)
@@ -230,18 +237,25 @@ class WorkerTasks:
         unseen += sum(1 for end in self._earlier if end.seconds is None)
         return running, unseen
 
-    def _observe_earlier(self, executing: Mapping[Hashable, float], at: float) -> _Ends:
+    def _observe_earlier(self, running: Mapping[Hashable, float], at: float) -> _Ends:
         """Do for runs whose keys ended again what `_observe_ends` does for the others.
 
         Any of them that waits for the next cut makes the key's later ends wait, too.
+        The first of them is the one that the cut lists.
         """
         owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, list[_EarlierEnd]] = {}
         for end in self._earlier:
             key, seconds = end.key, end.seconds
-            if key in kept or not end.is_owed(executing, key in self._executing, at):
-                kept.setdefault(key, []).append(end)
-                after += 0.0 if key in executing else seconds or 0.0
+            if key in kept:
+                kept[key].append(end)
+                after += seconds or 0.0
+                continue
+            if not end.is_owed(running, key in self._executing, at):
+                end, more = end.listed(running.get(key, 0.0))
+                kept[key] = [end]
+                after += 0.0 if key in running else seconds or 0.0
+                excess += more
                 continue
             # What the previous cut listed was this run, and not one after it.
             elapsed, vanished = self._executing.pop(key, None), self._vanished.pop(key, 0.0)
