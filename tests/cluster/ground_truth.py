@@ -15,6 +15,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
+import pytest
 from distributed import get_worker
 
 from tests.cluster.conftest import Bridged
@@ -25,6 +26,9 @@ from tests.waiting import eventually
 #: Seconds a scenario may be off: hand-over between scheduler, worker and thread on a machine
 #: that other tests share. The errors to be caught are whole tasks, of a second and more.
 TOLERANCE = 0.3
+
+#: Idle may come two heartbeats of 0.5 s after it passed, and shows at the next export.
+LATE = 1.5
 
 #: Export ten times a second: what jumps and falls back is seen.
 FAST = {"OTEL_METRIC_EXPORT_INTERVAL": "100"}
@@ -122,6 +126,10 @@ class Truth:
             seconds += max(0.0, stop - max(run.start, self.begin))
         return seconds
 
+    def ran(self) -> float:
+        """Thread-seconds of all runs, with what ran on when there was no more work."""
+        return sum(min(run.stop, self.left.get(run.worker or "", inf)) - run.start for run in RUNS)
+
     def idle(self, until: float = inf) -> float:
         """Thread-seconds in which a thread was free."""
         return self.capacity(until) - self.busy(until)
@@ -186,3 +194,40 @@ def assert_idle_is_true(
         settled = truth.idle(at - late)
         assert idle >= settled - below, (at - truth.begin, idle, settled)
     assert abs(points[-1][1] + overhead - truth.idle()) <= within, (points[-1][1], truth.idle())
+
+
+def used_unreported(bridged: Bridged, name: str, end: float | None = None) -> float:
+    """Seconds that tasks ran on workers that were there, and that were never reported."""
+    reported = reported_time(at_rest(bridged))
+    return Truth.of(bridged, name, end).ran() - reported
+
+
+def check(
+    bridged: Bridged,
+    name: str,
+    *,
+    end: float | None = None,
+    late: float = LATE,
+    lost: float = 0.0,
+    excess: float = 0.0,
+    within: float = TOLERANCE,
+) -> Truth:
+    """Wait until the cluster is at rest, and compare everything with the truth.
+
+    Parameters
+    ----------
+    name
+        Of the span with the work.
+    end
+        When there was no more work, if not when the last run stopped.
+    lost, excess
+        The truth, in seconds.
+    """
+    received = at_rest(bridged)
+    truth = Truth.of(bridged, name, end)
+    # What is reported was compared with Dask's own figures before.
+    overhead = max(0.0, reported_time(received) - (truth.ran() - lost) - excess)
+    assert_idle_is_true(received, truth, late, overhead, within)
+    assert cluster_time(received, "lost") == pytest.approx(lost, abs=within)
+    assert excess_time(received) == pytest.approx(excess, abs=within)
+    return truth

@@ -7,6 +7,7 @@ is what the tasks' own start and stop times leave: never more, and not much late
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -27,47 +28,25 @@ from tests.cluster.ground_truth import (
     TOLERANCE,
     Run,
     Truth,
-    assert_idle_is_true,
     at_rest,
+    check,
     cluster_time,
     excess_time,
     fail,
+    idle_points,
     recorded,
     reported_time,
+    used_unreported,
     work,
 )
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
-#: Idle may come two heartbeats of 0.5 s after it passed, and shows at the next export.
-LATE = 1.5
-
 
 @pytest.fixture(autouse=True)
 def _fresh_record() -> None:
     RUNS.clear()
-
-
-def check(
-    bridged: Bridged,
-    name: str,
-    *,
-    end: float | None = None,
-    late: float = LATE,
-    lost: float = 0.0,
-    excess: float = 0.0,
-    within: float = TOLERANCE,
-) -> Truth:
-    """Wait until the cluster is at rest, and compare everything with the truth."""
-    received = at_rest(bridged)
-    truth = Truth.of(bridged, name, end)
-    overhead = max(0.0, reported_time(received) - (truth.busy() - lost) - excess)
-    assert overhead <= within + 0.1 * truth.busy(), "not the tasks' own, but the test's"
-    assert_idle_is_true(received, truth, late, overhead, within)
-    assert cluster_time(received, "lost") == pytest.approx(lost, abs=within)
-    assert excess_time(received) == pytest.approx(excess, abs=within)
-    return truth
 
 
 def running(bridged: Bridged, tasks: int) -> None:
@@ -217,12 +196,6 @@ def test_retiring_a_worker_without_work(start: Start) -> None:
         lost = used_unreported(bridged, "retired")
         truth = check(bridged, "retired", lost=lost)
         assert truth.end - retired > 1.0, "the other worker's threads left too late to matter"
-
-
-def used_unreported(bridged: Bridged, name: str, end: float | None = None) -> float:
-    """Seconds that tasks ran on workers that were there, and that were never reported."""
-    reported = reported_time(at_rest(bridged))
-    return Truth.of(bridged, name, end).busy() - reported
 
 
 @pytest.mark.parametrize("how", ["retired", "closed"])
@@ -459,3 +432,52 @@ def test_cancelled_tasks_beside_others(start: Start, threads: int) -> None:
             client.cancel(futures[:1])
             wait(others)
         check(bridged, "cancelled")
+
+
+def seceding(before: float, after: float) -> None:
+    with recorded():
+        time.sleep(before)
+    secede()
+    time.sleep(after)
+
+
+@pytest.mark.parametrize("seed", [1,2,3,4])
+def test_everything_at_once(start: Start, seed: int) -> None:
+    """Whatever comes together, and late: no idle that was not there, and none taken back."""
+    rng = random.Random(seed)
+    with start(environ=FAST, n_workers=3, threads_per_worker=2) as bridged:
+        client = bridged.client
+        Post(bridged, lambda: rng.choice([0.0, 0.0, 0.05, 0.3, 1.5]))
+        futures: list[Future] = []
+        after = 0.0
+
+        def submit(task: Callable[..., Any], seconds: list[float], **options: Any) -> None:
+            times = rng.choices(seconds, k=rng.randint(0, 4))
+            futures.extend(client.map(task, times, pure=False, **options))
+
+        with span("chaos"):
+            for step in range(8):
+                submit(work, [0.02, 0.1, 0.4, 0.9])
+                submit(fail, [0.05, 0.3], retries=rng.randint(0, 2))
+                submit(coroutine, [0.2, 0.6])
+                futures.append(client.submit(seceding, 0.2, 0.5, pure=False))
+                after += 0.5
+                cancelled = rng.sample(futures, 2)
+                client.cancel(cancelled)
+                futures = [future for future in futures if future not in cancelled]
+                if step == 3:
+                    client.retire_workers([next(iter(bridged.scheduler.workers))])
+                if step == 5:
+                    bridged.cluster.scale(3)
+                paused = time.time()
+                eventually(lambda: time.time() > paused + 0.25)  # noqa: B023
+            wait(futures)
+            end = time.time()
+        received = at_rest(bridged)
+        truth = Truth.of(bridged, "chaos", end)
+        for at, idle in idle_points(received):
+            assert idle <= truth.idle(at) + TOLERANCE, (at - truth.begin, idle, truth.idle(at))
+        assert truth.idle() > 1.0
+        # The worker that left could have run two tasks since its last heartbeat, which was late.
+        assert cluster_time(received, "lost") <= 2 * 2.0 + TOLERANCE
+        assert excess_time(received) <= after + TOLERANCE
