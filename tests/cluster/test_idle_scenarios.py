@@ -441,10 +441,9 @@ def seceding(before: float, after: float) -> None:
     time.sleep(after)
 
 
-@pytest.mark.parametrize("seed", [1,2,3,4])
-def test_everything_at_once(start: Start, seed: int) -> None:
+def test_everything_at_once(start: Start) -> None:
     """Whatever comes together, and late: no idle that was not there, and none taken back."""
-    rng = random.Random(seed)
+    rng = random.Random(1)
     with start(environ=FAST, n_workers=3, threads_per_worker=2) as bridged:
         client = bridged.client
         Post(bridged, lambda: rng.choice([0.0, 0.0, 0.05, 0.3, 1.5]))

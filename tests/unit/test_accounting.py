@@ -309,6 +309,22 @@ def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> N
     assert totals.in_flight == pytest.approx(0.4)
 
 
+def test_seceded_seconds_that_come_before_the_end_is_told_are_excess_once() -> None:
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.task_seceded("w", "x", 0.2, 0.2)
+    accounting.heartbeat("w", {"x": 0.5}, {}, 0.5)
+    accounting.heartbeat("w", {}, {"a": 0.9}, 1.0)
+    accounting.task_done("w", "x", 0.9, 1.001)
+    accounting.heartbeat("w", {}, {}, 1.5)
+    totals.add(accounting.export(1.5))
+    totals.check()
+    assert totals.excess == pytest.approx(0.7)
+    assert totals.idle == pytest.approx(1.3)
+
+
 def test_two_cuts_in_a_row_between_end_and_seconds_make_no_idle() -> None:
     """What the first one held back is not free for the second to book."""
     accounting, totals = Accounting(0.0), Totals()

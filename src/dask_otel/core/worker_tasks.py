@@ -39,6 +39,8 @@ class Observed(NamedTuple):
     late: float
     #: What seceded tasks ran after they seceded and since the previous cut (rule 10).
     excess: float
+    #: Whether a seceded task may have ended, with its seconds here, and its end is not told.
+    untold: bool
 
 
 class _EarlierEnd(NamedTuple):
@@ -200,7 +202,8 @@ class WorkerTasks:
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
         elapsed = sum(running.values())
-        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess)
+        untold = any(key not in executing for key in self._seceded)
+        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, untold)
 
     def may_have_used(self, threads: int, now: float) -> float:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
