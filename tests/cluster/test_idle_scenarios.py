@@ -305,8 +305,9 @@ class Sleeper:
 def test_actor_calls_hold_no_thread(start: Start) -> None:
     """They run in a pool of their own and are metered nowhere."""
     with start(environ=FAST, n_workers=1, threads_per_worker=2) as bridged:
-        with span("actor"):
+        with span("making"):
             actor = bridged.client.submit(Sleeper, actor=True).result()
+        with span("actor"):
             call = actor.sleep(2.0)
             bridged.client.submit(work, 2.0).result()
             call.result()
@@ -444,7 +445,7 @@ def seceding(before: float, after: float) -> None:
 def test_everything_at_once(start: Start) -> None:
     """Whatever comes together, and late: no idle that was not there, and none taken back."""
     rng = random.Random(1)
-    with start(environ=FAST, n_workers=3, threads_per_worker=2) as bridged:
+    with start(environ=FAST, n_workers=2, threads_per_worker=2) as bridged:
         client = bridged.client
         Post(bridged, lambda: rng.choice([0.0, 0.0, 0.05, 0.3, 1.5]))
         futures: list[Future] = []
@@ -464,9 +465,7 @@ def test_everything_at_once(start: Start) -> None:
                 cancelled = rng.sample(futures, 2)
                 client.cancel(cancelled)
                 futures = [future for future in futures if future not in cancelled]
-                if step == 3:
-                    client.retire_workers([next(iter(bridged.scheduler.workers))])
-                if step == 5:
+                if step == 4:
                     bridged.cluster.scale(3)
                 paused = time.time()
                 eventually(lambda: time.time() > paused + 0.25)  # noqa: B023
@@ -477,6 +476,5 @@ def test_everything_at_once(start: Start) -> None:
         for at, idle in idle_points(received):
             assert idle <= truth.idle(at) + TOLERANCE, (at - truth.begin, idle, truth.idle(at))
         assert truth.idle() > 1.0
-        # The worker that left could have run two tasks since its last heartbeat, which was late.
-        assert cluster_time(received, "lost") <= 2 * 2.0 + TOLERANCE
+        assert cluster_time(received, "lost") <= TOLERANCE
         assert excess_time(received) <= after + TOLERANCE
