@@ -162,7 +162,7 @@ class Stage:
         self.tasks = recorder.tasks
         self.extensions = {"spans": _Extension(scheduler.extensions["spans"].spans)}
         self.handlers = {"heartbeat_worker": self._heartbeat_worker}
-        self.stream_handlers = {"long-running": _nothing}
+        self.stream_handlers = {"long-running": _nothing, "task-erred": _nothing}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)

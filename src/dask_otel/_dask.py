@@ -21,7 +21,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask_blocks import ClientBlocks
-from dask_otel._dask_time import ThreadTime
+from dask_otel._dask_time import ThreadTime, run_times
 from dask_otel._dask_workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
 from dask_otel.core.blocks import TOPIC
@@ -401,7 +401,7 @@ class SchedulerAdapter:
         started = stopped = 0.0
         startstops = info.get("startstops")
         if startstops:
-            started, stopped, seconds = _run(startstops)
+            started, stopped, seconds = run_times(startstops)
         assigned = None
         if start == "processing":
             assigned = self._assigned.pop(key, None)
@@ -472,7 +472,7 @@ class SchedulerAdapter:
     def _failed(
         self, group: Group, key: Hashable, info: dict[str, Any], now: float, was_unfinished: bool
     ) -> None:
-        started, stopped, _ = _run(info.get("startstops") or ())
+        started, stopped, _ = run_times(info.get("startstops") or ())
         worker = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
@@ -881,16 +881,6 @@ def _ancestors(dask_span: Span) -> list[Span]:
         parent = parent.parent
     ancestors.reverse()
     return ancestors
-
-
-def _run(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return when a run last computed, and for how long in all; zeros if it did not."""
-    started = stopped = seconds = 0.0
-    for startstop in startstops:
-        if startstop["action"] == "compute":
-            started, stopped = startstop["start"], startstop["stop"]
-            seconds += stopped - started
-    return started, stopped, seconds
 
 
 def _collection_types(dask_span: Span) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 A part of `dask_otel._dask`, and like it allowed to look inside Dask. It needs more than the
 spans extension gets: the raw heartbeat, whose ``executing`` still lists cancelled tasks
-(``WorkerState.executing`` drops them), and the message of a task that seceded, for which
-there is no transition.
+(``WorkerState.executing`` drops them), the message of a task that seceded, for which there is
+no transition, and that of a task that failed, whose transition has no times if it is retried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import wraps
 from math import inf
 from time import monotonic, perf_counter
@@ -62,6 +62,8 @@ class ThreadTime:
         self._activities: dict[Hashable, float] = {}
         #: What `prepare` has closed, until `export` passes it on.
         self._closed: _Closed | None = None
+        #: Key and ``startstops`` of the failure at hand.
+        self._failing: tuple[Hashable, Any] = None, None
         #: Seconds of the event loop that this took, up to now.
         self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
@@ -73,7 +75,9 @@ class ThreadTime:
         for ws in self._scheduler.workers.values():
             self.worker_added(ws)
         self._wrap(self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat)
-        self._wrap(self._scheduler.stream_handlers, "long-running", self._wrapped_long_running)
+        handlers = self._scheduler.stream_handlers
+        self._wrap(handlers, "long-running", self._wrapped_long_running)
+        self._wrap(handlers, "task-erred", self._wrapped_task_erred)
 
     def take_in_tasks(self) -> None:
         """Take in what is processing; the active spans are known by now."""
@@ -132,16 +136,29 @@ class ThreadTime:
         self._accounting.task_done(ws.address, key, seconds, monotonic())
 
     def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
-        """A task is no longer in processing, and Dask does not say for how long it ran."""
+        """A task is no longer in processing, and the transition does not say how long it ran."""
         if stimulus_id.startswith("task-erred"):
             # It failed, with retries left.
-            self._accounting.task_done(ws.address, key, None, monotonic())
+            failed, startstops = self._failing
+            seconds = run_times(startstops)[2] if startstops and failed == key else None
+            self._accounting.task_done(ws.address, key, seconds, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
 
     def moved(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
         self._accounting.task_moved(key, victim.address, thief.address, monotonic())
+
+    def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # `left` is called within the original.
+        def task_erred(*args: Any, **kwargs: Any) -> Any:
+            self._failing = kwargs.get("key"), kwargs.get("startstops")
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._failing = None, None
+
+        return task_erred
 
     def _wrapped_long_running(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def long_running(*args: Any, **kwargs: Any) -> Any:
@@ -345,3 +362,13 @@ class _Closed:
                 span.capacity += seconds
             by_tags[tags] = by_tags.get(tags, 0.0) + seconds
         return not idle and not reported
+
+
+def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Return when a run last computed, and for how long in all; zeros if it did not."""
+    started = stopped = seconds = 0.0
+    for startstop in startstops:
+        if startstop["action"] == "compute":
+            started, stopped = startstop["start"], startstop["stop"]
+            seconds += stopped - started
+    return started, stopped, seconds

@@ -37,8 +37,10 @@ class Task:
     gap: float = 1e-4
     #: A heartbeat is cut in that window.
     cut_in_gap: bool = False
-    #: It fails, and is retried: the scheduler learns of the end, not of its seconds.
+    #: It fails once, and is retried.
     fails: bool = False
+    #: The scheduler learns for how long it ran when it failed.
+    tells: bool = True
     #: Seconds after submission at which it is cancelled.
     cancel: float | None = None
     #: Seconds after its start at which it secedes.
@@ -353,7 +355,8 @@ class Cluster:
         del self.processing[task.key]
         if task.fails:
             task.fails = False
-            self.accounting.task_done(run.worker.name, task.key, None, self.now)
+            known = seconds if task.tells else None
+            self.accounting.task_done(run.worker.name, task.key, known, self.now)
             self._assign(task)
             return
         self.accounting.task_done(run.worker.name, task.key, seconds, self.now)

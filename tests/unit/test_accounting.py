@@ -80,6 +80,32 @@ def failing_tasks_that_are_retried() -> Cluster:
     return cluster
 
 
+@scenario(lost=0.0, excess=0.0)
+def failing_tasks_of_unknown_length() -> Cluster:
+    cluster = cluster_of(4)
+    for i in range(7):
+        cluster.submit(Task(duration=0.3 + i / 10, fails=True, tells=False))
+    return cluster
+
+
+@scenario(excess=0.0)
+def failures_whose_heartbeat_was_dropped() -> Cluster:
+    cluster = cluster_of(2, fates=["ok", "dropped"])
+    for _ in range(20):
+        cluster.submit(Task(duration=0.3, fails=True))
+    return cluster
+
+
+@scenario(excess=3.0, lost=0.0)
+def failure_that_seceded_and_is_retried_while_heartbeats_are_late() -> Cluster:
+    """Both runs end before any cut of the first one arrives."""
+    cluster = Cluster(interval=0.3)
+    latencies = itertools.chain([0.001] * 7, itertools.cycle([3.0, *[0.001] * 8]))
+    cluster.add_worker(Worker("w", 1, latencies=latencies))
+    cluster.submit(Task(at=1.0, duration=2.0, fails=True, secede=0.5))
+    return cluster
+
+
 @scenario(lost=3.0, idle=15.0, excess=0.0)
 def worker_killed_after_3_seconds() -> Cluster:
     cluster = cluster_of(2, 2)
@@ -257,6 +283,48 @@ def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
     assert totals.idle == pytest.approx(2.2)
 
 
+def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> None:
+    """Both ends are told before the cut is known, which lists the first run."""
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 1, 0.0, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.heartbeat("w", {"x": 0.5}, {}, 0.5, 0.0)
+    for ended in (1.0, 2.0):
+        accounting.task_done("w", "x", 1.0, ended)
+        accounting.task_assigned("w", "x", "a", ended)
+    for taken, executing, seconds in (
+        (0.7, {"x": 0.7}, {}),
+        (0.9, {"x": 0.9}, {}),
+        (1.4, {"x": 0.4}, {"a": 1.0}),
+        (2.4, {"x": 0.4}, {"a": 1.0}),
+    ):
+        now = max(2.1, taken)
+        accounting.heartbeat("w", executing, seconds, now, now - taken)
+        totals.add(accounting.export(now))
+        totals.check()
+    assert totals.reported == 2.0
+    assert totals.idle == totals.lost == 0.0
+    assert totals.excess == pytest.approx(0.0)
+    assert totals.in_flight == pytest.approx(0.4)
+
+
+def test_seceded_seconds_that_come_before_the_end_is_told_are_excess_once() -> None:
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.task_seceded("w", "x", 0.2, 0.2)
+    accounting.heartbeat("w", {"x": 0.5}, {}, 0.5)
+    accounting.heartbeat("w", {}, {"a": 0.9}, 1.0)
+    accounting.task_done("w", "x", 0.9, 1.001)
+    accounting.heartbeat("w", {}, {}, 1.5)
+    totals.add(accounting.export(1.5))
+    totals.check()
+    assert totals.excess == pytest.approx(0.7)
+    assert totals.idle == pytest.approx(1.3)
+
+
 def test_two_cuts_in_a_row_between_end_and_seconds_make_no_idle() -> None:
     """What the first one held back is not free for the second to book."""
     accounting, totals = Accounting(0.0), Totals()
@@ -323,7 +391,7 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     account = accounting._workers["w"]
     tasks = account.tasks
     held = [getattr(tasks, name) for name in type(tasks).__slots__]
-    assert not any(value for value in held if isinstance(value, dict))
+    assert not any(value for value in held if isinstance(value, dict | list))
     assert not account.recent_spans
     assert not accounting._spans
     assert not accounting._sharing._roots

@@ -35,10 +35,11 @@ traceable = {
     "cut_in_gap": st.booleans(),
     "secede": maybe,
     "steal": maybe,
+    "fails": st.booleans(),
 }
 #: Runs of which it never learns the length; seconds that users book on top.
 untraceable = traceable | {
-    "fails": st.booleans(),
+    "tells": st.booleans(),
     "cancel": maybe,
     "extra": st.sampled_from([0.0, 0.0, 0.5, 4000.0]),
 }

@@ -42,7 +42,7 @@ Every quantity is in seconds of one thread. The rules:
 Idle errs on the late side: it may come two heartbeats after it passed (later where a worker
 never stops ending short tasks), and is never taken back. It can exceed the truth by the
 unknown part of the cuts' times, threads x the smallest delay of a message; by what
-cancelled or failed tasks of unknown length had run when a heartbeat was lost; and while
+tasks of unknown length (cancelled ones) had run when a heartbeat was lost; and while
 users' metering books seconds that hide such a loss. It is too small while a cancelled task
 runs on after it seceded, which no message tells.
 
@@ -173,8 +173,8 @@ class Accounting:
         Parameters
         ----------
         seconds
-            Compute seconds (`startstops`); None if not known, as for a failure that is
-            retried.
+            Compute seconds (`startstops`); None if not known, as where it failed before
+            it computed.
         """
         account = self._workers.get(worker)
         if account is not None:

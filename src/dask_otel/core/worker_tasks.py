@@ -7,7 +7,7 @@ those of the rules in `accounting`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 from typing import Final, NamedTuple
 
 from dask_otel.core.sharing import ActiveSpan
@@ -39,6 +39,42 @@ class Observed(NamedTuple):
     late: float
     #: What seceded tasks ran after they seceded and since the previous cut (rule 10).
     excess: float
+    #: Whether a seceded task may have ended, with its seconds here, and its end is not told.
+    untold: bool
+
+
+class _EarlierEnd(NamedTuple):
+    """The end of a run whose key ended once more since the same cut."""
+
+    key: Hashable
+    seconds: float | None
+    told: float
+    #: If it seceded: seconds before, and seconds since that are booked as excess.
+    seceded: tuple[float, float] | None
+
+    def is_owed(self, running: Container[Hashable], listed: bool, at: float) -> bool:
+        """Whether it came before a cut. Two runs of a key never overlap."""
+        if self.told <= at:
+            return True
+        began_after = not listed and self.seconds is not None and self.seconds <= self.told - at
+        return self.key not in running and not began_after
+
+    def listed(self, elapsed: float) -> tuple[_EarlierEnd, float]:
+        """Book what it ran after it seceded; returns that as well."""
+        if self.seceded is None:
+            return self, 0.0
+        more = max(0.0, elapsed - sum(self.seceded))
+        return self._replace(seceded=(self.seceded[0], self.seceded[1] + more)), more
+
+
+class _Ends(NamedTuple):
+    """What ends before a cut tell, as in `Observed`; and what began after it (`after`)."""
+
+    owed: float
+    unlisted: float
+    after: float
+    late: float
+    excess: float
 
 
 class WorkerTasks:
@@ -46,6 +82,7 @@ class WorkerTasks:
 
     __slots__ = (
         "_again",
+        "_earlier",
         "_ended",
         "_executing",
         "_seceded",
@@ -73,6 +110,8 @@ class WorkerTasks:
         self._vanished: dict[Hashable, float] = {}
         #: Ends since the last cut: seconds, and when they were told.
         self._ended: dict[Hashable, tuple[float | None, float]] = {}
+        #: Of keys in `_ended`, the ends of runs before; in order.
+        self._earlier: list[_EarlierEnd] = []
         #: When tasks were assigned here again: the next cut can list either run.
         self._again: dict[Hashable, float] = {}
 
@@ -120,9 +159,9 @@ class WorkerTasks:
         self.processing.pop(key, None)
         if self._zombies:
             self._zombies.pop(key, None)
-        if key in self._ended:
-            # A second run since the last cut: keep the first under a name of its own.
-            self._ended[key, now] = self._ended[key]
+        before = self._ended.get(key)
+        if before is not None:
+            self._earlier.append(_EarlierEnd(key, *before, self._seceded_ends.pop(key, None)))
         self._ended[key] = (seconds, now)
         if self._seceded and key in self._seceded:
             self._seceded_ends[key] = self._seceded.pop(key)
@@ -140,8 +179,16 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        ended = {key for key in self._seceded_ends if self._lists_ended(key, at)}
-        owed, unlisted, after, late, excess = self._observe_ends(executing, at)
+        earlier = self._observe_earlier(running, at) if self._earlier else None
+        waiting = {end.key for end in self._earlier}
+        ended = {k for k in self._seceded_ends if k not in waiting and self._lists_ended(k, at)}
+        owed, unlisted, after, late, excess = self._observe_ends(executing, at, waiting)
+        if earlier is not None:
+            owed += earlier.owed
+            unlisted += earlier.unlisted
+            after += earlier.after
+            late += earlier.late
+            excess += earlier.excess
         # Rule 9. Those that vanished before stay until their end is told.
         self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
         self._vanished.update(vanished)
@@ -155,7 +202,8 @@ class WorkerTasks:
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
         elapsed = sum(running.values())
-        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess)
+        untold = any(key not in executing for key in self._seceded)
+        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, untold)
 
     def may_have_used(self, threads: int, now: float) -> float:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
@@ -169,6 +217,7 @@ class WorkerTasks:
                 running += 1
             else:
                 used += seconds
+        used += sum(end.seconds or 0.0 for end in self._earlier)
         return used + min(threads, max(0, running)) * (now - self.cut)
 
     def _observe_executing(
@@ -188,21 +237,58 @@ class WorkerTasks:
         if self._zombies:
             self._drop_zombies(executing, at)
         unseen += sum(1 for seconds, _ in self._ended.values() if seconds is None)
+        unseen += sum(1 for end in self._earlier if end.seconds is None)
         return running, unseen
 
+    def _observe_earlier(self, running: Mapping[Hashable, float], at: float) -> _Ends:
+        """Do for runs whose keys ended again what `_observe_ends` does for the others.
+
+        Any of them that waits for the next cut makes the key's later ends wait, too.
+        The first of them is the one that the cut lists.
+        """
+        owed = unlisted = after = late = excess = 0.0
+        kept: dict[Hashable, list[_EarlierEnd]] = {}
+        for end in self._earlier:
+            key, seconds = end.key, end.seconds
+            if key in kept:
+                kept[key].append(end)
+                after += seconds or 0.0
+                continue
+            if not end.is_owed(running, key in self._executing, at):
+                end, more = end.listed(running.get(key, 0.0))
+                kept[key] = [end]
+                after += 0.0 if key in running else seconds or 0.0
+                excess += more
+                continue
+            # What the previous cut listed was this run, and not one after it.
+            elapsed, vanished = self._executing.pop(key, None), self._vanished.pop(key, 0.0)
+            more = max(0.0, seconds - vanished) if seconds is not None else elapsed or 0.0
+            owed += more
+            if elapsed is None:
+                unlisted += more
+                late += vanished + self.cut - self.cut_before if seconds is None else seconds
+            if end.seceded is not None:
+                excess += max(0.0, (seconds or 0.0) - sum(end.seceded))
+        self._earlier = [end for ends in kept.values() for end in ends]
+        return _Ends(owed, unlisted, after, late, excess)
+
     def _observe_ends(
-        self, executing: Mapping[Hashable, float], at: float
-    ) -> tuple[float, float, float, float, float]:
+        self, executing: Mapping[Hashable, float], at: float, waiting: Container[Hashable]
+    ) -> _Ends:
         """Separate the ends before the cut from those that wait for the next one.
 
-        Returns `owed` and `unlisted` of `Observed`; the seconds of tasks that started and
-        ended after the cut, as far as their lengths tell; `late` and `excess`.
+        `after` is of tasks that started and ended after the cut, as far as their lengths tell.
+        Keys in `waiting` have an earlier end that waits.
         """
         owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, tuple[float | None, float]] = {}
         for key, (seconds, told) in self._ended.items():
             if key in executing and self._lists_ended(key, at):
                 kept[key] = (seconds, told)
+                continue
+            if key in waiting:
+                kept[key] = (seconds, told)
+                after += seconds or 0.0
                 continue
             elapsed = self._executing.get(key)
             vanished = self._vanished.pop(key, 0.0)
@@ -224,7 +310,7 @@ class WorkerTasks:
                 before, booked = self._seceded_ends.pop(key)
                 excess += max(0.0, (seconds or 0.0) - before - booked)
         self._ended = kept
-        return owed, unlisted, after, late, excess
+        return _Ends(owed, unlisted, after, late, excess)
 
     def _book_seceded(self, running: Mapping[Hashable, float], ended: set[Hashable]) -> float:
         """Rule 10, for tasks that the cut lists; of those in `ended` it is the past run."""

@@ -34,6 +34,7 @@ class WorkerTime:
         "_credit",
         "_delays",
         "_excess",
+        "_excess_ahead",
         "_held",
         "_idle",
         "_joined",
@@ -68,6 +69,8 @@ class WorkerTime:
         self._open_at_cut = self._maybe_busy = 0.0
         #: Rule 8: owed since before the last cut, and seconds that came ahead of their ends.
         self._owed = self._credit = 0.0
+        #: Rule 10: what was booked as debt, and may be a seceded task's, whose end comes later.
+        self._excess_ahead = 0.0
         #: Rule 9: idle held back at the last cut.
         self._held = 0.0
 
@@ -122,17 +125,21 @@ class WorkerTime:
         self._reported += reported
         lost = self._match_reported(reported, seen)
         self._lost += lost
-        self._excess += seen.excess
+        excess = self._seceded_excess(seen)
+        self._excess += excess
         busy = seen.running + self._owed
         rest = self._capacity_left() - self._maybe_busy - busy
         if rest < 0.0:
-            return Settlement(0.0, lost, seen.excess + self._settle_debt(rest, busy))
+            beyond = self._settle_debt(rest, busy)
+            if seen.untold:
+                self._excess_ahead += beyond
+            return Settlement(0.0, lost, excess + beyond)
         # What was held back at the previous cut is idle by now, but for late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late))
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
         self._idle += rest - self._held
         self._open_at_cut = busy + self._held
-        return Settlement(rest - self._held, lost, seen.excess)
+        return Settlement(rest - self._held, lost, excess)
 
     def close(self) -> Settlement:
         """Settle what is in flight on a worker that leaves, after `advance` (rule 11)."""
@@ -158,6 +165,12 @@ class WorkerTime:
     def _capacity_left(self) -> float:
         booked = self._reported + self._idle + self._lost
         return (self._now - self._joined) * self.threads + self._excess - booked
+
+    def _seceded_excess(self, seen: Observed) -> float:
+        """Rule 10, less what an earlier cut has booked without knowing whose it was."""
+        booked = min(seen.excess, self._excess_ahead)
+        self._excess_ahead = self._excess_ahead - booked if seen.untold else 0.0
+        return seen.excess - booked
 
     def _settle_debt(self, rest: float, busy: float) -> float:
         """Rule 7: subtract the debt from what is in flight; returns the new excess."""
