@@ -645,6 +645,7 @@ class SchedulerAdapter:
         """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
         ws = self.scheduler.workers[address]
         self.lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
+        self.loops.heartbeat(ws)
         if self.attached:
             self._worker_deltas(ws.metrics)
 

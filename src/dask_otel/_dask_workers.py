@@ -150,10 +150,12 @@ class LoopHealth:
         self._reports.pop(address, None)
 
     def heartbeat(self, ws: WorkerState) -> None:
-        """Take in a worker's heartbeat.
+        """Take in a worker's heartbeat, or its registration, with which the time begins.
 
         A report stands for the time since the one before it. An unchanged one is old: where
-        heartbeats are more frequent than cycles, a block shows only in the next report.
+        heartbeats are more frequent than cycles, a block shows only in the next report. It is
+        a sample, no record: a report that the next cycle replaces before a heartbeat passes it
+        on is lost, and where heartbeats are rarer than cycles, one cycle stands for several.
         """
         observed = ws.metrics.get("event_loop_interval")
         before = self._reports.get(ws.address)
