@@ -7,6 +7,7 @@ to misbehave.
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -357,6 +358,13 @@ def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receive
         http.shutdown()
         http.server_close()
         thread.join(5)
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accept connections, by the kernel's backlog, and never say a word; give the endpoint."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def wait_briefly(seconds: float) -> Callable[[str], None]:

@@ -17,8 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 import dask_otel
 from dask_otel.core import identity
+from dask_otel.pump import MAX_METRIC_BATCHES
 from tests.cluster.conftest import QUICK, Start
 from tests.cluster.truth import UNITS, own_values, text_keys
+from tests.receiver import silent_server
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -128,6 +130,35 @@ def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(start: Start) -> 
             (f"{identity.trace_id(span_id):032x}", f"{identity.span_id(span_id):016x}")
         }
         assert get(scheduler, "/metrics")[1].startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_goes_on_while_the_endpoint_never_answers(start: Start, protocol: str) -> None:
+    with silent_server() as endpoint:
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+            "OTEL_METRIC_EXPORT_INTERVAL": "100",
+        }
+        with start(ON, environ) as bridged:
+            scheduler = bridged.scheduler
+            eventually(lambda: bridged.bridge._routes)
+            pump = bridged.bridge._pump
+            hanging, _ = pump._metrics
+            for number in range(4):
+                # The exporter hangs from its first request on, with more behind it each time.
+                name = f"work-{number}"
+                work(bridged.client, name)
+
+                def reconciled(name: str = name) -> bool:
+                    truth = text_keys(bridged.client.run_on_scheduler(own_values))
+                    assert fine_metrics(scrape(scheduler)) == pytest.approx(truth)
+                    return any(key[0] == name for key in truth)
+
+                eventually(reconciled, 30, "everything is on the page")
+            assert len(hanging._batches) <= 2 * MAX_METRIC_BATCHES
+            assert pump.accepts_metrics()
 
 
 def test_needs_no_exporter_and_scraping_changes_nothing(start: Start) -> None:
