@@ -413,7 +413,7 @@ class SchedulerAdapter:
                     self._ran(group.prefix, stopped - started)
         elif finish == "erred":
             if info.get("cause") == key:
-                self._failed(group, key, info, now, was_unfinished=True)
+                self._failed(group, key, info, now, assigned, was_unfinished=True)
             else:
                 lifecycle.task_blamed(group, now)
         elif task.exception_blame is not None:
@@ -443,18 +443,32 @@ class SchedulerAdapter:
         dask_group = task.group
         group = self._groups.get(dask_group) or self._adopt(dask_group, time())
         if group is not None:
-            self._failed(group, key, {}, time(), was_unfinished=False)
+            self._failed(group, key, {}, time(), None, was_unfinished=False)
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
         if group is not None:
             self.lifecycle.task_forgotten(group, key)
 
+    def _name_of(self, address: str | None, assigned: WorkerState | None) -> str | None:
+        """Return the name of a worker as the metrics have it; it may have left just now."""
+        if address is None:
+            return None
+        if assigned is None or assigned.address != address:
+            assigned = self.scheduler.workers.get(address)
+        return None if assigned is None else str(assigned.name)
+
     def _failed(
-        self, group: Group, key: Hashable, info: dict[str, Any], now: float, was_unfinished: bool
+        self,
+        group: Group,
+        key: Hashable,
+        info: dict[str, Any],
+        now: float,
+        assigned: WorkerState | None,
+        was_unfinished: bool,
     ) -> None:
         started, stopped = _computed(info)
-        worker = info.get("worker")
+        worker: str | None = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
         if text is None:
@@ -464,6 +478,7 @@ class SchedulerAdapter:
             key=str(key),
             prefix=group.prefix,
             worker=worker,
+            worker_name=self._name_of(worker, assigned),
             text=text,
             traceback=info.get("traceback_text"),
             scheduler_error=scheduler_error,

@@ -93,7 +93,7 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
             eventually(lambda: settled(received, client), 40, "everything is exported")
             spans = client.run_on_scheduler(described_spans)
             workers = client.run_on_scheduler(
-                lambda dask_scheduler: [w.address for w in dask_scheduler.workers.values()]
+                lambda dask_scheduler: [w.name for w in dask_scheduler.workers.values()]
             )
         assert scheduler.terminate() == 0
         assert "dask_otel" not in scheduler.output or "ERROR" not in scheduler.output
