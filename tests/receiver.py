@@ -323,6 +323,10 @@ def _grpc_answer(
         context.abort(grpc.StatusCode[str(status)], "refused by the test")
 
 
+#: Those that run, by endpoint.
+RUNNING: dict[str, Receiver] = {}
+
+
 @contextmanager
 def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receiver]:
     """Run a receiver on a free loopback port.
@@ -334,6 +338,16 @@ def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receive
     port
         0 for a free one.
     """
+    with _receiver(protocol, port) as made:
+        RUNNING[made.endpoint] = made
+        try:
+            yield made
+        finally:
+            del RUNNING[made.endpoint]
+
+
+@contextmanager
+def _receiver(protocol: str, port: int) -> Iterator[Receiver]:
     made = Receiver(protocol)
     if protocol == "grpc":
         # Without so_reuseport=0 two servers would share a port unseen.

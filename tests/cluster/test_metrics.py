@@ -115,6 +115,7 @@ def everything(c: Bridged) -> None:
     client.run(digest, workers=[next(iter(scheduler.workers))])
 
 
+@pytest.mark.relabelled("a name is denied")
 @pytest.mark.filterwarnings("ignore:Dask annotations:UserWarning")
 def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start) -> None:
     config = {"metrics": {"span-names": {"deny": ["denied*"]}, "tag-attributes": ["team"]}}
@@ -341,6 +342,7 @@ def odd_metrics() -> None:
         context_meter.digest_metric(activity, 0.25, unit)
 
 
+@pytest.mark.unreconciled("quarters of bytes and counts become whole")
 @pytest.mark.parametrize("host", [None, "tcp://127.0.0.1"], ids=["inproc", "tcp"])
 def test_activities_and_units_of_any_kind_are_exported(start: Start, host: str | None) -> None:
     with start(host=host) as c:
