@@ -6,10 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import pytest
+
 from dask_otel import semconv
 from dask_otel.core.records import MetricBatch, MetricRecord
 from dask_otel.core.series import MetricState
-from dask_otel.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from dask_otel.pump import MAX_METRIC_BATCHES, Pump, PumpLimits, lanes
 from tests.waiting import eventually
 
 SECOND = 1_000_000_000
@@ -120,6 +122,25 @@ def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded()
         for point in record.points
     }
     assert last == {(kind,): number for kind in ("idle", "unused", "lost")}
+
+
+def test_an_error_while_batches_are_made_one_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> MetricBatch:
+        raise RuntimeError("broken by the test")
+
+    sink, page = Sink("sink"), Sink("page")
+    sink.go_on.clear()
+    with running(sink, page, interval=0.0) as pump:
+        with monkeypatch.context() as patched:
+            patched.setattr(lanes, "merge", broken)
+            for number in range(1, 2 * MAX_METRIC_BATCHES):
+                offer(pump, page, number)
+        offer(pump, page, number + 1)
+        assert page.values(IDLE) == [number + 1] * 3
+        errors = semconv.OTEL_INTERNAL_ERRORS.name
+        eventually(lambda: page.values(errors))
+    sent = [record for records in sink.exports for record in records if record.name == IDLE]
+    assert max(point.value for record in sent for point in record.points) == number + 1
 
 
 def test_while_every_sink_hangs_batches_are_refused() -> None:

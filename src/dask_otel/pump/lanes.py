@@ -271,13 +271,19 @@ class MetricLane(Lane):
         This lane's thread hangs in its exporter then. If batches were held back for it, the
         others would get none; if they were kept as they come, they would grow without limit.
         """
-        if self.accepts():
-            return
+        if not self.accepts():
+            self._guarded(self._merge)
+
+    def _merge(self) -> float:
         with self._taking:
             # What the event loop appends meanwhile comes after these.
-            waiting = [self._batches.popleft() for _ in range(len(self._batches))]
-            if waiting:
-                self._batches.appendleft(merge(waiting, Breath()))
+            count = len(self._batches)
+            if count > 1:
+                merged = merge([self._batches[index] for index in range(count)], Breath())
+                for _ in range(count):
+                    self._batches.popleft()
+                self._batches.appendleft(merged)
+        return 0.0
 
     def _next_batch(self) -> MetricBatch | None:
         with self._taking:
