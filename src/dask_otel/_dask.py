@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickletools
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -301,7 +301,7 @@ class SchedulerAdapter:
                 if self.lifecycle.interrupted:
                     self._forgotten(key)
             elif finish == "erred":
-                self._actor_lost(key)
+                self._erred_at_rest(key, stimulus_id)
         except Exception:
             self._drifted = True
             self._boundary.failed("transition")
@@ -374,13 +374,17 @@ class SchedulerAdapter:
             cause = self._cause(key, stimulus_id)
             reason = self.lifecycle.task_added(group, key, now, cause)
         if reason is not None:
-            self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
-            self.lifecycle.incident(
-                group.span,
-                now,
-                semconv.EVENT_TASK_RETRIED,
-                {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
-            )
+            self._repeated(group, key, reason, now)
+
+    def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
+        """A task is to run again."""
+        self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
+        self.lifecycle.incident(
+            group.span,
+            now,
+            semconv.EVENT_TASK_RETRIED,
+            {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
+        )
 
     def _cause(self, key: Hashable, stimulus_id: str) -> Cause:
         """Return why a task is unfinished that nobody has submitted just now."""
@@ -394,9 +398,18 @@ class SchedulerAdapter:
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
         """A task has no work left to do, or is about to begin again."""
-        assigned = self._assigned.pop(key, None) if start == "processing" else None
-        if assigned is not None:
-            self.time.left(key, assigned, stimulus_id, info)
+        started = stopped = 0.0
+        startstops = info.get("startstops")
+        if startstops:
+            started, stopped, seconds = _run(startstops)
+        assigned = None
+        if start == "processing":
+            assigned = self._assigned.pop(key, None)
+            if assigned is not None:
+                if startstops:
+                    self.time.ended(assigned, key, seconds)
+                else:
+                    self.time.left(assigned, key, stimulus_id)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
         if group is None:
@@ -404,7 +417,6 @@ class SchedulerAdapter:
         now = time()
         lifecycle = self.lifecycle
         if finish == "memory":
-            started, stopped = _computed(info)
             lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
             if start == "processing":
                 runs = self._runs
@@ -431,19 +443,26 @@ class SchedulerAdapter:
                     semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
                 )
 
-    def _actor_lost(self, key: Hashable) -> None:
-        """Only an actor can fail after it was done: its worker left.
+    def _erred_at_rest(self, key: Hashable, stimulus_id: str) -> None:
+        """A task erred that had no work left to do.
 
-        Older releases (2025.1 for one) say released→erred, as it does of what
-        depends on a failed task: but an actor blames itself.
+        It is an actor, whose worker left, or was submitted when what it depends on had failed
+        already. Older releases (2025.1 for one) say released→erred of both: but an actor
+        blames itself.
         """
         task = self.scheduler.tasks[key]
-        if not task.actor or task.exception_blame is not task:
+        lost = task.actor and task.exception_blame is task
+        if not lost and not stimulus_id.startswith("update-graph"):
             return
-        dask_group = task.group
-        group = self._groups.get(dask_group) or self._adopt(dask_group, time())
-        if group is not None:
-            self._failed(group, key, {}, time(), None, was_unfinished=False)
+        now = time()
+        group = self._groups.get(task.group) or self._adopt(task.group, now)
+        if group is None:
+            return
+        if lost:
+            self._failed(group, key, {}, now, None, was_unfinished=False)
+        else:
+            self.lifecycle.task_added(group, key, now)
+            self.lifecycle.task_blamed(group, now)
 
     def _forgotten(self, key: Hashable) -> None:
         group = self._groups.get(self.scheduler.tasks[key].group)
@@ -467,7 +486,7 @@ class SchedulerAdapter:
         assigned: WorkerState | None,
         was_unfinished: bool,
     ) -> None:
-        started, stopped = _computed(info)
+        started, stopped, _ = _run(info.get("startstops") or ())
         worker: str | None = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
@@ -490,8 +509,9 @@ class SchedulerAdapter:
             self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
 
     def _ran(self, prefix: str, seconds: float) -> None:
-        durations = self._durations.get(prefix)
-        if durations is None:
+        try:
+            durations = self._durations[prefix]
+        except KeyError:
             durations = self._durations[prefix] = Distribution()
         durations.add(seconds)
 
@@ -818,13 +838,15 @@ class SchedulerAdapter:
         self._own_keys = {}
         return batch
 
-    def sample_workers(self) -> None:
-        """Do a part of the next `swap` ahead of it, for shorter callbacks of the loop."""
+    def prepare(self) -> Iterator[None]:
+        """Prepare the next `swap` in short steps, one for each item."""
         try:
-            self._workers.take()
+            yield from self._workers.prepare()
         except Exception:
             # Users can put anything into what workers report.
             self._boundary.failed("workers")
+        yield
+        yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
     def tags_of(self, span_id: str) -> Tags:
         """Return the full name of a Dask span."""
@@ -877,12 +899,14 @@ def _ancestors(dask_span: Span) -> list[Span]:
     return ancestors
 
 
-def _computed(info: Mapping[str, Any]) -> tuple[float, float]:
-    """Return when a run computed, from a transition's ``startstops``; zeros if it did not."""
-    for startstop in reversed(info.get("startstops") or ()):
+def _run(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Return when a run last computed, and for how long in all; zeros if it did not."""
+    started = stopped = seconds = 0.0
+    for startstop in startstops:
         if startstop["action"] == "compute":
-            return startstop["start"], startstop["stop"]
-    return 0.0, 0.0
+            started, stopped = startstop["start"], startstop["stop"]
+            seconds += stopped - started
+    return started, stopped, seconds
 
 
 def _collection_types(dask_span: Span) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ there is no transition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import wraps
 from math import inf
 from time import monotonic, perf_counter
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Names in ``dask.cluster.time`` that are ours; an activity of a user's goes to `_OTHER_TIME`.
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
+
+#: Spans in a step of a hand-over.
+STEP: Final = 500
 
 
 class Boundary(Protocol):
@@ -57,8 +60,8 @@ class ThreadTime:
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
-        #: What `take` has taken, with the activities, until `export` passes it on.
-        self._taken: tuple[Increments, dict[Hashable, float]] | None = None
+        #: What `prepare` has closed, until `export` passes it on.
+        self._closed: _Closed | None = None
         #: Seconds of the event loop that this took, up to now.
         self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
@@ -124,23 +127,17 @@ class ThreadTime:
         span_id = task.group.span_id
         self._accounting.task_assigned(task.processing_on.address, key, span_id, monotonic())
 
-    def left(
-        self, key: Hashable, ws: WorkerState, stimulus_id: str, info: Mapping[str, Any]
-    ) -> None:
-        """A task is no longer in processing."""
-        startstops = info.get("startstops")
-        if startstops:
-            seconds: float | None = 0.0
-            for startstop in startstops:
-                if startstop["action"] == "compute":
-                    seconds += startstop["stop"] - startstop["start"]
-        elif stimulus_id.startswith("task-erred"):
-            # It failed, with retries left: Dask does not say for how long it ran.
-            seconds = None
+    def ended(self, ws: WorkerState, key: Hashable, seconds: float) -> None:
+        """A run ended, good or bad, after so many seconds of computing."""
+        self._accounting.task_done(ws.address, key, seconds, monotonic())
+
+    def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
+        """A task is no longer in processing, and Dask does not say for how long it ran."""
+        if stimulus_id.startswith("task-erred"):
+            # It failed, with retries left.
+            self._accounting.task_done(ws.address, key, None, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
-            return
-        self._accounting.task_done(ws.address, key, seconds, monotonic())
 
     def moved(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
@@ -224,22 +221,41 @@ class ThreadTime:
 
     # ------------------------------------------------------------------------- metrics
 
-    def take(self) -> None:
-        """Take what passed since the last export: the first half of `export`, ahead of it.
+    def prepare(
+        self, open_spans: Mapping[str, OpenSpan], tags_of: Callable[[str], Tags]
+    ) -> Iterator[None]:
+        """Close an interval and prepare its `export`: a short step for each item.
 
-        With thousands of active spans the halves are too much for one callback of the loop.
+        The interval ends with the first step. With thousands of active spans the whole would
+        be too long for one callback of the loop.
         """
-        if self._taken is None:
+        accounting = self._accounting
+        if self._closed is None:
             activities, self._activities = self._activities, {}
-            self._taken = self._accounting.export(monotonic()), activities
+            accounting.begin_export(monotonic())
+            self._closed = _Closed(activities)
+            yield
+        closed = self._closed
+        if closed.since is None:
+            while not accounting.settle(STEP):
+                yield
+            closed.since = accounting.finish_export()
+        while not closed.credit(STEP, open_spans, tags_of):
+            yield
+
+    @property
+    def prepared(self) -> bool:
+        """Whether an interval has been closed and not exported."""
+        return self._closed is not None
 
     def _pending(self, span_id: str) -> tuple[float, float]:
-        """Return a span's idle and capacity seconds that are not exported yet."""
+        """Return a span's idle and capacity seconds that it has not been credited with yet."""
         idle, capacity = self._accounting.pending(span_id)
-        if self._taken is not None:
-            taken, _ = self._taken
-            idle += taken.span_idle.get(span_id, 0.0)
-            capacity += taken.span_capacity.get(span_id, 0.0)
+        if self._closed is not None and self._closed.since is not None:
+            since = self._closed.since
+            more = since.span_idle.get(span_id, 0.0)
+            idle += more
+            capacity += more + since.span_reported.get(span_id, 0.0)
         return idle, capacity
 
     def export(
@@ -248,13 +264,19 @@ class ThreadTime:
         open_spans: Mapping[str, OpenSpan],
         tags_of: Callable[[str], Tags],
     ) -> None:
-        """Add what passed since the last export to a batch, and to the spans that are open."""
-        self.take()
-        assert self._taken is not None
-        (since, activities), self._taken = self._taken, None
+        """Add what passed since the last export to a batch, and to the spans that are open.
+
+        Where `prepare` has begun, it is that interval, and what came since then is the next's.
+        """
+        for _ in self.prepare(open_spans, tags_of):
+            pass
+        assert self._closed is not None
+        closed, self._closed = self._closed, None
+        since = closed.since
+        assert since is not None
         add = batch.increments
         name = semconv.CLUSTER_TIME.name
-        for activity, seconds in activities.items():
+        for activity, seconds in closed.activities.items():
             add[name, activity] = add.get((name, activity), 0.0) + seconds
         for activity, seconds in (
             ("idle", since.idle),
@@ -268,25 +290,58 @@ class ThreadTime:
         ):
             add[metric.name,] = add.get((metric.name,), 0.0) + seconds
         batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,] = max(0.0, since.in_flight)
-        # Many spans share a name: sums by tags first, for the event loop waits.
-        idle: dict[Tags, float] = {}
-        capacity: dict[Tags, float] = {}
-        span_idle = since.span_idle
-        # Every span with idle seconds has capacity seconds.
-        for span_id, seconds in since.span_capacity.items():
-            span = open_spans.get(span_id)
-            tags = tags_of(span_id) if span is None else span.identity.tags
-            capacity[tags] = capacity.get(tags, 0.0) + seconds
-            share = span_idle.get(span_id)
-            if share is not None:
-                idle[tags] = idle.get(tags, 0.0) + share
-            if span is not None:
-                span.capacity += seconds
-                span.idle += share or 0.0
         for metric, by_tags in (
-            (semconv.SPAN_IDLE_TIME, idle),
-            (semconv.SPAN_CAPACITY_TIME, capacity),
+            (semconv.SPAN_IDLE_TIME, closed.idle),
+            (semconv.SPAN_CAPACITY_TIME, closed.capacity),
         ):
             for tags, seconds in by_tags.items():
                 series = (metric.name, tags)
                 add[series] = add.get(series, 0.0) + seconds
+
+
+class _Closed:
+    """An interval on its way into a batch."""
+
+    __slots__ = ("activities", "capacity", "idle", "since")
+
+    def __init__(self, activities: dict[Hashable, float]) -> None:
+        #: Execute seconds by activity.
+        self.activities = activities
+        #: None until all active spans are settled.
+        self.since: Increments | None = None
+        #: Seconds by tags: many spans share a name.
+        self.idle: dict[Tags, float] = {}
+        self.capacity: dict[Tags, float] = {}
+
+    def credit(
+        self,
+        limit: int,
+        open_spans: Mapping[str, OpenSpan],
+        tags_of: Callable[[str], Tags],
+    ) -> bool:
+        """Credit so many spans with their seconds; whether none is left."""
+        assert self.since is not None
+        idle, reported = self.since.span_idle, self.since.span_reported
+        by_tags = self.capacity
+        for _ in range(min(limit, len(idle))):
+            span_id, seconds = idle.popitem()
+            span = open_spans.get(span_id)
+            if span is None:
+                tags = tags_of(span_id)
+            else:
+                tags = span.identity.tags
+                span.idle += seconds
+                span.capacity += seconds
+            self.idle[tags] = self.idle.get(tags, 0.0) + seconds
+            by_tags[tags] = by_tags.get(tags, 0.0) + seconds
+            limit -= 1
+        for _ in range(min(limit, len(reported))):
+            span_id, seconds = reported.popitem()
+            span = open_spans.get(span_id)
+            if span is None:
+                tags = tags_of(span_id)
+            else:
+                tags = span.identity.tags
+                span.capacity += seconds
+            by_tags[tags] = by_tags.get(tags, 0.0) + seconds
+        return not idle and not reported

@@ -31,6 +31,9 @@ _OCCUPANCY: Final = semconv.WORKER_OCCUPANCY.name
 _AGE: Final = semconv.WORKER_LAST_SEEN_AGE.name
 _BLOCKED: Final = semconv.EVENT_LOOP_BLOCKED_TIME.name
 
+#: Workers in a step of a hand-over.
+STEP: Final = 200
+
 
 class WorkerSamples:
     """Levels of the workers, taken when the metrics are handed over.
@@ -54,32 +57,40 @@ class WorkerSamples:
         self._shown: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
-        #: What `take` has taken, until `sample` passes it on.
+        #: What `prepare` has taken, until `sample` passes it on.
         self._taken: dict[RawSeries, float] | None = None
 
     def sample(self, batch: MetricBatch) -> None:
         """Add the levels to a batch, and which series have ended. O(workers)."""
-        if self._taken is None:
-            self.take()
+        for _ in self.prepare():
+            pass
         levels, self._taken = self._taken or {}, None
         batch.levels.update(levels)
         batch.ended.extend(self._series - levels.keys())
         self._series = set(levels)
 
-    def take(self) -> None:
-        """Take the present levels: the first half of `sample`, ahead of it. O(workers).
+    def prepare(self) -> Iterator[None]:
+        """Take the present levels, ahead of `sample`: a short step for each item.
 
-        With a thousand workers the halves are too much for one callback of the loop.
+        A thousand workers would be too many for one callback of the loop. Levels that have
+        been taken are not taken again.
         """
+        if self._taken is not None:
+            return
         levels: dict[RawSeries, float] = {}
         shown = self._choose()
         now = time()
-        for address, ws in self._scheduler.workers.items():
+        workers = self._scheduler.workers
+        for number, (address, ws) in enumerate(list(workers.items()), 1):
+            if address not in workers:
+                continue  # It left between two steps.
             name = shown.get(address)
             for series, value in _sums(ws, name or semconv.FOLDED):
                 levels[series] = levels.get(series, 0) + value
             if name is not None:
                 levels.update(_gauges(ws, name, now))
+            if not number % STEP:
+                yield
         self._taken = levels
 
     def _choose(self) -> dict[str, str]:

@@ -37,6 +37,9 @@ logger = logging.getLogger("dask_otel")
 #: Seconds between two looks at the spans that are about to end.
 TICK: Final = 0.1
 
+#: Seconds between two steps of a hand-over: the event loop has other things to do.
+PAUSE: Final = 0.004
+
 #: At close, the longest wait for heartbeats that still owe metrics of finished work.
 LAST_WORDS: Final = 1.0
 
@@ -206,6 +209,11 @@ class Bridge:
             self._hand_over_metrics()
             logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
+    @property
+    def exporting(self) -> bool:
+        """Whether the exporters have been made."""
+        return self._pump is not None
+
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""
         if self._closing is None:
@@ -329,31 +337,41 @@ class Bridge:
 
     def _fold_time(self) -> None:
         adapter = self.adapter
+        if adapter.time.prepared:
+            # A hand-over was under way: its interval has ended.
+            adapter.time.export(adapter.batch, adapter.lifecycle.open, adapter.tags_of)
         adapter.time.export(adapter.batch, adapter.lifecycle.open, adapter.tags_of)
 
     def _hand_over_metrics(self) -> None:
-        """Hand over in steps: with much to hand over, one callback would take too long."""
-        adapter = self.adapter
-        steps = (adapter.sample_workers, adapter.time.take, partial(self._offer_metrics, True))
-        self._step = asyncio.get_running_loop().call_soon(self._take_steps, iter(steps))
+        """Hand over in short steps: with much to hand over, one callback would take too long."""
+        if self._step is None:
+            steps = self._hand_over()
+            self._step = asyncio.get_running_loop().call_soon(self._take_step, steps)
 
-    def _take_steps(self, steps: Iterator[Callable[[], None]]) -> None:
-        step = next(steps, None)
-        if step is None:
+    def _hand_over(self) -> Iterator[None]:
+        assert self._pump is not None
+        if not self._pump.accepts_metrics():
+            # The exporter hangs: everything goes on adding up here, and nothing is lost.
             return
+        yield from self.adapter.prepare()
+        yield
+        self._offer_metrics(running=True)
+
+    def _take_step(self, steps: Iterator[None]) -> None:
         began = clocks.perf_counter()
+        self._step = None
         try:
-            step()
+            next(steps)
+        except StopIteration:
+            pass
         except Exception:
             self.boundary.failed("metrics")
+        else:
+            self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
         self._spent += clocks.perf_counter() - began
-        self._step = asyncio.get_running_loop().call_soon(self._take_steps, steps)
 
     def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None
-        if running and not self._pump.accepts_metrics():
-            # The exporter hangs: everything goes on adding up here, and nothing is lost.
-            return
         self._count_own()
         self.adapter.batch.levels[semconv.OTEL_RUNNING.name,] = 1 if running else 0
         self._pump.offer_metrics(self.adapter.swap(clocks.time_ns()))

@@ -18,6 +18,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
+from dask_otel._otel.answers import ExporterLogs
+from dask_otel._otel.exporters import Made
+from dask_otel._otel.metrics import ExporterMetricSink
+from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.series import MetricState
 
 from .clients import PrometheusClient, QueryError
 from .servers import Prometheus
@@ -214,3 +219,42 @@ def _samples(client: PrometheusClient, name: str, cluster: str) -> list[tuple[fl
     found = client.query(f'{name}{{dask_cluster_name="{cluster}"}}[2h]', at=time.time() + 1)
     assert len(found) <= 1
     return [point for series in found for point in series.points]
+
+
+def test_a_series_that_retires_and_returns_is_counted_once(
+    exporter: MetricExporter, prometheus_client: PrometheusClient
+) -> None:
+    """By the bridge's own totals and sink, with a clock that is 28 minutes behind at first."""
+    resource, now = new_resource(), now_ns()
+    minutes = 28
+    start = now - minutes * 60 * SECOND
+    logs = ExporterLogs()
+    sink = ExporterMetricSink(Made("Prometheus", exporter, None), resource, logs, "test", None)
+    state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))
+    series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
+    #: Tasks by the minute in which they finish: the series retires between them.
+    finished = {1: 10, 2: 5, 25: 7, 26: 1}
+    exported = []
+    for minute in range(1, minutes + 1):
+        if minute in finished:
+            state.increment(series, finished[minute])
+        records = state.collect(start + minute * 60 * SECOND)
+        if any(record.name == semconv.TASK_FINISHED.name for record in records):
+            exported.append(minute)
+        assert not records or sink.export(records)
+        state.settled(True)
+    assert exported == [*range(1, 17), *range(25, 29)]
+
+    cluster = cluster_of(resource)
+    selector = f'dask_task_finished_total{{dask_cluster_name="{cluster}"}}'
+    truth = sum(finished.values())
+    # The ends of the range are samples: nothing is extrapolated.
+    increase = prometheus_client.value(f"increase({selector}[{minutes * 60 + 1}s])", now / 1e9)
+    assert increase == pytest.approx(truth, rel=0.01)
+    (steps,) = prometheus_client.query_range(
+        f"increase({selector}[2m])", start / 1e9, now / 1e9, 60.0
+    )
+    # No step shows what an earlier one has shown: extrapolation doubles it at most.
+    largest = max(value for at, value in steps.points if at > start / 1e9 + 20 * 60)
+    assert 0 < largest <= 2 * 7
+    assert all(value >= 0 for _, value in steps.points)

@@ -121,9 +121,17 @@ def bridged(
             LocalCluster(**options) as local,
             Client(local) as client,
         ):
+            # The exporters read the environment, which belongs to the process: another
+            # cluster of the same test may change it.
+            eventually(lambda: _is_decided(local.scheduler), what="exporters, or none")
             scheduler = local.scheduler
             yield Bridged(local, client, received)
         proof.prove(received, proof.truth(scheduler))
+
+
+def _is_decided(scheduler: Any) -> bool:
+    plugin = scheduler.plugins.get("dask-otel")
+    return plugin is None or plugin.bridge is None or plugin.bridge.exporting
 
 
 @pytest.fixture

@@ -180,6 +180,21 @@ def test_client_retry_after_the_export_is_a_continuation(tmp_path):
         assert o.count("dask.task.retried", ("failed",), "fail_once", "client") == 1
 
 
+def test_what_is_submitted_onto_a_failure_is_counted():
+    with observed() as o:
+        with span("source"):
+            source = o.client.submit(boom, 1)
+        wait(source)
+        with span("sink"):
+            sinks = o.client.map(operator.add, [source] * 3, range(3))
+        wait(sinks)
+        o.quiet()
+        o.assert_tree("""
+            source failure 0.0..1.0 tasks=1 erred=1
+            sink success 0.0..1.0 tasks=3
+        """)
+
+
 def test_dependents_of_a_failure_are_no_failures():
     with observed() as o:
         with span("root"):

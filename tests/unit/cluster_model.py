@@ -112,7 +112,8 @@ class Totals:
         self.in_flight = step.in_flight
         for mine, other in (
             (self.span_idle, step.span_idle),
-            (self.span_capacity, step.span_capacity),
+            (self.span_capacity, step.span_idle),
+            (self.span_capacity, step.span_reported),
         ):
             for span, value in other.items():
                 assert value >= 0.0

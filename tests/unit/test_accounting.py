@@ -186,7 +186,7 @@ def test_late_seconds_of_an_inactive_span_are_in_its_capacity() -> None:
     accounting.export(2.0)
     accounting.heartbeat("w", {}, {"a": 3.0}, 3.0)
     step = accounting.export(3.0)
-    assert step.span_capacity == pytest.approx({"a": 3.0})
+    assert step.span_reported == pytest.approx({"a": 3.0})
     assert step.idle == step.in_flight == 0.0
 
 

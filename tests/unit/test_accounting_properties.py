@@ -176,6 +176,8 @@ steps = st.lists(
             st.tuples(st.just("threads"), st.integers(0, 5)),
             st.tuples(st.just("toggle"), st.sampled_from("abcd")),
             st.just(("take",)),
+            st.just(("close",)),
+            st.tuples(st.just("settle"), st.integers(0, 3)),
         ),
     ),
     max_size=40,
@@ -184,11 +186,18 @@ steps = st.lists(
 
 @given(steps)
 def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> None:
+    """Also while the shares of a closed interval are settled bit by bit."""
     roots = {"a": "r", "b": "r", "c": "s", "d": "t"}
     sharing, now, threads, active = IdleSharing(0.0), 0.0, 0, set()
     truth: dict[str, float] = defaultdict(float)
     shares: dict[str, float] = defaultdict(float)
     idle = unused = true_unused = 0.0
+
+    def collect(more: dict[str, float]) -> None:
+        while more:
+            span, value = more.popitem()
+            shares[span] += value
+
     for passed, (kind, *arguments) in [*events, (1.0, ("take",))]:
         now += passed
         by_root = defaultdict(list)
@@ -202,10 +211,18 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
             sharing.free_threads_changed(arguments[0] - threads, now)
             threads = arguments[0]
         elif kind == "take":
+            sharing.settle()
+            collect(sharing.closed_shares)
             more_idle, more_unused, more = sharing.take(now)
             idle, unused = idle + more_idle, unused + more_unused
-            for span, value in more.items():
-                shares[span] += value
+            collect(more)
+        elif kind == "close":
+            sharing.settle()
+            collect(sharing.closed_shares)
+            more_idle, more_unused = sharing.close(now)
+            idle, unused = idle + more_idle, unused + more_unused
+        elif kind == "settle":
+            sharing.settle(arguments[0])
         elif arguments[0] in active:
             active.discard(arguments[0])
             sharing.deactivate(arguments[0], now)

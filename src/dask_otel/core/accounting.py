@@ -31,7 +31,8 @@ Every quantity is in seconds of one thread. The rules:
     its tasks can have used since its last cut.
 12. Without active spans idle is `unused`: nobody could have used it.
 13. Idle is shared lazily: O(1) a change, O(executing + ended) a heartbeat, O(workers +
-    active spans) an export. What settles late goes to spans that were active then.
+    active spans) an export, the spans in as small parts as the caller likes. What settles
+    late goes to spans that were active then.
 14. In flight is summed on its own, from what each worker's last cut showed and the threads
     that may have been busy since. Therefore
 15. reported + idle + unused + lost + in flight = capacity + excess is a check, not a
@@ -78,11 +79,11 @@ class Increments:
     excess: float
     #: Present value, not an increment.
     in_flight: float
-    #: By span id: its share of `idle`. Only spans with an increment.
-    span_idle: Mapping[str, float]
-    #: By span id: reported seconds plus its share of `idle`. Only spans with an increment;
-    #: seconds can come long after a span became inactive.
-    span_capacity: Mapping[str, float]
+    #: By span id: its share of `idle`. Only spans with an increment. The receiver's to change.
+    span_idle: dict[str, float]
+    #: By span id: its share of `reported`, likewise. Seconds can come long after a span became
+    #: inactive. With `span_idle` it is the span's capacity.
+    span_reported: dict[str, float]
 
 
 class Accounting:
@@ -96,6 +97,7 @@ class Accounting:
 
     __slots__ = (
         "_capacity",
+        "_closed",
         "_excess",
         "_lost",
         "_now",
@@ -115,6 +117,8 @@ class Accounting:
         self._sharing = IdleSharing(now)
         self._spans = self._sharing.spans
         self._span_reported: dict[str, float] = {}
+        #: The interval of an export that has begun and not finished.
+        self._closed: Increments | None = None
 
     # ----------------------------------------------------------------------- workers
 
@@ -271,28 +275,34 @@ class Accounting:
         self._sharing.deactivate(span_id, self._now)
 
     def pending(self, span_id: str) -> tuple[float, float]:
-        """Get an inactive span's idle and capacity seconds since the last export.
+        """Get an inactive span's idle and capacity seconds since the last finished export.
 
         They stay to be exported. Of an active span the share since its last change is missing.
         """
         idle = self._sharing.shares.get(span_id, 0.0)
-        return idle, idle + self._span_reported.get(span_id, 0.0)
+        reported = self._span_reported.get(span_id, 0.0)
+        if self._closed is not None:
+            idle += self._sharing.closed_shares.get(span_id, 0.0)
+            reported += self._closed.span_reported.get(span_id, 0.0)
+        return idle, idle + reported
 
     # ------------------------------------------------------------------------ export
 
     def export(self, now: float) -> Increments:
-        """Get everything that passed since the last export."""
+        """Get everything that passed since the last export. O(workers + active spans)."""
+        self.begin_export(now)
+        return self.finish_export()
+
+    def begin_export(self, now: float) -> None:
+        """Close the interval that the next export tells of. O(workers)."""
         self._advance(now)
         now = self._now
         in_flight = 0.0
         for account in self._workers.values():
             account.advance(now)
             in_flight += account.in_flight
-        idle, unused, span_idle = self._sharing.take(now)
-        span_capacity, self._span_reported = self._span_reported, {}
-        for span_id, value in span_idle.items():
-            span_capacity[span_id] = span_capacity.get(span_id, 0.0) + value
-        increments = Increments(
+        idle, unused = self._sharing.close(now)
+        self._closed = Increments(
             capacity=self._capacity,
             reported=self._reported,
             idle=idle,
@@ -300,11 +310,25 @@ class Accounting:
             lost=self._lost,
             excess=self._excess,
             in_flight=in_flight,
-            span_idle=span_idle,
-            span_capacity=span_capacity,
+            span_idle=self._sharing.closed_shares,
+            span_reported=self._span_reported,
         )
         self._capacity = self._reported = self._lost = self._excess = 0.0
-        return increments
+        self._span_reported = {}
+
+    def settle(self, limit: int) -> bool:
+        """Settle so many active spans for the closed interval; whether all are settled now.
+
+        What happens meanwhile belongs to the next interval.
+        """
+        return self._sharing.settle(limit)
+
+    def finish_export(self) -> Increments:
+        """Get what passed in the closed interval, once all is settled."""
+        assert self._closed is not None
+        closed, self._closed = self._closed, None
+        self._sharing.settle()
+        return closed
 
     # ---------------------------------------------------------------------- internal
 

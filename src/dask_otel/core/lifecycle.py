@@ -255,12 +255,16 @@ class Lifecycle:
         start, stop
             When it computed; 0.0 if it did not.
         """
+        span = group.span
         group.counts.memory += 1
         if stop:
             self._computed(group, worker, start, stop, now)
-        elif now > group.span.last_stop:
-            group.span.last_stop = now
-        self._removed(group, now)
+        elif now > span.last_stop:
+            span.last_stop = now
+        # As `_removed`, without the call: every task comes here.
+        span.unfinished -= 1
+        if not span.unfinished:
+            self._deactivate(span, now)
 
     def task_failed(
         self,

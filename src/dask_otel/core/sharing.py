@@ -9,22 +9,31 @@ Nothing walks over the spans when something changes (rule 13). The sharing keeps
 integral of idle seconds per active root, each root one of idle seconds per active span;
 a span's share is the difference of its root's integral between two moments. All integrals
 start from 0 at every export, so that weeks of running cost no precision.
+
+An export closes an interval and begins the next one in no time (`close`). The shares of the
+closed one are settled afterwards, span by span, while the next one goes on (`settle`):
+thousands of active spans must not be one long pause of the event loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 
 class _Root:
-    __slots__ = ("mark", "per_span", "spans")
+    __slots__ = ("closed", "interval", "mark", "per_span", "spans")
 
-    def __init__(self, mark: float) -> None:
+    def __init__(self, mark: float, interval: int) -> None:
         #: Active spans in the tree.
         self.spans = 0
+        #: The interval that `mark` and `per_span` belong to.
+        self.interval = interval
         #: The integral per root up to which `per_span` is settled.
         self.mark = mark
         self.per_span = 0.0
+        #: `per_span` at the end of the interval before.
+        self.closed = 0.0
 
     def settle(self, per_root: float) -> None:
         """Pass on to the spans what came since the last time, by their present number."""
@@ -36,28 +45,34 @@ class _Root:
 class ActiveSpan:
     """A span with unfinished work. A worker may hold it until its next heartbeat."""
 
-    __slots__ = ("id", "mark", "root", "root_id")
+    __slots__ = ("id", "interval", "mark", "root", "root_id")
 
     def __init__(self, span_id: str, root_id: str, root: _Root) -> None:
         self.id = span_id
         self.root_id = root_id
         self.root = root
-        #: The root's integral per span up to which this span has its share.
+        #: The root's integral per span, in this interval, up to which this span has its share.
         self.mark = root.per_span
+        self.interval = root.interval
 
 
 class IdleSharing:
     """Idle seconds of the cluster, shared as they pass.
 
-    Every method is O(1) but `book_late` with spans (O(spans)) and `take` (O(active spans)).
+    Every method is O(1) but `book_late` with spans (O(spans)), `settle` (O(its limit)) and
+    `take` (O(active spans)).
     """
 
     __slots__ = (
+        "_closed_per_root",
         "_free",
+        "_interval",
         "_now",
         "_per_root",
         "_roots",
+        "_unsettled",
         "changed",
+        "closed_shares",
         "idle",
         "shares",
         "spans",
@@ -69,6 +84,11 @@ class IdleSharing:
         #: Threads that certainly do nothing.
         self._free = 0
         self._per_root = 0.0
+        #: Counts intervals, and where the integral was at the end of the one before.
+        self._interval = 0
+        self._closed_per_root = 0.0
+        #: Spans that may have to be settled for the interval before.
+        self._unsettled: list[ActiveSpan] = []
         self._roots: dict[str, _Root] = {}
         #: Active spans by id.
         self.spans: dict[str, ActiveSpan] = {}
@@ -76,8 +96,9 @@ class IdleSharing:
         self.changed = now
         self.idle = 0.0
         self.unused = 0.0
-        #: Idle seconds by span id that are settled and not yet taken.
+        #: Idle seconds by span id that are settled, in this interval and in the closed one.
         self.shares: dict[str, float] = {}
+        self.closed_shares: dict[str, float] = {}
 
     def free_threads_changed(self, difference: int, now: float) -> None:
         """Threads became free (positive) or were occupied (negative)."""
@@ -92,7 +113,9 @@ class IdleSharing:
         self.changed = now
         root = self._roots.get(root_id)
         if root is None:
-            root = self._roots[root_id] = _Root(self._per_root)
+            root = self._roots[root_id] = _Root(self._per_root, self._interval)
+        else:
+            self._carry_over_root(root)
         root.settle(self._per_root)
         root.spans += 1
         self.spans[span_id] = ActiveSpan(span_id, root_id, root)
@@ -104,7 +127,9 @@ class IdleSharing:
             return
         self._advance(now)
         self.changed = now
-        self._settle(span)
+        self._carry_over(span)
+        span.root.settle(self._per_root)
+        self._give(span.id, span.root.per_span - span.mark)
         span.root.spans -= 1
         if not span.root.spans:
             del self._roots[span.root_id]
@@ -128,25 +153,38 @@ class IdleSharing:
                 return
         self._book(seconds)
 
+    def close(self, now: float) -> tuple[float, float]:
+        """Close the interval; get its idle and unused seconds. The next one begins.
+
+        What is still to be settled of the interval before is settled.
+        """
+        self.settle()
+        self._advance(now)
+        self._unsettled = list(self.spans.values())
+        self._closed_per_root, self._per_root = self._per_root, 0.0
+        self._interval += 1
+        self.closed_shares, self.shares = self.shares, {}
+        taken = self.idle, self.unused
+        self.idle = self.unused = 0.0
+        return taken
+
+    def settle(self, limit: int | None = None) -> bool:
+        """Settle the closed interval of so many active spans; whether all are settled now."""
+        unsettled = self._unsettled
+        start = 0 if limit is None else max(0, len(unsettled) - limit)
+        for span in islice(unsettled, start, None):
+            # One that became inactive is settled, and may be active again.
+            if span.interval != self._interval:
+                self._carry_over(span)
+        del unsettled[start:]
+        return not unsettled
+
     def take(self, now: float) -> tuple[float, float, dict[str, float]]:
         """Get idle and unused seconds, and idle by span, since the last call."""
-        self._advance(now)
-        per_root, shares = self._per_root, self.shares
-        for root in self._roots.values():
-            root.settle(per_root)
-        # `_settle` without calls: there may be thousands, and the event loop waits.
-        for span in self.spans.values():
-            seconds = span.root.per_span - span.mark
-            if seconds > 0.0:
-                shares[span.id] = shares.get(span.id, 0.0) + seconds
-            span.mark = 0.0
-        for root in self._roots.values():
-            root.per_span = root.mark = 0.0
-        self._per_root = 0.0
-        taken = self.idle, self.unused, self.shares
-        self.idle = self.unused = 0.0
-        self.shares = {}
-        return taken
+        idle, unused = self.close(now)
+        self.settle()
+        shares, self.closed_shares = self.closed_shares, {}
+        return idle, unused, shares
 
     def _advance(self, now: float) -> None:
         if now > self._now:
@@ -161,10 +199,23 @@ class IdleSharing:
         else:
             self.unused += seconds
 
-    def _settle(self, span: ActiveSpan) -> None:
-        span.root.settle(self._per_root)
-        self._give(span.id, span.root.per_span - span.mark)
-        span.mark = span.root.per_span
+    def _carry_over_root(self, root: _Root) -> None:
+        if root.interval != self._interval:
+            root.settle(self._closed_per_root)
+            root.closed, root.per_span = root.per_span, 0.0
+            root.mark = 0.0
+            root.interval = self._interval
+
+    def _carry_over(self, span: ActiveSpan) -> None:
+        """Settle a span for the closed interval, and let it begin the present one."""
+        if span.interval != self._interval:
+            self._carry_over_root(span.root)
+            seconds = span.root.closed - span.mark
+            if seconds > 0.0:
+                shares = self.closed_shares
+                shares[span.id] = shares.get(span.id, 0.0) + seconds
+            span.mark = 0.0
+            span.interval = self._interval
 
     def _give(self, span_id: str, seconds: float) -> None:
         if seconds > 0.0:

@@ -74,7 +74,8 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        return max(0, self.threads - self.tasks.open)
+        free = self.threads - self.tasks.open
+        return free if free > 0 else 0
 
     @property
     def in_flight(self) -> float:
