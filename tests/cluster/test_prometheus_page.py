@@ -167,7 +167,13 @@ def test_needs_no_exporter_and_scraping_changes_nothing(start: Start) -> None:
     off = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
     with start(ON, environ={**off, "OTEL_METRIC_EXPORT_INTERVAL": "3600000"}) as bridged:
         eventually(lambda: bridged.bridge._routes)
-        page = eventually(lambda: get(bridged.scheduler, "/metrics/otel")[0])
+
+        def filled() -> str | None:
+            text = get(bridged.scheduler, "/metrics/otel")[0]
+            return text if "dask_otel_running" in text else None
+
+        page = eventually(filled)
+        assert page
         assert ("dask_otel_running", 1) in {
             (key[0], value) for key, value in scrape(bridged.scheduler, "/metrics/otel").items()
         }
