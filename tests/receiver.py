@@ -7,6 +7,7 @@ to misbehave.
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -322,6 +323,10 @@ def _grpc_answer(
         context.abort(grpc.StatusCode[str(status)], "refused by the test")
 
 
+#: Those that run, by endpoint.
+RUNNING: dict[str, Receiver] = {}
+
+
 @contextmanager
 def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receiver]:
     """Run a receiver on a free loopback port.
@@ -333,6 +338,16 @@ def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receive
     port
         0 for a free one.
     """
+    with _receiver(protocol, port) as made:
+        RUNNING[made.endpoint] = made
+        try:
+            yield made
+        finally:
+            del RUNNING[made.endpoint]
+
+
+@contextmanager
+def _receiver(protocol: str, port: int) -> Iterator[Receiver]:
     made = Receiver(protocol)
     if protocol == "grpc":
         # Without so_reuseport=0 two servers would share a port unseen.
@@ -357,6 +372,13 @@ def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receive
         http.shutdown()
         http.server_close()
         thread.join(5)
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accept connections, by the kernel's backlog, and never say a word; give the endpoint."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def wait_briefly(seconds: float) -> Callable[[str], None]:

@@ -425,7 +425,7 @@ class SchedulerAdapter:
                     self._ran(group.prefix, stopped - started)
         elif finish == "erred":
             if info.get("cause") == key:
-                self._failed(group, key, info, now, was_unfinished=True)
+                self._failed(group, key, info, now, assigned, was_unfinished=True)
             else:
                 lifecycle.task_blamed(group, now)
         elif task.exception_blame is not None:
@@ -459,7 +459,7 @@ class SchedulerAdapter:
         if group is None:
             return
         if lost:
-            self._failed(group, key, {}, now, was_unfinished=False)
+            self._failed(group, key, {}, now, None, was_unfinished=False)
         else:
             self.lifecycle.task_added(group, key, now)
             self.lifecycle.task_blamed(group, now)
@@ -469,11 +469,25 @@ class SchedulerAdapter:
         if group is not None:
             self.lifecycle.task_forgotten(group, key)
 
+    def _name_of(self, address: str | None, assigned: WorkerState | None) -> str | None:
+        """Return the name of a worker as the metrics have it; it may have left just now."""
+        if address is None:
+            return None
+        if assigned is None or assigned.address != address:
+            assigned = self.scheduler.workers.get(address)
+        return None if assigned is None else str(assigned.name)
+
     def _failed(
-        self, group: Group, key: Hashable, info: dict[str, Any], now: float, was_unfinished: bool
+        self,
+        group: Group,
+        key: Hashable,
+        info: dict[str, Any],
+        now: float,
+        assigned: WorkerState | None,
+        was_unfinished: bool,
     ) -> None:
         started, stopped, _ = run_times(info.get("startstops") or ())
-        worker = info.get("worker")
+        worker: str | None = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
         if text is None:
@@ -483,6 +497,7 @@ class SchedulerAdapter:
             key=str(key),
             prefix=group.prefix,
             worker=worker,
+            worker_name=self._name_of(worker, assigned),
             text=text,
             traceback=info.get("traceback_text"),
             scheduler_error=scheduler_error,
@@ -665,6 +680,7 @@ class SchedulerAdapter:
         """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
         ws = self.scheduler.workers[address]
         self.lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
+        self.loops.heartbeat(ws)
         if self.attached:
             self._worker_deltas(ws.metrics)
 

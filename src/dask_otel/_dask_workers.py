@@ -151,22 +151,33 @@ class LoopHealth:
         self._scheduler = scheduler
         configured = dask.config.get("distributed.admin.tick.interval")
         self._configured: float = parse_timedelta(configured, default="ms")
-        #: When each worker last sent a heartbeat, on our clock.
-        self._heard: dict[str, float] = {}
+        #: Each worker's last report, and when it first came, on our clock.
+        self._reports: dict[str, tuple[Any, float]] = {}
         self._cycle: float = scheduler._last_tick_cycle
         self._blocked = {"scheduler": 0.0, "worker": 0.0}
 
     def worker_removed(self, address: str) -> None:
         """Forget a worker."""
-        self._heard.pop(address, None)
+        self._reports.pop(address, None)
 
     def heartbeat(self, ws: WorkerState) -> None:
-        """Take in a worker's heartbeat."""
+        """Take in a worker's heartbeat, or its registration, with which the time begins.
+
+        A report stands for the time since the one before it. An unchanged one is old: where
+        heartbeats are more frequent than cycles, a block shows only in the next report. It is
+        a sample, no record: a report that the next cycle replaces before a heartbeat passes it
+        on is lost, and where heartbeats are rarer than cycles, one cycle stands for several.
+        """
+        observed = ws.metrics.get("event_loop_interval")
+        before = self._reports.get(ws.address)
+        if before is not None and before[0] == observed:
+            return
         now = monotonic()
-        before = self._heard.get(ws.address)
-        self._heard[ws.address] = now
+        self._reports[ws.address] = observed, now
         if before is not None:
-            self._add("worker", now - before, ws.metrics.get("event_loop_interval"))
+            # A cycle has one tick at least, so it was no shorter than what it reports: one long
+            # block can come in a report of its own.
+            self._add("worker", max(now - before[1], observed or 0.0), observed)
 
     def tick(self) -> None:
         """Take in the scheduler's own measurement; call it more often than once a cycle."""

@@ -69,9 +69,81 @@ WORKER_NAME: Final = "dask.worker.name"
 EVENT_START: Final = "dask.span.start"
 EVENT_EXCEPTION: Final = "exception"
 EVENT_TASK_RETRIED: Final = "dask.task.retried"
+TASK_RETRY_REASON: Final = "dask.task.retry.reason"  # also a label
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+
+# ------------------------------------------------------- attributes of spans, with their types
+
+_STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
+_COUNTS = {
+    TASK_COUNT: _INT,
+    **{
+        TASK_OUTCOME_COUNT.format(outcome): _INT
+        for outcome in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+    },
+}
+#: On every span: what it is, and which Dask span it belongs to.
+_OWNER = dict.fromkeys((SPAN_TYPE, SPAN_ID, SPAN_ROOT_ID, SPAN_ROOT_NAME), _STRING)
+
+#: By ``dask.span.type``: every attribute with its type. A part in angle brackets varies.
+SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
+    "span": {
+        **_OWNER,
+        SPAN_NAME: _STRING,
+        SPAN_TAGS: _STRINGS,
+        SPAN_RESULT: _STRING,
+        SPAN_COMPLETE: _BOOL,
+        SPAN_GENERATION: _INT,
+        SPAN_QUEUE_TIME: _DOUBLE,
+        SPAN_CAPACITY: _DOUBLE,
+        SPAN_IDLE: _DOUBLE,
+        SPAN_DASK_ACTIVE_CPU_TIME: _DOUBLE,
+        SPAN_DASK_IDLE_TIME: _DOUBLE,
+        f"{SPAN_ACTIVITY_TIME}.<activity>": _DOUBLE,
+        SPAN_OUTPUT_SIZE: _INT,
+        **_COUNTS,
+        TASK_GROUP_COUNT: _INT,
+        WORKER_COUNT: _INT,
+        THREAD_COUNT: _INT,
+        COLLECTION_TYPES: _STRINGS,
+        SPAN_COLLISION: _BOOL,
+        SPAN_REQUESTED_NAME: _STRING,
+        SPAN_LATE: _BOOL,
+        SPAN_DROPPED_COUNT: _INT,
+        SPAN_DROPPED_EVENT_COUNT: _INT,
+        CODE_FILE_PATH: _STRING,
+        CODE_LINE_NUMBER: _INT,
+        CODE_FUNCTION_NAME: _STRING,
+        ERROR_TYPE: _STRING,
+    },
+    "group": {
+        **_OWNER,
+        TASK_GROUP_NAME: _STRING,
+        TASK_PREFIX: _STRING,
+        **_COUNTS,
+        SPAN_OUTPUT_SIZE: _INT,
+        TASK_GROUP_TYPES: _STRINGS,
+        f"{TASK_GROUP_DURATION}.<action>": _DOUBLE,
+    },
+    "marker": {**_OWNER, SPAN_NAME: _STRING},
+    "progress": {**_OWNER, SPAN_NAME: _STRING, **_COUNTS},
+}
+
+#: By the event's name: every attribute with its type.
+EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
+    EVENT_START: {},
+    EVENT_EXCEPTION: {
+        EXCEPTION_TYPE: _STRING,
+        EXCEPTION_MESSAGE: _STRING,
+        EXCEPTION_STACKTRACE: _STRING,
+        TASK_KEY: _STRING,
+        TASK_PREFIX: _STRING,
+        WORKER_NAME: _STRING,
+    },
+    EVENT_TASK_RETRIED: {TASK_KEY: _STRING, TASK_RETRY_REASON: _STRING},
+}
 
 # -------------------------------------------------------------------------------- labels
 
@@ -79,7 +151,6 @@ ACTIVITY: Final = "dask.activity"
 P2P_STAGE: Final = "dask.p2p.stage"
 UNIT: Final = "dask.unit"
 TASK_OUTCOME: Final = "dask.task.outcome"
-TASK_RETRY_REASON: Final = "dask.task.retry.reason"
 TASK_STATE: Final = "dask.task.state"
 PROCESS_ROLE: Final = "dask.process.role"
 IO_DIRECTION: Final = "network.io.direction"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
+from tests.cluster import proof
 from tests.cluster.truth import (
     assert_closed,
     assert_monotone,
@@ -23,6 +24,27 @@ from tests.waiting import eventually
 
 #: Quick settings, so that tests need not wait for a person's.
 QUICK = {"spans": {"linger": "200ms"}}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Let no test pass that neither proves its numbers nor says why it can't."""
+    reasons = [_reason(pyfuncitem, name) for name in ("unreconciled", "relabelled")]
+    owed = proof.begin(*reasons)
+    result = yield
+    assert owed.given or owed.unreconciled, (
+        "this test compared nothing with Dask's own numbers: use one of the harnesses, or mark it "
+        "as unreconciled with the reason"
+    )
+    return result
+
+
+def _reason(item: pytest.Function, marker: str) -> str | None:
+    found = item.get_closest_marker(marker)
+    if found is None:
+        return None
+    (reason,) = found.args
+    return str(reason)
 
 
 @dataclass
@@ -74,7 +96,10 @@ def bridged(
     protocol: str = "http/protobuf",
     **cluster: Any,
 ) -> Iterator[Bridged]:
-    """Start a receiver, and a cluster whose scheduler preloads the bridge."""
+    """Start a receiver, and a cluster whose scheduler preloads the bridge.
+
+    At the end, when the scheduler has closed, all that it knew must have been exported.
+    """
     options = {
         "n_workers": 2,
         "threads_per_worker": 1,
@@ -99,7 +124,9 @@ def bridged(
             # The exporters read the environment, which belongs to the process: another
             # cluster of the same test may change it.
             eventually(lambda: _is_decided(local.scheduler), what="exporters, or none")
+            scheduler = local.scheduler
             yield Bridged(local, client, received)
+        proof.prove(received, proof.truth(scheduler))
 
 
 def _is_decided(scheduler: Any) -> bool:

@@ -17,6 +17,7 @@ from distributed.metrics import time
 from dask_otel._dask import SchedulerAdapter
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.spans import Limits
+from tests.cluster.proof import Baseline
 from tests.waiting import eventually
 
 #: Short waits: heartbeats come twice a second.
@@ -40,6 +41,7 @@ class Observer(SchedulerPlugin):
         self.errors.append(f"{kind}: {traceback.format_exc()}")
 
     async def start(self, scheduler: Any) -> None:
+        self.baseline = Baseline(scheduler)
         self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, self)
         adapter.attach()
         self.transition = adapter.transition
@@ -63,6 +65,10 @@ class Observer(SchedulerPlugin):
         self.adapter.lifecycle.close(time())
         self._take()
         self.adapter.detach()
+
+    async def prove(self) -> None:
+        """Check what came against what Dask knows."""
+        self.baseline.prove(self.adapter, self.increments)
 
     async def _tick(self) -> None:
         while True:
@@ -181,7 +187,10 @@ def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
 
 @contextmanager
 def observed(limits: Limits = LIMITS, attach: bool = True, **cluster: Any) -> Iterator[Observed]:
-    """Give a client on an observed local cluster: two workers with a thread each."""
+    """Give a client on an observed local cluster: two workers with a thread each.
+
+    At the end, the adapter must have all that the scheduler knows.
+    """
     settings: dict[str, Any] = {
         "n_workers": 2,
         "threads_per_worker": 1,
@@ -199,4 +208,6 @@ def observed(limits: Limits = LIMITS, attach: bool = True, **cluster: Any) -> It
 
         if attach:
             client.sync(add)
-        yield Observed(local, client, observer)
+        made = Observed(local, client, observer)
+        yield made
+        local.sync(made.observer.prove)

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from distributed import Client
+
+from tests import receiver
+from tests.cluster import proof
 from tests.waiting import eventually
 
 
@@ -44,6 +48,34 @@ class Process:
         self.popen.wait(10)
 
 
+class SchedulerProcess(Process):
+    """A scheduler, which proves before its end that all it knows was exported."""
+
+    address = ""
+
+    def __init__(self, log: Path, *args: str, env: Mapping[str, str]) -> None:
+        super().__init__(log, *args, env=env)
+        self._received = receiver.RUNNING.get(env.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""))
+
+    def terminate(self, timeout: float = 20.0) -> int:
+        """Prove the numbers, then ask the process to end."""
+        self.prove()
+        return super().terminate(timeout)
+
+    def prove(self) -> None:
+        """Wait until all that the scheduler knows was exported, and check the exports."""
+        received = self._received
+        if received is None or proof.current.unreconciled is not None:
+            return
+        with Client(self.address, set_as_default=False) as client:
+
+            def proven() -> bool:
+                proof.prove(received, client.run_on_scheduler(proof.truth))
+                return True
+
+            eventually(proven, 60, "all that the scheduler knows was exported")
+
+
 def _address(process: Process) -> str | None:
     assert process.popen.poll() is None, process.output
     found = re.search(r"Scheduler at:\s+(\S+)", process.output)
@@ -57,14 +89,17 @@ class Cluster:
         self.folder = folder
         self.processes: list[Process] = []
         self.address = ""
+        self.scheduler: SchedulerProcess | None = None
 
-    def start_scheduler(self, *args: str, env: Mapping[str, str] | None = None) -> Process:
+    def start_scheduler(self, *args: str, env: Mapping[str, str] | None = None) -> SchedulerProcess:
         """Start the scheduler and wait until it listens."""
-        scheduler = self._start(
-            "scheduler", "scheduler", "--host", "127.0.0.1", "--port", "0",
-            "--dashboard-address", "127.0.0.1:0", *args, env=env,
+        scheduler = self.scheduler = SchedulerProcess(
+            self.folder / "scheduler.log", "scheduler", "--host", "127.0.0.1", "--port", "0",
+            "--dashboard-address", "127.0.0.1:0", *args, env=env or {},
         )  # fmt: skip
-        self.address = eventually(lambda: _address(scheduler), 60, "the scheduler's address")
+        self.processes.append(scheduler)
+        address = eventually(lambda: _address(scheduler), 60, "the scheduler's address")
+        self.address = scheduler.address = address
         return scheduler
 
     def start_worker(
@@ -85,10 +120,15 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """Give a cluster to build up; whatever it started is ended, whatever happens."""
+    """Give a cluster to build up; whatever it started is ended, whatever happens.
+
+    At the end of a test that passes, all that a running scheduler knows must have been exported.
+    """
     made = Cluster(folder)
     try:
         yield made
+        if made.scheduler is not None and made.scheduler.popen.poll() is None:
+            made.scheduler.prove()
     finally:
         for process in reversed(made.processes):
             if process.popen.poll() is None:

@@ -93,7 +93,7 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
             eventually(lambda: settled(received, client), 40, "everything is exported")
             spans = client.run_on_scheduler(described_spans)
             workers = client.run_on_scheduler(
-                lambda dask_scheduler: [w.address for w in dask_scheduler.workers.values()]
+                lambda dask_scheduler: [w.name for w in dask_scheduler.workers.values()]
             )
         assert scheduler.terminate() == 0
         assert "dask_otel" not in scheduler.output or "ERROR" not in scheduler.output
@@ -202,6 +202,7 @@ def check_births(received: Receiver) -> None:
     assert {(trace, span_id) for trace, span_id, _ in exemplars} <= ids
 
 
+@pytest.mark.unreconciled("nobody receives anything")
 def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
     """Start and close stay quick, and one warning says what is wrong."""
     with cluster(tmp_path) as dask:
@@ -227,6 +228,7 @@ def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
         assert "Traceback" not in scheduler.output
 
 
+@pytest.mark.unreconciled("no bridge runs")
 def test_a_bad_setting_is_one_clear_error(tmp_path: Path) -> None:
     """The scheduler runs on without the bridge."""
     with cluster(tmp_path) as dask:
@@ -273,6 +275,7 @@ def test_a_collector_that_comes_back_gets_everything(tmp_path: Path) -> None:
         assert_monotone(received)
 
 
+@pytest.mark.unreconciled("nothing is answered, so nothing counts as received")
 def test_a_hanging_collector_holds_up_no_shutdown(tmp_path: Path) -> None:
     """It accepts and never answers: the deadline of the close holds."""
     release = threading.Event()

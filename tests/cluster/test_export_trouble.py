@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("nobody receives anything"),
+]
 
 #: Runs a workload, closes the scheduler and says how long that took, and when it ended.
 PROGRAM = """

@@ -131,6 +131,8 @@ def test_all_tasks_erred_has_its_real_length():
         failure = o.named("bad").failures[0]
         assert failure.text in {f"KeyError({n})" for n in range(4)}
         assert failure.prefix == "boom"
+        names = {ws.address: str(ws.name) for ws in workers(o)}
+        assert failure.worker_name == names[failure.worker]
         assert "raise KeyError" in failure.traceback
         assert o.named("bad").activities["failed"] >= 1.2
         (group,) = o.named("bad").groups
@@ -221,6 +223,8 @@ def test_killed_worker(tmp_path):
         o.quiet()
         o.assert_tree("deadly failure 0.0..5.0 tasks=1 erred=1")
         assert o.named("deadly").failures[0].scheduler_error == "KilledWorker"
+        # It has left by now, and is still called by its name.
+        assert o.named("deadly").failures[0].worker_name == "0"
 
 
 def test_no_valid_worker():

@@ -83,6 +83,7 @@ def test_by_config_file(tmp_path: Path) -> None:
             received.wait_for(lambda r: [s for s in r.spans if s.name == "default"])
 
 
+@pytest.mark.unreconciled("what was before the bridge is not exported")
 def test_from_the_client_on_a_running_cluster(tmp_path: Path) -> None:
     """Unfinished work is exported, work that finished before is not."""
     with receiver("grpc") as received, cluster(tmp_path) as dask_processes:
@@ -165,6 +166,7 @@ def test_loading_twice_is_harmless(start: Start, caplog: pytest.LogCaptureFixtur
     assert len(lines) == 1
 
 
+@pytest.mark.unreconciled("on a cluster of its own")
 def test_a_plugin_registered_as_dask_does_it(start: Start) -> None:
     """`Client.register_plugin` pickles it: it holds nothing that can't be."""
     with receiver() as received, LocalCluster(**OPTIONS) as local, Client(local) as client:
@@ -194,6 +196,7 @@ def test_two_clusters_in_one_process(start: Start) -> None:
     assert first.received.last("dask.otel.running") == {(): 0}
 
 
+@pytest.mark.unreconciled("work was done between two bridges")
 def test_unloading_restores_everything(start: Start) -> None:
     with start() as bridged:
         extension = bridged.scheduler.extensions["spans"]
@@ -210,6 +213,7 @@ def test_unloading_restores_everything(start: Start) -> None:
         bridged.received.wait_for(lambda r: [s for s in r.spans if s.name == "default"])
 
 
+@pytest.mark.unreconciled("the bridge is taken off")
 def test_a_wrapper_put_on_after_ours_stays(start: Start) -> None:
     """Unloading does not tear out what somebody else wrapped around us."""
     with start() as bridged:
@@ -229,6 +233,7 @@ def test_a_wrapper_put_on_after_ours_stays(start: Start) -> None:
         del extension.heartbeat
 
 
+@pytest.mark.unreconciled("nothing is exported")
 def test_workers_that_load_the_preload_are_left_alone(tmp_path: Path) -> None:
     """One config section may name the module for every kind of process."""
 
@@ -245,6 +250,7 @@ def test_workers_that_load_the_preload_are_left_alone(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
+@pytest.mark.unreconciled("nothing is exported")
 @pytest.mark.parametrize(
     ("config", "environ"), [({"enabled": False}, {}), ({}, {"OTEL_SDK_DISABLED": "true"})]
 )
@@ -256,6 +262,7 @@ def test_it_can_be_switched_off(start: Start, config: Any, environ: Any) -> None
     assert not bridged.received.requests
 
 
+@pytest.mark.unreconciled("no bridge runs")
 def test_a_scheduler_without_spans_runs_on(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> str:
         async with Scheduler(dashboard_address=":0", extensions={}) as scheduler:

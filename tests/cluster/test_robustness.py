@@ -100,6 +100,7 @@ def workload(o: Observed) -> None:
             del futures, total, bad, cancelled
 
 
+@pytest.mark.unreconciled("hooks fail on purpose")
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> None:
     with observed(attach=False) as o:

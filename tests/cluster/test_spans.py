@@ -185,6 +185,7 @@ def test_untagged_work_can_stay_out_of_the_traces(start: Start) -> None:
 HOSTILE: list[Any] = ["", "a/b\\c", "NUL\0", "x" * 100_000, 17, None, b"\xff\xfe", ("t", 1), "ü🎉"]
 
 
+@pytest.mark.relabelled("names are cleaned")
 def test_hostile_tags_lose_nothing(start: Start) -> None:
     """Tags are anything in Dask: they are exported clean, with the rest of the batch intact."""
     with start() as bridged:

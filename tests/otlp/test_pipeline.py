@@ -15,7 +15,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -27,7 +26,7 @@ from dask_otel.core.records import Failure, MetricBatch
 from dask_otel.exporting import make_pump
 from dask_otel.settings import Settings
 from tests.otlp.pipeline import Export, T, make_batch, make_span
-from tests.receiver import Receiver, decode_points
+from tests.receiver import Receiver, decode_points, silent_server
 from tests.receiver import receiver as run_receiver
 from tests.waiting import eventually
 
@@ -77,13 +76,6 @@ def export(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartExport]:
         one.close(0.5)
     # Threads that hang in an exporter end with its timeout.
     eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
-
-
-@contextmanager
-def silent_server() -> Iterator[str]:
-    """Accept connections and never answer."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def refusing_endpoint() -> str:

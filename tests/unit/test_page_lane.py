@@ -11,7 +11,7 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.records import MetricBatch, MetricRecord
 from dask_otel.core.series import MetricState
-from dask_otel.pump import Pump, PumpLimits
+from dask_otel.pump import MAX_METRIC_BATCHES, Pump, PumpLimits, lanes
 from tests.waiting import eventually
 
 SECOND = 1_000_000_000
@@ -95,15 +95,67 @@ def test_exports_keep_their_interval_and_the_last_one_has_everything() -> None:
     assert sorted(sent) == [0.0] * 3 + [3.0] * 3
 
 
-@pytest.mark.parametrize("hanging", [False, True])
-def test_the_page_has_all_points_at_once_whatever_the_exporter_does(hanging: bool) -> None:
+def test_the_page_has_all_points_at_once() -> None:
     sink, page = Sink("sink"), Sink("page")
-    if hanging:
-        sink.go_on.clear()
     with running(sink, page, interval=0.0) as pump:
         for number in (1, 2, 3):
             offer(pump, page, number)
             assert page.values(IDLE) == [number] * 3
+
+
+def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded() -> None:
+    sink, page = Sink("sink"), Sink("page")
+    sink.go_on.clear()
+    with running(sink, page, interval=0.0) as pump:
+        hanging = pump._metrics[0]
+        for number in range(1, 10 * MAX_METRIC_BATCHES):
+            assert pump.accepts_metrics()
+            offer(pump, page, number)
+            assert page.values(IDLE) == [number] * 3
+            assert len(hanging._batches) <= MAX_METRIC_BATCHES
+    # And nothing was lost for the one that hung.
+    last = {
+        tuple(point.attributes.values()): point.value
+        for records in sink.exports
+        for record in records
+        if record.name == IDLE
+        for point in record.points
+    }
+    assert last == {(kind,): number for kind in ("idle", "unused", "lost")}
+
+
+def test_an_error_while_batches_are_made_one_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> MetricBatch:
+        raise RuntimeError("broken by the test")
+
+    sink, page = Sink("sink"), Sink("page")
+    sink.go_on.clear()
+    with running(sink, page, interval=0.0) as pump:
+        with monkeypatch.context() as patched:
+            patched.setattr(lanes, "merge", broken)
+            for number in range(1, 2 * MAX_METRIC_BATCHES):
+                offer(pump, page, number)
+        offer(pump, page, number + 1)
+        assert page.values(IDLE) == [number + 1] * 3
+        errors = semconv.OTEL_INTERNAL_ERRORS.name
+        eventually(lambda: page.values(errors))
+    sent = [record for records in sink.exports for record in records if record.name == IDLE]
+    assert max(point.value for record in sent for point in record.points) == number + 1
+
+
+def test_while_every_sink_hangs_batches_are_refused() -> None:
+    sink, page = Sink("sink"), Sink("page")
+    sink.go_on.clear()
+    page.go_on.clear()
+    with running(sink, page, interval=0.0) as pump:
+        pump.offer_metrics(batch(1))
+        eventually(lambda: sink.exports and page.exports)
+        for number in range(2, 2 + MAX_METRIC_BATCHES):
+            assert pump.accepts_metrics()
+            pump.offer_metrics(batch(number))
+        assert not pump.accepts_metrics()
+        page.go_on.set()
+        eventually(pump.accepts_metrics)
 
 
 def test_the_page_counts_as_no_export() -> None:

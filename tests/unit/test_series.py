@@ -6,6 +6,7 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.distribution import Distribution
 from dask_otel.core.records import Exemplar, MetricBatch, Observation, SpanDeltas
 from dask_otel.core.series import MetricState
 
@@ -466,3 +467,116 @@ def test_a_sampler_that_raises_costs_no_value():
     assert found["dask.span.execute.time"] == {
         ("workflow/load", "workflow", "load", "thread-cpu"): 1.0
     }
+
+
+# ------------------------------------------------------ distributions, and levels that end
+
+THREADS, CPU_LEVEL = semconv.WORKER_THREAD_COUNT.name, semconv.WORKER_CPU_UTILIZATION.name
+
+
+def durations(*seconds) -> Distribution:
+    made = Distribution()
+    for value in seconds:
+        made.add(value)
+    return made
+
+
+def duration_batch(*seconds, prefix="load") -> MetricBatch:
+    return MetricBatch(distributions={(semconv.TASK_DURATION.name, prefix): durations(*seconds)})
+
+
+def worker_levels(value, ended=()) -> MetricBatch:
+    levels = {} if value is None else {(THREADS, "a"): value, (CPU_LEVEL, "a"): 0.5}
+    return MetricBatch(levels=levels, ended=list(ended))
+
+
+def test_durations_are_counted_by_bucket_where_they_arise():
+    made = durations(0.1, 0.1000001, 86400.0, 90000.0, -1.0)
+    assert made.counts[0] == 2  # a bound is inclusive, and a clock that stepped back counts as 0
+    assert made.counts[1] == 1
+    assert made.counts[-2:] == [1, 1]
+    assert made.sum == pytest.approx(0.2000001 + 176400.0)
+    assert (made.low, made.high) == (0.0, 90000.0)
+
+
+def test_a_distribution_is_the_same_as_its_durations_one_by_one(state):
+    other = MetricState(START)
+    values = (0.05, 0.7, 0.7, 4000.0)
+    state.apply(duration_batch(*values))
+    other.apply(
+        MetricBatch(
+            observations=[Observation("dask.task.duration", ("load",), v, None) for v in values]
+        )
+    )
+    (zero, point) = collect(state, 10)["dask.task.duration"]
+    assert (zero, point) == tuple(collect(other, 10)["dask.task.duration"])
+    assert zero.count == 0
+    assert (point.count, point.min, point.max) == (4, 0.05, 4000.0)
+    assert sum(point.bucket_counts) == 4
+    assert point.attributes == {"dask.task.prefix": "load"}
+
+
+def test_distributions_add_up(state):
+    state.apply(duration_batch(1.0))
+    collect(state, 10)
+    state.apply(duration_batch(0.2, 30.5))
+    (point,) = collect(state, 20)["dask.task.duration"]
+    assert (point.count, point.sum, point.min, point.max) == (3, 31.7, 0.2, 30.5)
+
+
+def test_distributions_as_deltas_wait_for_an_answer():
+    state = MetricState(START, temporality="delta")
+    state.apply(duration_batch(1.0))
+    collect(state, 10, ok=False)
+    state.apply(duration_batch(5.5))
+    point = collect(state, 20)["dask.task.duration"][-1]
+    assert (point.count, point.sum, point.min, point.max) == (2, 6.5, 1.0, 5.5)
+    assert "dask.task.duration" not in collect(state, 30)
+
+
+def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
+    wrong = {(semconv.CLUSTER_TIME.name, "idle"): durations(1.0)}
+    huge = durations(1.0)
+    huge.sum = float("inf")
+    state.apply(MetricBatch(distributions=wrong | {("dask.task.duration", "b"): huge}))
+    state.apply(duration_batch(2.0))
+    found = collect(state, 10)
+    last = {p.attributes["dask.task.prefix"]: p.count for p in found["dask.task.duration"]}
+    assert last == {"load": 1, "b": 0}
+    assert found["dask.otel.sanitized"][-1].value == 2
+
+
+def test_levels_that_ended_go_to_zero_once_and_gauges_go_at_once(state):
+    state.apply(worker_levels(4))
+    assert shown(state, 10) == {THREADS: {("a",): 4}, CPU_LEVEL: {("a",): 0.5}}
+    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
+    assert shown(state, 20) == {THREADS: {("a",): 0}}
+    assert shown(state, 30) == {}
+
+
+def test_the_zero_of_a_level_that_ended_is_sent_until_it_is_accepted(state):
+    state.apply(worker_levels(4))
+    collect(state, 10)
+    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
+    for seconds in (20, 30):
+        assert shown(state, seconds, ok=False) == {THREADS: {("a",): 0}}
+    assert shown(state, 40) == {THREADS: {("a",): 0}}
+    assert shown(state, 50) == {}
+
+
+def test_a_level_that_comes_back_has_not_ended(state):
+    state.apply(worker_levels(4))
+    collect(state, 10)
+    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
+    state.apply(worker_levels(8))
+    for seconds in (20, 30):
+        assert shown(state, seconds) == {THREADS: {("a",): 8}, CPU_LEVEL: {("a",): 0.5}}
+
+
+def test_the_end_of_what_never_was_or_is_no_level_harms_nothing(state):
+    state.apply(worker_batch({("get-data", "network", "seconds"): 1.0}))
+    unknown = [("no.such.metric", "a"), (semconv.CLUSTER_TRANSFER_TIME.name, "transmit", "network")]
+    state.apply(worker_levels(4, ended=unknown))
+    found = shown(state, 10)
+    assert found[THREADS] == {("a",): 4}
+    assert found["dask.cluster.transfer.time"] == {("transmit", "network"): 1.0}

@@ -83,6 +83,7 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
         key="load-1",
         prefix="load",
         worker="tcp://w:1",
+        worker_name="w-1",
         text=text,
         traceback="Traceback …\nKeyError: 'b'",
     )
@@ -200,7 +201,7 @@ def test_a_failure_has_status_type_and_an_exception_event():
             "exception.stacktrace": "Traceback …\nKeyError: 'b'",
             "dask.task.key": "load-1",
             "dask.task.prefix": "load",
-            "dask.worker.name": "tcp://w:1",
+            "dask.worker.name": "w-1",
         },
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dask_otel._otel.answers import ExporterLogs
@@ -21,7 +22,14 @@ from dask_otel._otel.environment import (
     is_disabled,
     read_environment,
 )
-from dask_otel._otel.exporters import Made, export_timeout_millis, make_exporters, shut_down
+from dask_otel._otel.exporters import (
+    Made,
+    export_timeout_millis,
+    exporter_names,
+    make_exporters,
+    shut_down,
+)
+from dask_otel._otel.internal import InternalMetrics, internal_metrics
 from dask_otel._otel.metrics import ExporterMetricSink
 from dask_otel._otel.resource import make_resource
 from dask_otel._otel.sampling import TraceSampler, make_sampler
@@ -89,22 +97,33 @@ def build(
         timeout = export_timeout_millis("metrics")
         provider = application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        traces = make_exporters("traces") if provider is None else []
-        metrics = _make_metrics(traces)
+        internal = internal_metrics(resource, read.temporality, len(exporter_names("metrics")))
+        traces = make_exporters("traces", internal) if provider is None else []
+        metrics = _make_metrics(traces, internal)
         return Outputs(
             read,
             (ProviderSpanSink(provider, version),)
             if provider is not None
             else tuple(ExporterSpanSink(made, spans, sampler, logs) for made in traces),
-            tuple(ExporterMetricSink(made, resource, logs, version, timeout) for made in metrics),
+            tuple(
+                ExporterMetricSink(
+                    made,
+                    resource,
+                    logs,
+                    version,
+                    timeout,
+                    None if internal is None else partial(internal.take, index),
+                )
+                for index, made in enumerate(metrics)
+            ),
             _exemplar_filter(read, sampler),
             resource.attributes,
         )
 
 
-def _make_metrics(traces: list[Made]) -> list[Made]:
+def _make_metrics(traces: list[Made], internal: InternalMetrics | None) -> list[Made]:
     try:
-        return make_exporters("metrics")
+        return make_exporters("metrics", internal)
     except ConfigurationError:
         shut_down(traces)
         raise

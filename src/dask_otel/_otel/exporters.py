@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExporter
 
 from dask_otel._otel.answers import HttpAnswers
 from dask_otel._otel.environment import choice, first_set, number
+from dask_otel._otel.internal import InternalMetrics
 from dask_otel._setting_problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -40,13 +41,15 @@ class Made:
     answers: HttpAnswers | None
 
 
-def make_exporters(signal: str) -> list[Made]:
+def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
     """Make the exporters of a signal.
 
     Parameters
     ----------
     signal
         ``"traces"`` or ``"metrics"``.
+    internal
+        Where they count what they do.
 
     Raises
     ------
@@ -56,7 +59,7 @@ def make_exporters(signal: str) -> list[Made]:
     made: list[Made] = []
     try:
         for name in exporter_names(signal):
-            made.append(_make(signal, name))  # noqa: PERF401 - those made are released on errors
+            made.append(_make(signal, name, internal))  # noqa: PERF401 - those made are released on errors
     except ConfigurationError:
         shut_down(made)
         raise
@@ -98,7 +101,7 @@ def _otlp_entry_point(signal: str) -> str:
     return _OTLP_BY_PROTOCOL[protocol or "grpc"]
 
 
-def _make(signal: str, name: str) -> Made:
+def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
     variable = f"OTEL_{signal.upper()}_EXPORTER"
     found = list(entry_points(group=_GROUPS[signal], name=name))
     if not found and not (signal == "metrics" and name == "prometheus"):
@@ -118,6 +121,8 @@ def _make(signal: str, name: str) -> Made:
         # Before it is made: a pull exporter opens its port then.
         if isinstance(factory, type) and issubclass(factory, MetricReader):
             raise _pull_exporter(variable, name)
+        if internal is not None and name in _OTLP_NAMES:
+            options |= internal.options(factory)
         exporter = factory(**options)
     except ConfigurationError:
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
@@ -23,7 +23,17 @@ _TEMPORALITY: Final = {
 
 
 class ExporterMetricSink:
-    """Metrics to one exporter, through its public ``export``."""
+    """Metrics to one exporter, through its public ``export``.
+
+    Parameters
+    ----------
+    made, resource, logs, version
+        The exporter, and what goes with all that it gets.
+    timeout_millis
+        Of one export, for exporters that take it.
+    internal
+        Returns what else is to be sent, once at each export.
+    """
 
     def __init__(
         self,
@@ -32,6 +42,7 @@ class ExporterMetricSink:
         logs: ExporterLogs,
         version: str,
         timeout_millis: float | None,
+        internal: Callable[[], Sequence[sdk.ScopeMetrics]] | None = None,
     ) -> None:
         self.name = made.label
         self.rejected = False
@@ -43,21 +54,33 @@ class ExporterMetricSink:
         self._breathe = Breath()
         self._resource = resource
         self._scope = scope(version)
+        self._internal = internal
+        #: Time of the last export.
+        self._last_ns = 0
         self._options = {} if timeout_millis is None else {"timeout_millis": timeout_millis}
 
     def export(self, records: Sequence[MetricRecord]) -> bool:
         """Export in one request."""
         metrics = [_metric(record, self._breathe) for record in records]
-        data = sdk.MetricsData(
-            [
-                sdk.ResourceMetrics(
-                    self._resource, [sdk.ScopeMetrics(self._scope, metrics, semconv.SCHEMA_URL)], ""
-                )
-            ]
-        )
+        # One resource for all: of two that are equal, the SDK's encoder keeps the last one only.
+        scopes = [
+            sdk.ScopeMetrics(self._scope, metrics, semconv.SCHEMA_URL),
+            *self._others(records),
+        ]
+        data = sdk.MetricsData([sdk.ResourceMetrics(self._resource, scopes, "")])
         ok = self._exporter.export(data, sdk.MetricExportResult.SUCCESS, **self._options)
         self.rejected = self._exporter.rejected
         return ok
+
+    def _others(self, records: Sequence[MetricRecord]) -> Sequence[sdk.ScopeMetrics]:
+        if self._internal is None or not records:
+            return ()
+        # An export comes in several requests; the last points of all of them have one time.
+        time_ns = records[-1].points[-1].time_ns
+        if time_ns == self._last_ns:
+            return ()
+        self._last_ns = time_ns
+        return self._internal()
 
 
 def _exemplars(exemplars: Sequence[Exemplar]) -> list[SdkExemplar]:

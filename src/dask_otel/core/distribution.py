@@ -33,3 +33,10 @@ class Distribution:
             self.low = seconds
         if seconds > self.high:
             self.high = seconds
+
+    def merge(self, other: Distribution) -> None:
+        """Count what another one has counted, too."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)

@@ -65,6 +65,7 @@ class Failure:
     time: float
     key: str
     prefix: str
+    #: Address of the worker that ran it.
     worker: str | None
     #: ``repr`` of the exception as Dask sends it, such as ``KeyError('b')``; None where
     #: the scheduler itself decided.
@@ -72,6 +73,8 @@ class Failure:
     traceback: str | None
     #: Class name of an exception that the scheduler itself raised (``KilledWorker``).
     scheduler_error: str | None = None
+    #: That worker's name, as its metrics have it.
+    worker_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

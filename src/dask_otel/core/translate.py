@@ -433,8 +433,8 @@ class _Translation(_Parts):
             out[semconv.EXCEPTION_STACKTRACE] = stacktrace
         out[semconv.TASK_KEY] = self._text(failure.key)
         out[semconv.TASK_PREFIX] = self._text(failure.prefix)
-        if failure.worker is not None:
-            out[semconv.WORKER_NAME] = self._text(failure.worker)
+        if failure.worker_name is not None:
+            out[semconv.WORKER_NAME] = self._text(failure.worker_name)
         return Event(semconv.EVENT_EXCEPTION, self._event_ns(failure.time), out)
 
     def _incident(self, incident: Incident) -> Event:

@@ -101,6 +101,8 @@ class Pump:
         ]
         if page is not None:
             self._metrics.append(self._page_lane(*page))
+        for lane in self._metrics:
+            lane.peers = [peer for peer in self._metrics if peer is not lane]
 
     def _page_lane(self, page: MetricSink, totals: MetricTotals) -> MetricLane:
         return MetricLane(
@@ -128,10 +130,11 @@ class Pump:
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, go on filling the one at hand.
 
-        False only while an exporter hangs for several intervals: nothing is lost then, and
-        what waits stays bounded by the number of series.
+        False only while every metric exporter hangs for several intervals: nothing is lost
+        then, and what waits stays bounded by the number of series. If only some of them hang,
+        the threads of the others see to it.
         """
-        return all(lane.accepts() for lane in self._metrics)
+        return not self._metrics or any(lane.accepts() for lane in self._metrics)
 
     def offer_metrics(self, batch: MetricBatch) -> None:
         """Queue a batch of metrics without waiting. It must not be changed any more."""

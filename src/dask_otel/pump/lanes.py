@@ -12,6 +12,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.breath import Breath
+from dask_otel.core.merging import merge
 from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, Progress, SpanRecord
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
@@ -19,7 +20,7 @@ from dask_otel.pump.sinks import MetricSink, MetricTotals, PumpLimits, Sink, Spa
 
 logger = logging.getLogger("dask_otel")
 
-#: Batches of metrics that may wait; more pile up in one batch on the event loop.
+#: Batches of metrics that may wait; more are made one, or pile up in one on the event loop.
 MAX_METRIC_BATCHES: Final = 4
 #: Seconds to rest after an error that should not have been.
 _AFTER_ERROR: Final = 1.0
@@ -243,7 +244,11 @@ class MetricLane(Lane):
         interval: float = 0.0,
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
+        #: The lanes of other sinks; one whose exporter hangs is relieved by this one.
+        self.peers: Sequence[MetricLane] = ()
         self._batches: deque[MetricBatch] = deque()
+        # Batches are taken one at a time, by whichever thread. The event loop only appends.
+        self._taking = threading.Lock()
         self._exporter = sink
         self._totals = totals
         self._limits = limits
@@ -265,13 +270,38 @@ class MetricLane(Lane):
         self._batches.append(batch)
         self.wake.set()
 
+    def relieve(self) -> None:
+        """Make one batch of those that wait, if they are too many. Called by another lane.
+
+        This lane's thread hangs in its exporter then. If batches were held back for it, the
+        others would get none; if they were kept as they come, they would grow without limit.
+        """
+        if not self.accepts():
+            self._guarded(self._merge)
+
+    def _merge(self) -> float:
+        with self._taking:
+            # What the event loop appends meanwhile comes after these.
+            count = len(self._batches)
+            if count > 1:
+                merged = merge([self._batches[index] for index in range(count)], Breath())
+                for _ in range(count):
+                    self._batches.popleft()
+                self._batches.appendleft(merged)
+        return 0.0
+
+    def _next_batch(self) -> MetricBatch | None:
+        with self._taking:
+            return self._batches.popleft() if self._batches else None
+
     def work(self) -> float:
         """Add up everything that waits, and export it once, if it is time."""
+        for peer in self.peers:
+            peer.relieve()
         return self._work(due=time.monotonic() - self._exported_at >= self._interval)
 
     def _work(self, due: bool) -> float:
-        while self._batches:
-            batch = self._batches.popleft()
+        while (batch := self._next_batch()) is not None:
             self._totals.apply(batch)
             self._pending_ns = batch.time_ns
         if due and self._pending_ns is not None:

@@ -1,0 +1,156 @@
+"""Every cluster test proves that what was exported is what Dask knows.
+
+The harnesses (`bridged`, `observed`, `cluster`) prove it when a test leaves them: totals against
+``Scheduler.cumulative_worker_metrics``, every span's own values key by key, the closed sum,
+and that no counter went back. A test where that can't hold says so, with the reason:
+``@pytest.mark.unreconciled("…")``, or ``@pytest.mark.relabelled("…")`` where only the totals can be
+compared, because labels were folded or cleaned. conftest.py sees to it that a test has one or
+the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from dask_otel import semconv
+from tests.cluster.truth import (
+    UNITS,
+    assert_closed,
+    assert_monotone,
+    assert_reconciled,
+    own_values,
+)
+from tests.receiver import Receiver
+
+#: Differences that come of adding the same numbers in another order.
+EXACT = 1e-9
+
+
+@dataclass
+class Proof:
+    """What the running test owes, and has given."""
+
+    #: Why nothing, or only totals, can be compared.
+    unreconciled: str | None = None
+    relabelled: str | None = None
+    given: int = 0
+
+
+#: Of the test that runs.
+current = Proof()
+
+
+def begin(unreconciled: str | None, relabelled: str | None) -> Proof:
+    """Take up a test."""
+    global current
+    current = Proof(unreconciled, relabelled)
+    return current
+
+
+def truth(dask_scheduler: Any) -> dict[str, Any]:
+    """Return what Dask knows. Runs on the scheduler (``Client.run_on_scheduler``)."""
+    return {
+        "spans": own_values(dask_scheduler),
+        "totals": dict(dask_scheduler.cumulative_worker_metrics),
+    }
+
+
+def prove(received: Receiver, known: dict[str, Any]) -> None:
+    """Check everything that was exported against what Dask knows."""
+    if current.unreconciled is not None:
+        return
+    assert_totals(received, known["totals"])
+    if current.relabelled is None:
+        assert_reconciled(received, known["spans"])
+    assert_monotone(received)
+    assert_closed(received)
+    current.given += 1
+
+
+def metric_of(key: Any) -> str | None:
+    """Return the metric that a key of ``cumulative_worker_metrics`` belongs to."""
+    if not isinstance(key, tuple):
+        return None
+    part = UNITS.get(key[-1])
+    names = {
+        "execute": "dask.span.execute",
+        "p2p": "dask.span.p2p",
+        "gather-dep": "dask.cluster.transfer",
+        "get-data": "dask.cluster.transfer",
+        "memory-monitor": "dask.cluster.spill",
+    }
+    name = names.get(key[0])
+    if name is None or (part is None and not name.startswith("dask.span.")):
+        return None  # nobody's: counted as unknown
+    return f"{name}.{part}" if part else "dask.span.custom"
+
+
+def assert_totals(received: Receiver, cumulative: dict[Any, float]) -> None:
+    """Check the sum of each metric over all its labels against Dask's own totals."""
+    expected: dict[str, float] = defaultdict(float)
+    for key, value in cumulative.items():
+        metric = metric_of(key)
+        if metric is not None:
+            expected[metric] += value
+    for context in ("span.execute", "span.p2p", "cluster.transfer", "cluster.spill"):
+        for part in UNITS.values():
+            expected[f"dask.{context}.{part}"] += 0
+    expected["dask.span.custom"] += 0
+    for metric, value in expected.items():
+        exported = sum(received.last(metric).values())
+        assert abs(exported - value) <= EXACT * max(1.0, abs(value)), (metric, exported, value)
+
+
+class Baseline:
+    """What a scheduler knew when an adapter was attached, to prove what the adapter got."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._before = self._known()
+
+    def _known(self) -> tuple[dict[Any, float], dict[Any, float]]:
+        """Return the spans' own values, and the totals that belong to no span."""
+        spans = {
+            (span.id, *key): value
+            for span in self._scheduler.extensions["spans"].spans.values()
+            for key, value in span._cumulative_worker_metrics.items()
+        }
+        others = {
+            key: value
+            for key, value in self._scheduler.cumulative_worker_metrics.items()
+            if type(key) is tuple and key and key[0] not in ("execute", "p2p")
+        }
+        return spans, others
+
+    def prove(self, adapter: Any, increments: dict[tuple[Any, ...], float]) -> None:
+        """Check what the adapter holds and has handed over. Belongs to the event loop."""
+        if current.unreconciled is not None:
+            return
+        batch = adapter.swap(1)
+        got = (
+            {
+                (span_id, *key): value
+                for span_id, deltas in batch.span_deltas.items()
+                for key, value in deltas.values.items()
+            },
+            batch.worker_deltas,
+        )
+        for before, now, exported in zip(self._before, self._known(), got, strict=True):
+            grown = {k: v - before.get(k, 0) for k, v in now.items() if v != before.get(k, 0)}
+            assert {k for k, v in exported.items() if v} == grown.keys()
+            for key, value in grown.items():
+                assert abs(exported[key] - value) <= EXACT * max(1.0, abs(value)), key
+        sums: dict[str, float] = defaultdict(float)
+        for parts in (increments, batch.increments):
+            for (name, *_), value in parts.items():
+                sums[name] += value
+                if semconv.METRICS[name].instrument == "counter":
+                    assert value >= 0, name
+        in_flight = batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,]
+        assert in_flight >= 0
+        went = sums["dask.cluster.time"] + in_flight
+        there = sums["dask.cluster.capacity.time"] + sums["dask.cluster.excess.time"]
+        assert abs(went - there) <= 1e-6 * max(1.0, there), (went, there)
+        current.given += 1

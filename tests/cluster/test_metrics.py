@@ -1,0 +1,437 @@
+"""Every metric of the contract, from a real cluster to the receiver; workers, loops, odd keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from distributed import Client, get_worker, span, wait
+from distributed.metrics import context_meter
+
+from dask_otel import semconv
+from dask_otel.core import cardinality
+from dask_otel.semconv import METRICS
+from tests.cluster.conftest import Bridged, Start
+from tests.receiver import Point, Receiver
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+DELTA, CUMULATIVE = 1, 2
+
+
+def meter(x: int) -> int:
+    for unit in ("seconds", "bytes", "count", "rows"):
+        context_meter.digest_metric("mine", 3, unit)
+    time.sleep(0.02)
+    return x
+
+
+def fail_once(marker: str) -> None:
+    state = get_worker().__dict__.setdefault("_test_failed", set())
+    if marker not in state:
+        state.add(marker)
+        raise ValueError(marker)
+
+
+class FailsToLoad:
+    """Can be pickled, but not unpickled: a graph with it can't be made into tasks."""
+
+    def __reduce__(self) -> Any:
+        return int, ("not a number",)
+
+
+def last_points(received: Receiver, metric: str, at: int | None = None) -> dict[Any, Any]:
+    """Return {label values: value} of the last export, or of the one at a time."""
+    times = [p.time_ns for p in received.points if p.metric == "dask.otel.running"]
+    when = at if at is not None else max(times, default=None)
+    return {
+        tuple(p.attributes.values()): p.value
+        for p in received.points
+        if p.metric == metric and p.time_ns == when
+    }
+
+
+def exports(received: Receiver) -> list[int]:
+    return sorted({p.time_ns for p in received.points if p.metric == "dask.otel.running"})
+
+
+def next_exports(received: Receiver, count: int) -> None:
+    """Wait until so many more exports have come."""
+    there = len(exports(received))
+    eventually(lambda: len(exports(received)) >= there + count, 20, "another export")
+
+
+# ------------------------------------------------------------------------- every metric
+
+
+def shuffle(client: Client) -> None:
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = dd.from_pandas(pd.DataFrame({"a": range(200), "b": range(200)}), npartitions=4)
+    with span("shuffle"):
+        assert len(client.compute(frame.shuffle("a", shuffle_method="p2p")).result()) == 200
+
+
+def everything(c: Bridged) -> None:
+    """Do something for each metric."""
+    client, scheduler = c.client, c.scheduler
+    with span("work") as late_id:
+        wait(client.map(meter, range(8), pure=False))
+        client.submit(fail_once, "marker", retries=2).result()
+        parts = [client.submit(bytes, 100_000 + i, workers=[i % 2]) for i in range(4)]
+        client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
+    with span("denied", 7):
+        client.submit(abs, -1).result()
+    shuffle(client)
+    with pytest.raises(Exception):  # noqa: B017 - what it becomes is Dask's
+        client.submit(len, FailsToLoad()).result()
+    eventually(lambda: not c.bridge.adapter.lifecycle.open, 30, "every span is exported")
+
+    async def inject() -> None:
+        bridge = c.bridge
+
+        def broken(message: Any) -> None:
+            raise RuntimeError("on purpose")
+
+        bridge.adapter._stolen = broken
+        scheduler.log_event("stealing", "anything")
+        del bridge.adapter._stolen
+        # A heartbeat that comes too late for its span to be waited for.
+        bridge.adapter.lifecycle.unsettled += 1
+
+    client.sync(inject)  # on the scheduler's own loop
+
+    def digest(dask_worker: Any) -> None:
+        for unit in ("seconds", "bytes", "count"):
+            dask_worker.digest_metric(("memory-monitor", "disk-write", unit), 5)
+        dask_worker.digest_metric(("execute", late_id, "meter", "after", "seconds"), 0.25)
+        dask_worker.digest_metric(("gpu", "kernel", "seconds"), 1)
+
+    client.run(digest, workers=[next(iter(scheduler.workers))])
+
+
+@pytest.mark.relabelled("a name is denied")
+@pytest.mark.filterwarnings("ignore:Dask annotations:UserWarning")
+def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start) -> None:
+    config = {"metrics": {"span-names": {"deny": ["denied*"]}, "tag-attributes": ["team"]}}
+    with start(config, silence_logs=logging.CRITICAL) as c:
+        everything(c)
+        missing = lambda: METRICS.keys() - {p.metric for p in c.received.points}  # noqa: E731
+        eventually(lambda: not missing(), 30, "every metric was exported")
+        next_exports(c.received, 1)
+        points = c.received.points
+    assert {p.metric for p in points} == METRICS.keys()
+    for point in points:
+        check_definition(point)
+    received = c.received
+    assert last_points(received, "dask.otel.internal.errors") == {("log_event",): 1}
+    assert last_points(received, "dask.otel.unsettled") == {("timeout",): 1}
+    assert last_points(received, "dask.otel.dropped") == {("traces", "graph_failed"): 1}
+    assert last_points(received, "dask.otel.late") == {("seconds",): 0.25}
+    assert last_points(received, "dask.otel.folded")["denied_names",] >= 1
+    sanitized = last_points(received, "dask.otel.sanitized")
+    assert sanitized["unknown_key",] == 1
+    assert sanitized["type",] >= 1
+    exported = last_points(received, "dask.otel.exported")
+    assert exported.keys() == {("traces",), ("metrics",)}
+    assert last_points(received, "dask.otel.queue.capacity") == {(): 2048}
+
+
+def check_definition(point: Point) -> None:
+    metric = METRICS[point.metric]
+    kinds = {"counter": "sum", "updowncounter": "sum", "gauge": "gauge", "histogram": "histogram"}
+    assert (point.unit, point.kind) == (metric.unit, kinds[metric.instrument]), point
+    if point.kind == "sum":
+        assert point.monotonic is (metric.instrument == "counter"), point
+    if point.kind != "gauge":
+        assert point.temporality == CUMULATIVE
+    if point.kind != "histogram":
+        assert point.is_int is metric.integer, point
+    keys = cardinality.label_keys(metric, ("dask.tag.team",))
+    assert tuple(point.attributes) == keys, point
+    assert all(isinstance(value, str) and value for value in point.attributes.values())
+
+
+def test_durations_of_runs_come_by_prefix(start: Start) -> None:
+    with start() as c:
+        with span("slow"):
+            wait(c.client.map(time.sleep, [0.15] * 4, key="slow", pure=False))
+            wait(c.client.map(meter, range(30), key="quick"))
+            failed = c.client.submit(fail_once, "durations")
+            wait(failed)
+        received = c.exported()
+        durations = received.last("dask.task.duration")
+        finished = received.last("dask.task.finished")
+        counts: dict[str, int] = defaultdict(int)
+        for labels, value in finished.items():
+            counts[dict(labels)["dask.task.prefix"]] += value
+    by_prefix = {dict(labels)["dask.task.prefix"]: value for labels, value in durations.items()}
+    assert {prefix: value["count"] for prefix, value in by_prefix.items()} == counts
+    assert counts == {"slow": 4, "quick": 30, "fail_once": 1}
+    assert 0.6 <= by_prefix["slow"]["sum"] < 4.0
+    assert by_prefix["slow"]["buckets"][0] == 0  # none below 0.1 s
+    assert sum(by_prefix["quick"]["buckets"]) == 30
+    assert by_prefix["quick"]["bounds"] == list(semconv.DURATION_BOUNDS)
+
+
+# ------------------------------------------------------------------------------ workers
+
+
+def test_workers_are_shown_as_the_scheduler_sees_them(start: Start) -> None:
+    with start(n_workers=2, threads_per_worker=3) as c:
+        held = c.client.submit(bytes, 1_000_000, workers=[0], key="held")
+        busy = c.client.map(time.sleep, [5.0] * 4, workers=[1], pure=False)
+        wait(held)
+
+        def seen() -> bool:
+            tasks = last_points(c.received, "dask.worker.task.count")
+            managed = last_points(c.received, "dask.worker.memory.managed")
+            return (
+                tasks.get(("1", "executing")) == 3
+                and tasks[("1", "processing")] == 4
+                and tasks[("0", "processing")] == 0
+                and managed[("0",)] >= 1_000_000
+            )
+
+        eventually(seen, 20, "both workers are shown")
+        r = c.received
+        workers = {str(ws.name): ws for ws in c.scheduler.workers.values()}
+        assert last_points(r, "dask.worker.thread.count") == {("0",): 3, ("1",): 3}
+        assert last_points(r, "dask.worker.memory.limit") == {
+            (name,): ws.memory_limit for name, ws in workers.items()
+        }
+        assert last_points(r, "dask.worker.memory.spilled") == {("0",): 0, ("1",): 0}
+        assert all(v > 1e6 for v in last_points(r, "dask.worker.memory.usage").values())
+        assert all(0 <= v <= 8 for v in last_points(r, "dask.worker.cpu.utilization").values())
+        assert last_points(r, "dask.worker.occupancy")["0",] == 0
+        assert last_points(r, "dask.worker.occupancy")["1",] > 0
+        ages = last_points(r, "dask.worker.last_seen.age")
+        assert ages.keys() == {("0",), ("1",)}
+        assert all(0 <= age < 10 for age in ages.values())
+        c.client.cancel(busy)
+
+
+def test_above_the_limit_workers_are_summed_and_who_left_goes(start: Start) -> None:
+    with start({"metrics": {"max-workers": 1}}, n_workers=3, threads_per_worker=2) as c:
+        r = c.received
+        total = {("0",): 2, ("_OTHER",): 4}
+        eventually(lambda: last_points(r, "dask.worker.thread.count") == total, 20, "all are there")
+        assert last_points(r, "dask.worker.occupancy").keys() == {("0",)}
+
+        first = next(a for a, ws in c.scheduler.workers.items() if ws.name == 0)
+        c.client.retire_workers([first])
+        # The next one takes its place; its sums go to 0 and end.
+        moved = {("1",): 2, ("_OTHER",): 2}
+        eventually(lambda: last_points(r, "dask.worker.thread.count") == moved, 20, "it is gone")
+        assert last_points(r, "dask.worker.last_seen.age").keys() == {("1",)}
+        of_first = [
+            p
+            for p in r.points
+            if p.metric == "dask.worker.memory.usage" and p.attributes["dask.worker.name"] == "0"
+        ]
+        assert of_first[-1].value == 0
+        assert of_first[-2].value > 0
+
+        c.client.retire_workers([a for a, ws in c.scheduler.workers.items() if ws.name == 1])
+        alone = {("2",): 2}
+        eventually(lambda: last_points(r, "dask.worker.thread.count") == alone, 20, "one is left")
+        # At every export the sum over workers is the cluster's.
+        for at in exports(r):
+            threads = sum(last_points(r, "dask.worker.thread.count", at).values())
+            assert threads == last_points(r, "dask.cluster.thread.count", at)[()]
+
+
+# ---------------------------------------------------------------------------- event loops
+
+
+def blocked_time(received: Receiver) -> dict[Any, float]:
+    return last_points(received, "dask.event_loop.blocked.time")
+
+
+def test_one_block_of_the_scheduler_shows_for_as_long_as_it_was(start: Start) -> None:
+    with start(n_workers=1) as c:
+        next_exports(c.received, 2)
+        assert blocked_time(c.received).keys() == {("scheduler",), ("worker",)}
+        began, before = time.monotonic(), blocked_time(c.received)["scheduler",]
+
+        def block(dask_scheduler: Any) -> None:
+            time.sleep(2.0)
+
+        c.client.run_on_scheduler(block)
+
+        def grown() -> float:
+            return blocked_time(c.received)["scheduler",] - before
+
+        eventually(lambda: grown() >= 1.8, 20, "the scheduler's loop")
+        assert grown() <= time.monotonic() - began
+
+
+def test_a_busy_event_loop_shows_in_scheduler_and_workers(start: Start) -> None:
+    with start(n_workers=1) as c:
+        # Before the worker's first heartbeat: its registration has begun the time.
+        next_exports(c.received, 1)
+        began, before = time.monotonic(), blocked_time(c.received)
+
+        async def block(dask_scheduler: Any) -> None:
+            # Over several cycles of Dask's own measurement: a worker's report of a single one
+            # may be replaced before a heartbeat takes it along. One worker in this process, so
+            # both share the loop.
+            for _ in range(20):
+                time.sleep(0.25)
+                await asyncio.sleep(0.02)
+
+        c.client.run_on_scheduler(block)
+        next_exports(c.received, 4)
+
+        def grown(role: str) -> float:
+            return blocked_time(c.received)[role,] - before[role,]
+
+        # Five seconds were blocked; the worker's are sampled, its last report may be to come.
+        eventually(lambda: grown("scheduler") >= 4.5, 20, "the scheduler's loop")
+        eventually(lambda: grown("worker") >= 3.0, 20, "the worker's loop")
+        passed = time.monotonic() - began
+        assert grown("scheduler") <= passed
+        assert grown("worker") <= passed + 2.0  # the time since its registration
+
+
+def test_the_bridge_says_how_much_of_the_loop_it_used(start: Start) -> None:
+    with start() as c:
+        began = time.monotonic()
+        for _ in range(5):
+            wait(c.client.map(abs, range(300), pure=False))
+        c.exported()
+        passed = time.monotonic() - began
+        used = last_points(c.received, "dask.otel.loop.time")[()]
+        age = last_points(c.received, "dask.otel.export.last_success.age")[()]
+        transitions = c.scheduler.transition_counter
+    # Every transition costs something, and all of it is a small part of the time.
+    assert transitions * 2e-7 < used < passed / 5
+    # Exports are 0.3 s apart here.
+    assert 0.2 < age < 10
+    points = [p for p in c.received.points if p.metric == "dask.otel.loop.time"]
+    assert [p.value for p in points] == sorted(p.value for p in points)
+
+
+# ------------------------------------------------------------------------------ odd keys
+
+ODD = [
+    ("text", "s"),
+    (("weird", 1), "seconds"),
+    (("deep", ("er", None)), "bytes"),
+    (1, "count"),
+    (None, "furlongs"),
+    (True, "count"),
+    (b"raw", "rows"),
+    ("", ""),
+    (1.5, 7),
+    ("x" * 300, "seconds"),
+    ("nul\0", "seconds"),
+    ("unit", ("per", "fortnight")),
+    ("unit", None),
+    ("idle", "seconds"),
+]
+
+
+def odd_metrics() -> None:
+    for activity, unit in ODD:
+        context_meter.digest_metric(activity, 0.25, unit)
+
+
+@pytest.mark.unreconciled("quarters of bytes and counts become whole")
+@pytest.mark.parametrize("host", [None, "tcp://127.0.0.1"], ids=["inproc", "tcp"])
+def test_activities_and_units_of_any_kind_are_exported(start: Start, host: str | None) -> None:
+    with start(host=host) as c:
+        with span("odd"):
+            c.client.submit(odd_metrics).result()
+        r = c.received
+
+        def named(metric: str, key: str) -> dict[Any, float]:
+            """Return the values by activity, or unit, of what the task itself booked."""
+            values: dict[Any, float] = {}
+            for labels, value in r.last(metric).items():
+                of = dict(labels)
+                if of["dask.span.name"] == "odd":
+                    assert of["dask.task.prefix"] == "odd_metrics"
+                    values[of[key]] = values.get(of[key], 0) + value
+            return values
+
+        units = {
+            "s": 0.25,
+            "furlongs": 0.25,
+            "rows": 0.25,
+            "_EMPTY": 0.25,
+            "7": 0.25,
+            "('per', 'fortnight')": 0.25,
+            "None": 0.25,
+        }
+
+        def complete() -> bool:
+            assert named("dask.span.custom", "dask.unit") == units
+            return True
+
+        eventually(complete, 30, "other units")
+        activities = named("dask.span.custom", "dask.activity")
+        assert activities == {
+            "text": 0.25,
+            "None": 0.25,
+            "raw": 0.25,
+            "_EMPTY": 0.25,
+            "1.5": 0.25,
+            "unit": 0.5,
+        }
+        seconds = named("dask.span.execute.time", "dask.activity")
+        cut = next(name for name in seconds if name.startswith("xxx"))
+        assert len(cut) == 200
+        assert cut[-9] == "~"
+        for name in ("('weird', 1)", cut, "nul\ufffd", "idle"):
+            assert seconds[name] == 0.25
+        assert named("dask.span.execute.io", "dask.activity")["('deep', ('er', None))"] == 0
+        # A user's own "idle" is not the cluster's.
+        cluster = {dict(k)["dask.activity"]: v for k, v in r.last("dask.cluster.time").items()}
+        assert cluster["other"] == 0.25
+        assert "internal.errors" not in {p.metric for p in r.points}
+
+
+def test_unknown_contexts_are_counted_and_harm_nobody(start: Start) -> None:
+    with start() as c:
+
+        def digest(dask_worker: Any) -> None:
+            dask_worker.digest_metric(("gpu", "kernel", "seconds"), 1)
+            dask_worker.digest_metric(("gpu", ("a", 1), None), 1)
+            dask_worker.digest_metric(("get-data", "x", "parsecs"), 1)
+            dask_worker.digest_metric(("one",), 1)
+
+        c.client.run(digest, workers=[next(iter(c.scheduler.workers))])
+
+        def counted() -> bool:
+            return last_points(c.received, "dask.otel.sanitized").get(("unknown_key",)) == 4
+
+        eventually(counted, 20, "all are counted")
+        with span("after"):
+            c.client.submit(abs, -1).result()
+        c.exported()
+        assert "dask.otel.internal.errors" not in {p.metric for p in c.received.points}
+
+
+# -------------------------------------------------------------------------------- advice
+
+
+def test_a_cap_is_advised_on_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "dask_otel"), start({"metrics": {"max-names": 2}}) as c:
+        for number in range(6):
+            with span(f"run-{number}"):
+                c.client.submit(abs, -number, key=f"abs{number}x").result()
+
+        def folded() -> bool:
+            return last_points(c.received, "dask.otel.folded").get(("names",), 0) >= 4
+
+        eventually(folded, 20, "names are folded")
+        next_exports(c.received, 2)
+    said = [r.getMessage() for r in caplog.records if "max-names" in r.getMessage()]
+    assert len(said) == 1
+    assert "otel.metrics.name-rules" in said[0]

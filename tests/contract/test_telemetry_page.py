@@ -1,0 +1,241 @@
+"""docs/telemetry.md and `semconv` say the same, and so does what is exported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core.records import (
+    Failure,
+    FinishedGroup,
+    FinishedSpan,
+    Incident,
+    Progress,
+    SpanIdentity,
+    SpanRecord,
+    TaskCounts,
+)
+from dask_otel.core.translate import translate, translate_progress
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "telemetry.md").read_text(encoding="utf-8")
+
+INSTRUMENTS = {
+    "counter": "Counter",
+    "updowncounter": "UpDownCounter",
+    "gauge": "Gauge",
+    "histogram": "Histogram",
+}
+TYPES = {"string": str, "bool": bool, "int": int, "double": float, "string[]": tuple}
+
+
+def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield each table: the heading above it, its header, its rows."""
+    heading = ""
+    rows: list[list[str]] = []
+    for line in [*PAGE.splitlines(), ""]:
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        elif rows:
+            header, _, *body = rows
+            yield heading, header, body
+            rows = []
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def one(cell: str) -> str:
+    (text,) = code(cell)
+    assert cell == f"`{text}`"
+    return text
+
+
+def documented_metrics() -> dict[str, tuple[str, str, tuple[str, ...]]]:
+    found = {}
+    for _, header, rows in tables():
+        if header[0] == "Metric":
+            assert header == ["Metric", "Instrument, unit", "Labels", "Meaning"]
+            for name, kind, labels, _ in rows:
+                instrument, unit = kind.split(", ")
+                keys = tuple(
+                    semconv.SPAN if part == "span" else one(part)
+                    for part in filter(None, labels.split(", "))
+                )
+                assert one(name) not in found, "twice"
+                found[one(name)] = (instrument, unit, keys)
+    return found
+
+
+def documented_attributes() -> dict[str, dict[str, str]]:
+    """By span type: every attribute with its type, without its unit."""
+    found: dict[str, dict[str, str]] = {}
+    for heading, header, rows in tables():
+        if header[0] == "Attribute" and "dask.span.type" in heading:
+            _, kind = code(heading)
+            keys = [one(row[0]) for row in rows]
+            assert len(keys) == len(set(keys)), "twice"
+            found[kind] = {one(row[0]): row[1].partition(",")[0] for row in rows}
+    return found
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists() -> None:
+    defined = {
+        metric.name: (INSTRUMENTS[metric.instrument], metric.unit, metric.labels)
+        for metric in semconv.METRICS.values()
+    }
+    assert documented_metrics() == defined
+
+
+def test_every_attribute_is_documented_and_every_documented_attribute_exists() -> None:
+    assert documented_attributes() == semconv.SPAN_ATTRIBUTES
+
+
+def test_every_event_is_documented_and_every_documented_event_exists() -> None:
+    found: dict[str, dict[str, str]] = {}
+    for _, header, rows in tables():
+        if header[0] == "Event":
+            for event, key, kind, _ in rows:
+                of = found.setdefault(one(event), {})
+                if key:
+                    of[one(key)] = kind
+    assert found == semconv.EVENT_ATTRIBUTES
+
+
+def test_every_label_is_documented_and_every_documented_label_exists() -> None:
+    (rows,) = [rows for heading, _, rows in tables() if heading == "Labels"]
+    used = {label for metric in semconv.METRICS.values() for label in metric.labels}
+    used = used - {semconv.SPAN} | set(semconv.SPAN_KEYS)
+    assert {one(row[0]) for row in rows} == used
+
+
+def test_resource_and_bounds() -> None:
+    (rows,) = [rows for heading, _, rows in tables() if heading == "Resource and scope"]
+    assert [one(row[0]) for row in rows] == [
+        semconv.SERVICE_NAME,
+        semconv.SERVICE_INSTANCE_ID,
+        semconv.SERVICE_VERSION,
+        semconv.CLUSTER_NAME,
+    ]
+    bounds = ", ".join(f"{bound:g}" for bound in semconv.DURATION_BOUNDS)
+    assert f"in seconds: {bounds}." in " ".join(PAGE.split())
+
+
+def test_no_name_of_the_code_is_in_no_table() -> None:
+    """A constant that is none of attribute, event, label or resource is forgotten or dead."""
+    known = {
+        *semconv.METRICS,
+        *semconv.EVENT_ATTRIBUTES,
+        *(key for keys in semconv.SPAN_ATTRIBUTES.values() for key in keys),
+        *(key for keys in semconv.EVENT_ATTRIBUTES.values() for key in keys),
+        *(label for metric in semconv.METRICS.values() for label in metric.labels),
+        semconv.SERVICE_NAME,
+        semconv.SERVICE_INSTANCE_ID,
+        semconv.SERVICE_VERSION,
+        semconv.CLUSTER_NAME,
+    }
+    families = (semconv.TASK_OUTCOME_COUNT, semconv.SPAN_ACTIVITY_TIME)
+    families += (semconv.TASK_GROUP_DURATION, semconv.TAG)
+    for name, value in vars(semconv).items():
+        if name.isupper() and isinstance(value, str) and "." in value and value not in families:
+            assert value in known or value == semconv.SCHEMA_URL, name
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)", PAGE))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (REPOSITORY / "docs" / link).exists()
+
+
+# ------------------------------------------------------------------ what is really exported
+
+COUNTS = TaskCounts(9, 1, 2, 3, 4, 5, 6)
+FAILURE = Failure(
+    time=2.0,
+    key="k",
+    prefix="p",
+    worker="tcp://w",
+    text="KeyError(1)",
+    traceback="Traceback",
+    worker_name="w",
+)
+EVERYTHING = FinishedSpan(
+    identity=SpanIdentity("b", "a", ("x", "y"), 2, 1, 2, 1, (1, 1)),
+    start=1.0,
+    stop=9.0,
+    first_start=2.0,
+    result="failure",
+    complete=True,
+    counts=COUNTS,
+    output_bytes=7,
+    group_count=1,
+    worker_count=1,
+    thread_count=1,
+    active_cpu=1.5,
+    dask_idle=0.5,
+    activities={"thread-cpu": 0.25},
+    idle=0.5,
+    capacity=0.75,
+    groups=(FinishedGroup("g", "p", 1, 2.0, 3.0, COUNTS, 7, {"compute": 1.0}, ("int",)),),
+    dropped_groups=1,
+    failures=(FAILURE,),
+    dropped_failures=1,
+    tree_failure=FAILURE,
+    incidents=(
+        Incident(
+            2.0,
+            semconv.EVENT_TASK_RETRIED,
+            {semconv.TASK_KEY: "k", semconv.TASK_RETRY_REASON: "error"},
+        ),
+    ),
+    dropped_incidents=1,
+    collections=("DataFrame",),
+    code=("file.py", 1, "main"),
+    requested=("z",),
+    late=True,
+)
+
+
+def exported() -> dict[str, SpanRecord]:
+    signs = [Progress(EVERYTHING.identity, n, 1.0, 2.0, COUNTS if n else None) for n in (0, 1)]
+    records = [*translate(EVERYTHING), *(r for sign in signs for r in translate_progress(sign))]
+    return {str(record.attributes[semconv.SPAN_TYPE]): record for record in records}
+
+
+def named(key: str) -> str:
+    """Return the key as it is documented."""
+    for family, part in ((semconv.SPAN_ACTIVITY_TIME, "activity"), (semconv.TASK_GROUP_DURATION, "action")):  # fmt: skip  # noqa: E501
+        if key.startswith(f"{family}."):
+            return f"{family}.<{part}>"
+    return key
+
+
+def check_types(attributes: Any, types: dict[str, str]) -> None:
+    shown = {named(key): value for key, value in attributes.items()}
+    assert shown.keys() == types.keys()
+    for key, value in shown.items():
+        assert type(value) is TYPES[types[key]], key
+
+
+def test_a_span_with_everything_has_every_attribute_with_its_type() -> None:
+    unset = [f.name for f in fields(FinishedSpan) if not getattr(EVERYTHING, f.name)]
+    assert not unset, "what is not set is not tested"
+    records = exported()
+    assert records.keys() == semconv.SPAN_ATTRIBUTES.keys()
+    for kind, record in records.items():
+        check_types(record.attributes, semconv.SPAN_ATTRIBUTES[kind])
+
+
+def test_a_span_with_everything_has_every_event() -> None:
+    events = {event.name: event.attributes for event in exported()["span"].events}
+    assert events.keys() == semconv.EVENT_ATTRIBUTES.keys()
+    for name, attributes in events.items():
+        check_types(attributes, semconv.EVENT_ATTRIBUTES[name])

@@ -1,0 +1,210 @@
+"""How long event loops were blocked, and what the bridge itself cost them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_otel import _dask_workers, loop_time, semconv
+from dask_otel._dask_workers import LoopHealth
+from dask_otel.core.records import MetricBatch
+from dask_otel.loop_time import SAMPLE, TransitionCost
+
+#: Dask's own tick, by default 20 ms.
+TICK = 0.02
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(_dask_workers, "monotonic", made)
+    monkeypatch.setattr(loop_time, "perf_counter", made)
+    return made
+
+
+# ------------------------------------------------------------------- blocked event loops
+
+
+class Loops:
+    """`LoopHealth` with a scheduler and workers of one attribute each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.scheduler: Any = SimpleNamespace(_last_tick_cycle=50.0, _tick_interval_observed=TICK)
+        self.health = LoopHealth(self.scheduler)
+
+    def report(self, at: float, observed: Any, address: str = "a") -> None:
+        """A worker's registration or heartbeat, so many seconds after the start."""
+        self.clock.now = 100.0 + at
+        ws: Any = SimpleNamespace(address=address, metrics={"event_loop_interval": observed})
+        self.health.heartbeat(ws)
+
+    def cycle(self, length: float, observed: float) -> None:
+        """The scheduler has measured once more."""
+        self.scheduler._last_tick_cycle += length
+        self.scheduler._tick_interval_observed = observed
+        self.health.tick()
+
+    def blocked(self, role: str) -> float:
+        batch = MetricBatch()
+        self.health.export(batch)
+        return batch.increments[semconv.EVENT_LOOP_BLOCKED_TIME.name, role]
+
+
+@pytest.fixture
+def loops(clock: Clock) -> Loops:
+    return Loops(clock)
+
+
+def test_a_loop_that_keeps_its_pace_was_not_blocked(loops: Loops) -> None:
+    for second in range(5):
+        loops.cycle(1.0, TICK - 1e-5 * second)
+        loops.report(second, TICK - 1e-5 * second)
+    assert loops.blocked("scheduler") == 0
+    assert loops.blocked("worker") == 0
+
+
+def test_the_scheduler_was_blocked_for_the_difference(loops: Loops) -> None:
+    loops.cycle(1.0, 2 * TICK)
+    loops.health.tick()  # no new cycle: nothing to count again
+    assert loops.blocked("scheduler") == pytest.approx(0.5)
+    assert loops.blocked("scheduler") == 0
+    loops.cycle(3.0, 4 * TICK)
+    assert loops.blocked("scheduler") == pytest.approx(2.25)
+
+
+def test_a_report_stands_for_the_time_since_the_one_before(loops: Loops) -> None:
+    loops.report(0.0, TICK)
+    loops.report(2.0, 2 * TICK)
+    loops.report(3.0, TICK / 2)
+    assert loops.blocked("worker") == pytest.approx(1.0)
+
+
+def test_the_time_begins_with_the_registration(loops: Loops) -> None:
+    """A worker may be blocked before its first heartbeat."""
+    loops.report(0.0, TICK)  # registered
+    loops.report(2.5, TICK)  # the heartbeat was due in the block, and has the report from before
+    loops.report(2.75, 4 * TICK)
+    assert loops.blocked("worker") == pytest.approx(2.75 * 0.75)
+
+
+def test_an_unchanged_report_counts_once(loops: Loops) -> None:
+    loops.report(0.0, TICK)
+    for tenth in range(10, 30):
+        loops.report(tenth / 10, 2 * TICK)
+    assert loops.blocked("worker") == pytest.approx(0.5)
+
+
+def test_one_block_longer_than_the_time_between_two_reports(loops: Loops) -> None:
+    loops.report(0.0, TICK)
+    loops.report(0.5, 2.0)
+    assert loops.blocked("worker") == pytest.approx(1.98)
+
+
+def test_workers_are_added_up_and_forgotten(loops: Loops) -> None:
+    for address in ("a", "b"):
+        loops.report(0.0, TICK, address)
+    for address in ("a", "b"):
+        loops.report(1.0, 2 * TICK, address)
+    assert loops.blocked("worker") == pytest.approx(1.0)
+    loops.health.worker_removed("a")
+    loops.health.worker_removed("unknown")
+    loops.report(9.0, 2 * TICK + 1e-9, "a")  # another one under the same address
+    assert loops.blocked("worker") == 0
+
+
+def test_a_worker_that_says_nothing_harms_nobody(loops: Loops) -> None:
+    loops.report(0.0, None)
+    loops.report(1.0, TICK)
+    loops.report(2.0, None)
+    assert loops.blocked("worker") == 0
+
+
+# --------------------------------------------------------------------- cost of transitions
+
+
+class Scheduler:
+    """Calls the plugin's hook, which Dask looks up for each transition, and counts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.count = 0
+        self.seen: list[tuple[Any, ...]] = []
+        #: Seconds that the hook takes.
+        self.price = 0.001
+        self.plugin: Any = SimpleNamespace(transition=self.hook)
+        self.cost = TransitionCost(self.plugin, self.hook, lambda: self.count)
+
+    def hook(self, *args: Any, **kwargs: Any) -> None:
+        self.seen.append((args, kwargs))
+        self.clock.now += self.price
+
+    def transitions(self, count: int) -> None:
+        for _ in range(count):
+            self.count += 1
+            self.plugin.transition("key", "waiting", "processing", stimulus_id="s")
+            self.clock.now += 1.0  # Dask's own
+
+
+@pytest.fixture
+def scheduler(clock: Clock) -> Scheduler:
+    return Scheduler(clock)
+
+
+def test_a_few_transitions_tell_what_all_of_them_cost(scheduler: Scheduler) -> None:
+    scheduler.cost.arm()
+    scheduler.transitions(SAMPLE - 1)
+    assert scheduler.plugin.transition != scheduler.hook
+    scheduler.transitions(1)
+    assert scheduler.plugin.transition == scheduler.hook
+    scheduler.transitions(1000)
+    assert scheduler.cost.take() == pytest.approx((SAMPLE + 1000) * 0.001)
+    assert scheduler.seen == [(("key", "waiting", "processing"), {"stimulus_id": "s"})] * (
+        SAMPLE + 1000
+    )
+
+
+def test_without_transitions_there_is_no_cost(scheduler: Scheduler) -> None:
+    assert scheduler.cost.take() == 0.0
+    scheduler.cost.arm()
+    assert scheduler.cost.take() == 0.0
+
+
+def test_transitions_before_the_first_sample_are_not_guessed(scheduler: Scheduler) -> None:
+    scheduler.transitions(100)
+    assert scheduler.cost.take() == 0.0
+    scheduler.cost.arm()
+    scheduler.transitions(10)
+    assert scheduler.cost.take() == pytest.approx(10 * 0.001)
+
+
+def test_the_last_price_goes_on_until_there_is_a_new_one(scheduler: Scheduler) -> None:
+    scheduler.cost.arm()
+    scheduler.transitions(SAMPLE)
+    scheduler.cost.take()
+    scheduler.transitions(50)
+    assert scheduler.cost.take() == pytest.approx(50 * 0.001)
+    # A new sample counts as much as all that was known.
+    scheduler.price = 0.003
+    scheduler.cost.arm()
+    scheduler.transitions(SAMPLE)
+    assert scheduler.cost.take() == pytest.approx(SAMPLE * 0.002)
+
+
+def test_disarming_puts_the_hook_back(scheduler: Scheduler) -> None:
+    scheduler.cost.disarm()
+    scheduler.cost.arm()
+    scheduler.cost.disarm()
+    assert scheduler.plugin.transition == scheduler.hook
+    scheduler.transitions(3)
+    assert len(scheduler.seen) == 3
