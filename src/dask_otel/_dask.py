@@ -26,6 +26,7 @@ from dask_otel._dask_workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
 from dask_otel.core.blocks import TOPIC
 from dask_otel.core.distribution import Distribution
+from dask_otel.core.filling import keep
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
 from dask_otel.core.spans import (
@@ -703,7 +704,7 @@ class SchedulerAdapter:
                 span = open_spans.get(span_id)
                 deltas = by_span.get(span_id)
                 if deltas is None:
-                    deltas = by_span[span_id] = self._deltas_of(span_id, span)
+                    deltas = keep(self.batch, span_id, self._deltas_of(span_id, span))
                 values = deltas.values
                 if span is not None:
                     span.reporters.add(worker)

@@ -22,6 +22,7 @@ from dask_otel import semconv
 from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel._dask_http import MetricRoutes, Page
 from dask_otel._dask_spans import SettledSpans
+from dask_otel.core.filling import observe
 from dask_otel.core.records import FinishedSpan, Observation, Progress
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
@@ -321,7 +322,8 @@ class Bridge:
         finished, lifecycle.finished = lifecycle.finished, []
         for span in finished:
             if span.identity.generation == 1:
-                self.adapter.batch.observations.extend(_observations(span))
+                for observation in _observations(span):
+                    observe(self.adapter.batch, observation)
             if self._exports(span):
                 pump.offer_span(span)
 

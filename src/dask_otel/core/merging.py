@@ -57,7 +57,7 @@ def merge(
     return merged
 
 
-def _add_span(spans: dict[str, SpanDeltas], span_id: str, deltas: SpanDeltas) -> None:
+def _add_span(spans: dict[Hashable, SpanDeltas], span_id: Hashable, deltas: SpanDeltas) -> None:
     known = spans.get(span_id)
     if known is None:
         spans[span_id] = SpanDeltas(deltas.tags, deltas.ids, dict(deltas.values))

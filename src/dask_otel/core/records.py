@@ -236,8 +236,8 @@ class MetricBatch:
 
     #: When the batch was handed over; 0 while it is being filled.
     time_ns: int = 0
-    #: By Dask span id.
-    span_deltas: dict[str, SpanDeltas] = field(default_factory=dict)
+    #: By Dask span id; by tags where many share a place.
+    span_deltas: dict[Hashable, SpanDeltas] = field(default_factory=dict)
     #: Deltas of ``Scheduler.cumulative_worker_metrics``, over all workers.
     worker_deltas: dict[Hashable, float] = field(default_factory=dict)
     #: Increments of counters and up-down counters.
