@@ -243,6 +243,12 @@ class Bridge:
                 self._guarded(self._offer_spans)
                 self._guarded(partial(self._offer_metrics, running=False))
                 await self._pump_closed(self._pump, deadline)
+            elif self._connecting is not None and not self._connecting.done():
+                logger.warning(
+                    "dask-otel was closed before its exporters were made, within %g s "
+                    "(otel.close-timeout): everything that it has seen is lost",
+                    self.settings.close_timeout,
+                )
         except Exception:
             self.boundary.failed("close")
         finally:

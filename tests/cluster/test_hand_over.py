@@ -109,12 +109,15 @@ def test_the_last_batch_of_a_close_is_the_last_where_exporters_come_late(
     run(test)
 
 
-def test_exporters_that_come_after_the_close_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporters_that_come_after_the_close_are_released(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test() -> None:
         pump, made = Pump(), threading.Event()
         async with bridged(monkeypatch, pump, made, "100ms") as (scheduler, bridge):
             assert await uninstall(scheduler) == "stopped"
             assert not pump.started
+            assert "before its exporters were made" in caplog.text
             made.set()
             assert bridge._connecting is not None
             await bridge._connecting
