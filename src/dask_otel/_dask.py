@@ -849,6 +849,12 @@ class SchedulerAdapter:
         yield
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
+    def fold_time(self) -> Iterator[None]:
+        """Add the time that passed to the batch without a `swap`, in short steps."""
+        yield from self.time.prepare(self.lifecycle.open, self.tags_of)
+        yield
+        self.time.export(self.batch, self.lifecycle.open, self.tags_of)
+
     def tags_of(self, span_id: str) -> Tags:
         """Return the full name of a Dask span."""
         span = self.lifecycle.open.get(span_id)

@@ -339,28 +339,19 @@ class _Closed:
         """Credit so many spans with their seconds; whether none is left."""
         assert self.since is not None
         idle, reported = self.since.span_idle, self.since.span_reported
-        by_tags = self.capacity
-        for _ in range(min(limit, len(idle))):
-            span_id, seconds = idle.popitem()
-            span = open_spans.get(span_id)
-            if span is None:
-                tags = tags_of(span_id)
-            else:
-                tags = span.identity.tags
-                span.idle += seconds
-                span.capacity += seconds
-            self.idle[tags] = self.idle.get(tags, 0.0) + seconds
-            by_tags[tags] = by_tags.get(tags, 0.0) + seconds
-            limit -= 1
-        for _ in range(min(limit, len(reported))):
-            span_id, seconds = reported.popitem()
-            span = open_spans.get(span_id)
-            if span is None:
-                tags = tags_of(span_id)
-            else:
-                tags = span.identity.tags
-                span.capacity += seconds
-            by_tags[tags] = by_tags.get(tags, 0.0) + seconds
+        for shares in (idle, reported):
+            for _ in range(min(limit, len(shares))):
+                limit -= 1
+                span_id, seconds = shares.popitem()
+                span = open_spans.get(span_id)
+                tags = tags_of(span_id) if span is None else span.identity.tags
+                if shares is idle:
+                    self.idle[tags] = self.idle.get(tags, 0.0) + seconds
+                    if span is not None:
+                        span.idle += seconds
+                self.capacity[tags] = self.capacity.get(tags, 0.0) + seconds
+                if span is not None:
+                    span.capacity += seconds
         return not idle and not reported
 
 

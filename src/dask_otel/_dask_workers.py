@@ -193,5 +193,7 @@ class LoopHealth:
     def export(self, batch: MetricBatch) -> None:
         """Add the seconds since the last export to a batch."""
         for role, seconds in self._blocked.items():
-            batch.increments[_BLOCKED, role] = seconds
+            series = _BLOCKED, role
+            # There is something already if the batch could not be handed over before.
+            batch.increments[series] = batch.increments.get(series, 0.0) + seconds
             self._blocked[role] = 0.0

@@ -23,7 +23,7 @@ from dask_otel._dask import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel._dask_http import MetricRoutes, Page
 from dask_otel._dask_spans import SettledSpans
 from dask_otel.core.filling import observe
-from dask_otel.core.records import FinishedSpan, Observation, Progress
+from dask_otel.core.records import FinishedSpan, Observation, Progress, RawSeries
 from dask_otel.core.spans import Limits
 from dask_otel.exporting import make_pump
 from dask_otel.loop_time import TransitionCost
@@ -176,6 +176,8 @@ class Bridge:
                 ),
                 name="dask-otel-setup",
             )
+            if made is not None:
+                made.pump.start()
         except ConfigurationError as error:
             logger.error("dask-otel does not run on this scheduler: %s", error)
             self._abandon()
@@ -188,8 +190,14 @@ class Bridge:
             logger.info("dask-otel is switched off (OTEL_SDK_DISABLED)")
             self._abandon()
             return
+        if self._plugin is None:
+            # The bridge was closed, and did not wait for them: they are released at once.
+            made.pump.request_close(0.0)
+            return
         self._pump, self._interval = made.pump, made.metric_interval
-        self._pump.start()
+        if self._closing is not None:
+            # It waits for them, and hands over for the last time.
+            return
         self._every("metrics", self._interval, self._hand_over_metrics)
         if made.page is not None:
             self._show(made.page)
@@ -227,18 +235,31 @@ class Bridge:
             await self._last_words(deadline)
             self._stop_timers()
             # Spans that are cut off have their share of idle time up to now.
-            self._fold_time()
-            self.adapter.lifecycle.close(time())
+            self._guarded(self._fold_time)
+            self._guarded(partial(self.adapter.lifecycle.close, time()))
             if self._connecting is not None:
                 await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
             if self._pump is not None:
-                self._offer_spans()
-                self._offer_metrics(running=False)
+                self._guarded(self._offer_spans)
+                self._guarded(partial(self._offer_metrics, running=False))
                 await self._pump_closed(self._pump, deadline)
+            elif self._connecting is not None and not self._connecting.done():
+                logger.warning(
+                    "dask-otel was closed before its exporters were made, within %g s "
+                    "(otel.close-timeout): everything that it has seen is lost",
+                    self.settings.close_timeout,
+                )
         except Exception:
             self.boundary.failed("close")
         finally:
             self._let_go()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Take a step of the close; whatever it does, the pump's threads are to be closed."""
+        try:
+            step()
+        except Exception:
+            self.boundary.failed("close")
 
     async def _last_words(self, deadline: float) -> None:
         """Give heartbeats a moment that still owe metrics of work that is done."""
@@ -321,11 +342,15 @@ class Bridge:
                 pump.offer_span(sign)
         finished, lifecycle.finished = lifecycle.finished, []
         for span in finished:
-            if span.identity.generation == 1:
-                for observation in _observations(span):
-                    observe(self.adapter.batch, observation)
+            self._measured(span)
             if self._exports(span):
                 pump.offer_span(span)
+
+    def _measured(self, span: FinishedSpan) -> None:
+        """Put a span into the histograms: it is measured whether it is exported or not."""
+        if span.identity.generation == 1:
+            for observation in _observations(span):
+                observe(self.adapter.batch, observation)
 
     def _exports(self, span: FinishedSpan | Progress) -> bool:
         return span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export"
@@ -333,9 +358,12 @@ class Bridge:
     def _hold_back(self) -> None:
         """Bound what waits for exporters that are still being made."""
         for waiting in (self.adapter.lifecycle.finished, self.adapter.lifecycle.progress):
-            if len(waiting) > MAX_WAITING:
-                self._dropped += len(waiting) - MAX_WAITING
-                del waiting[: len(waiting) - MAX_WAITING]
+            for span in waiting[: max(0, len(waiting) - MAX_WAITING)]:
+                if self._exports(span):
+                    self._dropped += span.weight
+                if isinstance(span, FinishedSpan):
+                    self._measured(span)
+            del waiting[: max(0, len(waiting) - MAX_WAITING)]
 
     def _fold_time(self) -> None:
         adapter = self.adapter
@@ -353,7 +381,9 @@ class Bridge:
     def _hand_over(self) -> Iterator[None]:
         assert self._pump is not None
         if not self._pump.accepts_metrics():
-            # The exporter hangs: everything goes on adding up here, and nothing is lost.
+            # Every exporter hangs: everything goes on adding up here, and nothing is lost. The
+            # time is added to the batch, where it is kept by names: there is no end of spans.
+            yield from self.adapter.fold_time()
             return
         yield from self.adapter.prepare()
         yield
@@ -381,15 +411,20 @@ class Bridge:
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""
         increments = self.adapter.batch.increments
+
+        def add(series: RawSeries, value: float) -> None:
+            # There is something already if the batch could not be handed over before.
+            increments[series] = increments.get(series, 0) + value
+
         for kind, count in self.boundary.take().items():
-            increments[semconv.OTEL_INTERNAL_ERRORS.name, kind] = count
+            add((semconv.OTEL_INTERNAL_ERRORS.name, kind), count)
         unsettled = self.adapter.lifecycle.unsettled
         if unsettled > self._unsettled:
-            increments[semconv.OTEL_UNSETTLED.name, "timeout"] = unsettled - self._unsettled
+            add((semconv.OTEL_UNSETTLED.name, "timeout"), unsettled - self._unsettled)
             self._unsettled = unsettled
-        increments[semconv.OTEL_LOOP_TIME.name,] = self._loop_time()
+        add((semconv.OTEL_LOOP_TIME.name,), self._loop_time())
         if self._dropped:
-            increments[semconv.OTEL_DROPPED.name, "traces", "not_ready"] = self._dropped
+            add((semconv.OTEL_DROPPED.name, "traces", "not_ready"), self._dropped)
             self._dropped = 0
 
     def _loop_time(self) -> float:

@@ -253,7 +253,10 @@ def test_our_error_leaves_dasks_page_alone(start: Start, caplog: pytest.LogCaptu
 def test_below_a_prefix(start: Start) -> None:
     with start(ON, scheduler_kwargs={"http_prefix": "/dask/cluster"}) as bridged:
         eventually(lambda: bridged.bridge._routes)
-        assert [k for k in scrape(bridged.scheduler, "/dask/cluster/metrics") if is_ours(k)]
+        # It is put on the server before the first values are on it.
+        eventually(
+            lambda: [k for k in scrape(bridged.scheduler, "/dask/cluster/metrics") if is_ours(k)]
+        )
         assert status(bridged.scheduler, "/dask/cluster/metrics/otel") == 200
         assert status(bridged.scheduler, "/metrics/otel") == 404
 

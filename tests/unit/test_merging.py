@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.distribution import Distribution
+from dask_otel.core.filling import MAX_SINGLE
 from dask_otel.core.merging import merge
 from dask_otel.core.records import MetricBatch, Observation, SpanDeltas
 from dask_otel.core.series import MetricState
@@ -135,3 +137,21 @@ def test_what_is_no_number_spoils_nothing_else(odd: Any) -> None:
     assert merge(parts).worker_deltas == {"a": 5.0, "b": 3.0}
     assert merge(parts[1:]).worker_deltas == {"a": 3.0, "b": 2.0}
     assert merge(parts[1:2]).worker_deltas == {"a": odd, "b": 1.0}
+
+
+def test_numbers_of_two_kinds_add_up() -> None:
+    parts = [MetricBatch(worker_deltas={"a": value}) for value in (1.5, Decimal("2.5"))]  # type: ignore[dict-item]
+    assert merge(parts).worker_deltas == {"a": 4.0}
+
+
+def test_what_waits_for_one_that_hangs_grows_with_the_names_alone() -> None:
+    key = ("execute", "inc", "thread-cpu", "seconds")
+    merged = MetricBatch()
+    for number in range(4):
+        spans = {
+            f"{number}-{index}": SpanDeltas((f"name {index % 3}",), (1, 1), {key: 1.0})
+            for index in range(MAX_SINGLE // 2)
+        }
+        merged = merge([merged, MetricBatch(time_ns=number, span_deltas=dict(spans))])
+    assert len(merged.span_deltas) <= MAX_SINGLE + 3
+    assert sum(deltas.values[key] for deltas in merged.span_deltas.values()) == 2 * MAX_SINGLE

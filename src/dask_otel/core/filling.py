@@ -6,6 +6,7 @@ grow with the number of spans, but with that of their names alone.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 
 from dask_otel.core.distribution import Distribution
@@ -27,7 +28,7 @@ def observe(batch: MetricBatch, observation: Observation) -> None:
     found.add(observation.value)
 
 
-def keep(batch: MetricBatch, span_id: str, deltas: SpanDeltas) -> SpanDeltas:
+def keep(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> SpanDeltas:
     """Keep the deltas of a span that is new to a batch; returns where they are added up.
 
     Beyond `MAX_SINGLE` spans, those of one name share a place, and the exemplars of one.

@@ -1,7 +1,8 @@
 """One batch of metrics out of several: for an exporter that hangs while others go on.
 
 Applying the merged batch comes to the same totals and levels as applying the batches one after
-the other. What it takes is bounded by the number of series, not by the number of batches.
+the other. What it takes is bounded by the number of series, and of spans up to the limit of
+`filling`, but not by the number of batches.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from dask_otel.core.distribution import Distribution
+from dask_otel.core.filling import keep
 from dask_otel.core.records import MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.totals import number
 
@@ -39,7 +41,7 @@ def merge(
     for batch in batches:
         for span_id, deltas in batch.span_deltas.items():
             breathe()
-            _add_span(merged.span_deltas, span_id, deltas)
+            _add_span(merged, span_id, deltas)
         _add(merged.worker_deltas, batch.worker_deltas, breathe)
         _add(merged.increments, batch.increments, breathe)
         for series in batch.levels:
@@ -57,11 +59,10 @@ def merge(
     return merged
 
 
-def _add_span(spans: dict[Hashable, SpanDeltas], span_id: Hashable, deltas: SpanDeltas) -> None:
-    known = spans.get(span_id)
+def _add_span(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> None:
+    known = batch.span_deltas.get(span_id)
     if known is None:
-        spans[span_id] = SpanDeltas(deltas.tags, deltas.ids, dict(deltas.values))
-        return
+        known = keep(batch, span_id, SpanDeltas(deltas.tags, deltas.ids))
     # A later generation may be another trace: exemplars point to the last one.
     known.ids = deltas.ids
     _add(known.values, deltas.values)
@@ -73,11 +74,13 @@ def _add(
     for key, value in more.items():
         breathe()
         # Users can report anything; what is no number is counted where it is applied.
-        if number(value) is None:
+        checked = number(value)
+        if checked is None:
             sums.setdefault(key, value)
         else:
-            known = sums.get(key, 0)
-            sums[key] = value if number(known) is None else known + value
+            # Numbers of two kinds, such as a float and a Decimal, may not add up as they are.
+            known = number(sums.get(key, 0))
+            sums[key] = checked if known is None else known + checked
 
 
 def _distribution(batch: MetricBatch, series: RawSeries) -> Distribution:

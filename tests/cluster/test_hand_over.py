@@ -1,0 +1,234 @@
+"""Hand-overs that meet a close, slow exporters, a hanging pump, and errors of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from distributed import Client, Scheduler, Worker, span
+
+from dask_otel import bridge as module
+from dask_otel import semconv
+from dask_otel.bridge import Bridge
+from dask_otel.core.records import MetricBatch, Tags
+from dask_otel.exporting import MadePump
+from dask_otel.scheduler import install, plugin_of, uninstall
+from tests.unit.test_pump import finished
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("what is handed over is looked at, not what is exported"),
+]
+
+RUNNING = (semconv.OTEL_RUNNING.name,)
+
+
+class Pump:
+    """Keeps what it gets; closes a while after it was asked to."""
+
+    def __init__(self) -> None:
+        self.batches: list[MetricBatch] = []
+        self.accepts = True
+        self.asked = self.closed = self.started = False
+
+    def start(self) -> None:
+        self.started = True
+
+    def accepts_metrics(self) -> bool:
+        return self.accepts
+
+    def offer_metrics(self, batch: MetricBatch) -> None:
+        self.batches.append(batch)
+
+    def offer_span(self, finished: Any) -> bool:
+        return True
+
+    def request_close(self, seconds: float) -> None:
+        self.asked = True
+        asyncio.get_running_loop().call_later(0.3, setattr, self, "closed", True)
+
+    def release(self) -> None:
+        """Nothing to let go of."""
+
+
+async def until(check: Callable[[], Any]) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, eventually, check)
+
+
+@asynccontextmanager
+async def bridged(
+    monkeypatch: pytest.MonkeyPatch,
+    pump: Pump,
+    made: threading.Event | None = None,
+    close_timeout: str = "5s",
+) -> AsyncIterator[tuple[Scheduler, Bridge]]:
+    """A scheduler with a bridge whose pump is made as soon as `made` is set."""
+
+    def make_pump(*args: Any, **kwargs: Any) -> MadePump:
+        if made is not None:
+            assert made.wait(30)
+        return MadePump(pump, 0.05, "to a test")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "make_pump", make_pump)
+    async with Scheduler(port=0, dashboard_address=":0") as scheduler:
+        overrides = {"close-timeout": close_timeout, "spans": {"linger": 0}}
+        assert install(scheduler, overrides) == "started"
+        plugin = plugin_of(scheduler)
+        assert plugin is not None
+        assert plugin.bridge is not None
+        yield scheduler, plugin.bridge
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), 60)
+
+    asyncio.run(bounded())
+
+
+def total(pump: Pump, *series: Any) -> float:
+    return sum(batch.increments.get(series, 0) for batch in pump.batches)
+
+
+def test_the_last_batch_of_a_close_is_the_last_where_exporters_come_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        pump, made = Pump(), threading.Event()
+        async with bridged(monkeypatch, pump, made) as (scheduler, _):
+            asyncio.get_running_loop().call_later(0.2, made.set)
+            assert await uninstall(scheduler) == "stopped"
+        assert pump.asked
+        assert [batch.levels[RUNNING] for batch in pump.batches] == [0]
+
+    run(test)
+
+
+def test_exporters_that_come_after_the_close_are_released(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        pump, made = Pump(), threading.Event()
+        async with bridged(monkeypatch, pump, made, "100ms") as (scheduler, bridge):
+            assert await uninstall(scheduler) == "stopped"
+            assert not pump.started
+            assert "before its exporters were made" in caplog.text
+            made.set()
+            assert bridge._connecting is not None
+            await bridge._connecting
+            assert pump.started
+            assert pump.asked
+            assert not bridge._timers
+            assert pump.batches == []
+
+    run(test)
+
+
+def test_threads_that_can_not_be_started_end_the_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test() -> None:
+        pump = Pump()
+        monkeypatch.setattr(pump, "start", fail)
+        async with bridged(monkeypatch, pump) as (scheduler, bridge):
+            await until(lambda: plugin_of(scheduler) is None)
+            assert not bridge._timers
+            assert not bridge.adapter.attached
+
+    run(test)
+
+
+@pytest.mark.parametrize("step", ["_fold_time", "_offer_spans", "_offer_metrics"])
+def test_an_error_of_ours_leaves_no_pump_behind(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("ours")
+
+    async def test() -> None:
+        pump = Pump()
+        async with bridged(monkeypatch, pump) as (scheduler, bridge):
+            await until(lambda: pump.batches)
+            monkeypatch.setattr(bridge, step, fail)
+            assert await uninstall(scheduler) == "stopped"
+        assert pump.asked
+        assert pump.closed
+
+    run(test)
+
+
+def test_a_hand_over_that_fails_loses_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        pump = Pump()
+        async with bridged(monkeypatch, pump) as (_, bridge):
+            levels, failures = bridge.adapter._levels, iter(range(3))
+
+            def fail() -> Any:
+                for _ in failures:
+                    raise RuntimeError("ours")
+                return levels()
+
+            monkeypatch.setattr(bridge.adapter, "_levels", fail)
+            await until(lambda: total(pump, semconv.OTEL_INTERNAL_ERRORS.name, "metrics") == 3)
+
+    run(test)
+
+
+def test_while_every_exporter_hangs_time_is_kept_by_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: set[Tags] = {("work",)}
+
+    async def test() -> None:
+        pump = Pump()
+        pump.accepts = False
+        async with (
+            bridged(monkeypatch, pump) as (scheduler, bridge),
+            Worker(scheduler.address, nthreads=2, heartbeat_interval="50ms"),
+            Client(scheduler.address, asynchronous=True) as client,
+        ):
+            ids = []
+            for number in range(5):
+                with span("work") as span_id:
+                    ids.append(span_id)
+                    assert await client.submit(pow, number, 2, key=f"k{number}") == number**2
+            accounting = bridge.adapter.time._accounting
+            idle = semconv.SPAN_IDLE_TIME.name
+
+            def kept() -> Any:
+                batch = bridge.adapter.batch
+                return (
+                    set(ids) == set(batch.span_deltas)
+                    and {series[1] for series in batch.increments if series[0] == idle} == names
+                )
+
+            await until(kept)
+            await until(lambda: not accounting._span_reported and not accounting._sharing.shares)
+            assert pump.batches == []
+            pump.accepts = True
+            await until(lambda: pump.batches)
+            cluster = total(pump, semconv.CLUSTER_TIME.name, "idle")
+            assert cluster > 0
+            assert total(pump, idle, ("work",)) == pytest.approx(cluster)
+
+    run(test)
+
+
+def test_spans_that_no_exporter_was_there_for_are_counted_and_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        pump, made = Pump(), threading.Event()
+        monkeypatch.setattr(module, "MAX_WAITING", 2)
+        async with bridged(monkeypatch, pump, made) as (_, bridge):
+            bridge.adapter.lifecycle.finished += [finished(n, groups=1) for n in range(5)]
+            await until(lambda: len(bridge.adapter.lifecycle.finished) == 2)
+            made.set()
+            dropped = (semconv.OTEL_DROPPED.name, "traces", "not_ready")
+            # A span and its group each.
+            await until(lambda: total(pump, *dropped) == 6)
+            await until(lambda: len([o for b in pump.batches for o in b.observations]) == 5)
+
+    run(test)
