@@ -81,7 +81,7 @@ class Bridged:
 
         eventually(check, timeout, "everything is exported")
         assert_monotone(self.received)
-        assert_closed(self.received)
+        assert_closed(self.received, over=False)
         return self.received
 
 
