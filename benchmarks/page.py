@@ -54,7 +54,8 @@ _READING = """
 - **Export throughput** (row 5): the bridge and the SDK's own processor export the same spans with
   the same exporter, sink and batch size, each in a process of its own. The SDK gets spans that
   are ready; the bridge makes them of Dask's records, and pauses after each half a millisecond, or
-  a whole one where nobody wants the GIL, to leave it to the event loop. Without these pauses it shows what they cost.
+  a whole one where nobody wants the GIL, to leave it to the event loop. Without these pauses it
+  shows what they cost.
 
 ## What is missed, and why
 
