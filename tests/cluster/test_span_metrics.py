@@ -88,8 +88,11 @@ def test_all_of_it_at_once_and_nothing_later(start: Start) -> None:
         assert metrics.result == "success"
         assert metrics.counts is not None
         assert (metrics.counts["tasks"], metrics.counts["memory"]) == (10, 10)
-        assert metrics.start == pytest.approx(truth["start"], abs=0.05)
-        assert metrics.stop == pytest.approx(truth["stop"], abs=0.05)
+        # Workers estimate the scheduler's clock, and err on a busy machine: for Dask a task can
+        # start and end in the future, for us it can't.
+        assert truth["start"] - 1 <= metrics.start <= truth["start"] + 0.05
+        assert truth["stop"] - 1 <= metrics.stop <= truth["stop"] + 0.05
+        assert metrics.enqueued <= metrics.start <= metrics.stop
         assert metrics.duration >= 5 * 0.05
         assert metrics.queue_time is not None
         assert 0 <= metrics.queue_time < 1
