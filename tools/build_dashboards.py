@@ -7,13 +7,13 @@ written, and the exit status is 1 where a file is not what would be written.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import write_or_check
 from dashboards import exporter, overview, span, workers
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
@@ -35,22 +35,5 @@ def texts() -> dict[Path, str]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check = parser.parse_args().check
-    stale = []
-    for path, text in texts().items():
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(path.name)
-        if not check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    if stale:
-        print(("not up to date: " if check else "written: ") + ", ".join(stale))
-    return 1 if check and stale else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check.main(__doc__, texts))

@@ -7,12 +7,12 @@ The alerts as a PrometheusRule, the dashboards and the Collector's configuration
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import write_or_check
 import yaml
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -95,22 +95,10 @@ FILES = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    check = parser.parse_args().check
-    stale = []
-    for name, make in FILES.items():
-        path, text = DEPLOY / "kubernetes" / name, make()
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if not check:
-            path.write_text(text, encoding="utf-8")
-    if stale:
-        print(("not up to date: " if check else "written: ") + ", ".join(stale))
-    return 1 if check and stale else 0
+def texts() -> dict[Path, str]:
+    """The text of each file."""
+    return {DEPLOY / "kubernetes" / name: make() for name, make in FILES.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check.main(__doc__, texts))

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from dask_otel.core.distribution import Distribution
-from dask_otel.core.records import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.records import MetricBatch, Observation, RawSeries, SpanDeltas
 
 #: Spans, and points of histograms, that a batch keeps apart.
 MAX_SINGLE: Final = 10_000
@@ -21,11 +21,15 @@ def observe(batch: MetricBatch, observation: Observation) -> None:
     if len(batch.observations) < MAX_SINGLE:
         batch.observations.append(observation)
         return
-    series = (observation.metric, *observation.labels)
+    distribution(batch, (observation.metric, *observation.labels)).add(observation.value)
+
+
+def distribution(batch: MetricBatch, series: RawSeries) -> Distribution:
+    """Return a batch's distribution of a series, an empty one where there was none."""
     found = batch.distributions.get(series)
     if found is None:
         found = batch.distributions[series] = Distribution()
-    found.add(observation.value)
+    return found
 
 
 def keep(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> SpanDeltas:

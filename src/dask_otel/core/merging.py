@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from dask_otel.core.distribution import Distribution
-from dask_otel.core.filling import keep
+from dask_otel.core.filling import distribution, keep
 from dask_otel.core.records import MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.totals import number
 
@@ -51,10 +50,10 @@ def merge(
         merged.levels.update(batch.levels)
         ended.update(dict.fromkeys(batch.ended))
         for series, durations in batch.distributions.items():
-            _distribution(merged, series).merge(durations)
+            distribution(merged, series).merge(durations)
         for metric, labels, value, _ in batch.observations:
             breathe()
-            _distribution(merged, (metric, *labels)).add(value)
+            distribution(merged, (metric, *labels)).add(value)
     merged.ended = list(ended)
     return merged
 
@@ -81,10 +80,3 @@ def _add(
             # Numbers of two kinds, such as a float and a Decimal, may not add up as they are.
             known = number(sums.get(key, 0))
             sums[key] = checked if known is None else known + checked
-
-
-def _distribution(batch: MetricBatch, series: RawSeries) -> Distribution:
-    found = batch.distributions.get(series)
-    if found is None:
-        found = batch.distributions[series] = Distribution()
-    return found
