@@ -27,6 +27,15 @@ CONFIG = {
 ACTIVITIES = ("thread-cpu", "thread-noncpu", "deserialize", "serialize", "executor")
 
 
+def _without_spans(data: dict[tuple[Hashable, ...], float]) -> dict[tuple[Hashable, ...], float]:
+    """Return the sums over all spans, as a worker sends them in its metrics."""
+    sums: dict[tuple[Hashable, ...], float] = {}
+    for (context, _, *rest), value in data.items():
+        key = (context, *rest)
+        sums[key] = sums.get(key, 0) + value
+    return sums
+
+
 class _Stream:
     """Where messages to a simulated worker end."""
 
@@ -82,7 +91,7 @@ class SimulatedCluster:
                 ("get-data", activity, "seconds"): 0.01 for activity in ACTIVITIES
             }
             | {("gather-dep", "network", "seconds"): 0.01, "latency": 0.001}
-            | data,
+            | _without_spans(data),
             "memory": 100_000_000,
             "spilled_bytes": {"memory": 0, "disk": 0},
             "task_counts": {"executing": 1},

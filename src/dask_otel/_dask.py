@@ -26,7 +26,7 @@ from dask_otel._dask_workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
 from dask_otel.core.blocks import TOPIC
 from dask_otel.core.distribution import Distribution
-from dask_otel.core.filling import keep
+from dask_otel.core.filling import deltas_of
 from dask_otel.core.lifecycle import Lifecycle
 from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
 from dask_otel.core.spans import (
@@ -704,7 +704,7 @@ class SchedulerAdapter:
                 span = open_spans.get(span_id)
                 deltas = by_span.get(span_id)
                 if deltas is None:
-                    deltas = keep(self.batch, span_id, self._deltas_of(span_id, span))
+                    deltas = self._deltas_of(span_id, span)
                 values = deltas.values
                 if span is not None:
                     span.reporters.add(worker)
@@ -725,11 +725,15 @@ class SchedulerAdapter:
 
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
         if span is not None:
-            return SpanDeltas(span.identity.tags, (span.identity.trace_id, span.identity.span_id))
+            ident = span.identity
+            return deltas_of(
+                self.batch, span_id, ident.tags, (ident.trace_id, ident.span_id)
+            )
         dask_span = self._extension.spans[span_id]
         ancestors = _ancestors(dask_span)
         root_id = ancestors[0].id if ancestors else span_id
-        return SpanDeltas(dask_span.name, (identity.trace_id(root_id), identity.span_id(span_id)))
+        ids = identity.trace_id(root_id), identity.span_id(span_id)
+        return deltas_of(self.batch, span_id, dask_span.name, ids)
 
     def _late(self, unit: Hashable, value: float) -> None:
         series = (semconv.OTEL_LATE.name, unit if unit in _LATE_KINDS else "other")

@@ -13,6 +13,7 @@ import dask_otel.core.lifecycle
 from dask_otel.core import identity
 from dask_otel.core.lifecycle import TRANSITIONS, Trigger
 from dask_otel.core.records import Failure, FinishedSpan, TaskCounts
+from dask_otel.core.reports import Reports
 from dask_otel.core.spans import Limits, OpenSpan, Phase
 from tests.unit.simulation import Simulation
 
@@ -442,6 +443,49 @@ def test_repair_takes_over_the_truth(sim: Simulation) -> None:
     assert state(sim, a) == (Phase.OPEN, 0, 1, 1)
     assert state(sim, b) == (Phase.OPEN, 2, 1, 0)
     assert sim.active == 1
+
+
+# ---------------------------------------------------------------------------------- cost
+
+
+def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
+    sim = Simulation(Limits(linger=0.05))
+    looks: list[OpenSpan] = []
+    complete = Reports._complete
+
+    def look(reports: Reports, span: OpenSpan) -> bool:
+        looks.append(span)
+        return complete(reports, span)
+
+    monkeypatch.setattr(Reports, "_complete", look)
+    monkeypatch.setattr(sim, "span_exported", lambda span: None)
+    lifecycle = sim.lifecycle
+    for worker in ("w0", "w1"):
+        lifecycle.reports.heartbeat(worker, sim.now, 0.0, 0)
+    spans: dict[str, list[OpenSpan]] = {"w0": [], "w1": []}
+    for number in range(200):
+        worker = f"w{number % 2}"
+        span = lifecycle.span_created(f"span-{number}", ("job",), (), sim.now)
+        spans[worker].append(span)
+        group = lifecycle.add_group(span, "f", "f", None)
+        lifecycle.task_added(group, "key", sim.now)
+        lifecycle.task_finished(group, worker, sim.now, sim.now, sim.now)
+
+    def looked(seconds: float = 0.1) -> list[OpenSpan]:
+        looks.clear()
+        sim.now += seconds
+        lifecycle.tick(sim.now)
+        return looks
+
+    assert len(looked()) == 200
+    assert looked() == []
+    lifecycle.reports.heartbeat("w1", sim.now, 0.0, 0)
+    assert looked() == spans["w1"]
+    assert looked() == []
+    lifecycle.reports.left("w0")
+    assert looked() == spans["w0"]
+    looked()
+    assert not lifecycle.open
 
 
 # -------------------------------------------------------------------------------- memory

@@ -179,8 +179,14 @@ class Histories(RuleBasedStateMachine):
             assert (span.phase is Phase.OPEN) == self.sim.todo(life)
             assert (span in lifecycle._settling) == (span.phase is Phase.SETTLING)
             assert span.phase is not Phase.EXPORTED
+            assert (span.awaits is not None) <= (span.phase is Phase.SETTLING)
             assert sum(g.unfinished for g in span.groups) == span.unfinished
         assert self.sim.active == sum(life.span.active for life in self.sim.current.values())
+        reports = lifecycle.reports
+        waiting = [span for spans in reports._waiting.values() for span in spans]
+        # Each that settles is looked at again, now or when there is news; no other is.
+        assert len(waiting) == len(set(waiting))
+        assert {*waiting, *reports._due} == lifecycle._settling.keys()
 
     def teardown(self) -> None:
         if not hasattr(self, "sim"):

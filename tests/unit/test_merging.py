@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.distribution import Distribution
-from dask_otel.core.filling import MAX_SINGLE
+from dask_otel.core.filling import MAX_OF_NAME
 from dask_otel.core.merging import merge
 from dask_otel.core.records import MetricBatch, Observation, SpanDeltas
 from dask_otel.core.series import MetricState
@@ -150,8 +150,8 @@ def test_what_waits_for_one_that_hangs_grows_with_the_names_alone() -> None:
     for number in range(4):
         spans = {
             f"{number}-{index}": SpanDeltas((f"name {index % 3}",), (1, 1), {key: 1.0})
-            for index in range(MAX_SINGLE // 2)
+            for index in range(500)
         }
         merged = merge([merged, MetricBatch(time_ns=number, span_deltas=dict(spans))])
-    assert len(merged.span_deltas) <= MAX_SINGLE + 3
-    assert sum(deltas.values[key] for deltas in merged.span_deltas.values()) == 2 * MAX_SINGLE
+    assert len(merged.span_deltas) == 3 * (MAX_OF_NAME + 1)
+    assert sum(deltas.values[key] for deltas in merged.span_deltas.values()) == 2000

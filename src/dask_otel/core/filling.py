@@ -10,10 +10,13 @@ from collections.abc import Hashable
 from typing import Final
 
 from dask_otel.core.distribution import Distribution
-from dask_otel.core.records import MetricBatch, Observation, RawSeries, SpanDeltas
+from dask_otel.core.records import MetricBatch, Observation, RawSeries, SpanDeltas, Tags
 
-#: Spans, and points of histograms, that a batch keeps apart.
+#: Points of histograms that a batch keeps apart.
 MAX_SINGLE: Final = 10_000
+#: Spans of one name that a batch keeps apart. Each of them can be an exemplar; thousands would
+#: be as many containers more for Python's garbage collector, to become the same few series.
+MAX_OF_NAME: Final = 8
 
 
 def observe(batch: MetricBatch, observation: Observation) -> None:
@@ -32,12 +35,20 @@ def distribution(batch: MetricBatch, series: RawSeries) -> Distribution:
     return found
 
 
-def keep(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> SpanDeltas:
-    """Keep the deltas of a span that is new to a batch; returns where they are added up.
+def deltas_of(
+    batch: MetricBatch, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None
+) -> SpanDeltas:
+    """Return where a batch adds up the deltas of a span that it does not know yet.
 
-    Beyond `MAX_SINGLE` spans, those of one name share a place, and the exemplars of one.
+    Beyond `MAX_OF_NAME` spans of a name, the others share a place, and are no exemplars.
     """
-    if len(batch.span_deltas) < MAX_SINGLE:
-        batch.span_deltas[span_id] = deltas
-        return deltas
-    return batch.span_deltas.setdefault(deltas.tags, deltas)
+    count = batch.spans_of_name.get(tags, 0)
+    if count >= MAX_OF_NAME:
+        span_id, ids = tags, None
+        shared = batch.span_deltas.get(tags)
+        if shared is not None:
+            return shared
+    else:
+        batch.spans_of_name[tags] = count + 1
+    deltas = batch.span_deltas[span_id] = SpanDeltas(tags, ids)
+    return deltas

@@ -19,7 +19,7 @@ instant (every retry goes through ``released``); decisions fall in `Lifecycle.ti
 the bridge calls between two callbacks of the event loop.
 
 Cost: an event is O(1), or O(depth) where a span begins or ends to be busy; a tick is O(spans
-in SETTLING + spans exported). Finished trees are never walked.
+in SETTLING whose workers have reported + spans exported). Finished trees are never walked.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Mapping
 from enum import Enum
+from itertools import takewhile
 
 from dask_otel.core.completion import finish
 from dask_otel.core.generations import Generations
@@ -109,6 +110,7 @@ class Lifecycle:
         self.interrupted = 0
         self._generations = Generations(limits)
         self._long = LongSpans(limits, self._generations, self.open)
+        #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
         self._sequence = 0
@@ -157,7 +159,7 @@ class Lifecycle:
             span.shown_until = span.start
         self.open[ident.dask_id] = span
         # Until its first work it counts as done: a span can be born without any.
-        self._settling[span] = None
+        self._begin_to_settle(span)
         self._long.opened(span)
         self._cluster.span_opened(span)
         return span
@@ -438,8 +440,7 @@ class Lifecycle:
             if node.busy > 1:
                 return
             self._step(node, Trigger.WORK)
-            node.owing = None
-            self._settling.pop(node, None)
+            self._stop_settling(node)
             node = node.parent
 
     def _less_busy(self, span: OpenSpan, now: float) -> None:
@@ -450,8 +451,16 @@ class Lifecycle:
                 return
             self._step(node, Trigger.QUIET)
             node.quiet_since = now
-            self._settling[node] = None
+            self._begin_to_settle(node)
             node = node.parent
+
+    def _begin_to_settle(self, span: OpenSpan) -> None:
+        self._settling[span] = None
+        self.reports.wait_for(span)
+
+    def _stop_settling(self, span: OpenSpan) -> None:
+        if self._settling.pop(span, span) is None:
+            self.reports.forget(span)
 
     def repair(self, unfinished: Mapping[str, int], now: float) -> None:
         """Set right what an error of ours may have left wrong.
@@ -477,12 +486,11 @@ class Lifecycle:
                 span.parent.busy += bool(span.busy)
             if span.busy and span.phase is not Phase.OPEN:
                 self._step(span, Trigger.WORK)
-                span.owing = None
-                self._settling.pop(span, None)
+                self._stop_settling(span)
             elif not span.busy and span.phase is Phase.OPEN:
                 self._step(span, Trigger.QUIET)
                 span.quiet_since = now
-                self._settling[span] = None
+                self._begin_to_settle(span)
 
     def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
         if span.unfinished and not unfinished:
@@ -509,8 +517,12 @@ class Lifecycle:
         if now < self._ticked:
             self._clock_set_back(now)
         self._ticked = now
-        for span in list(self._settling):
-            self._settle(span, now)
+        for span in self.reports.take_complete():
+            self._settled(span, Trigger.REPORTED, now)
+        timeout = self._limits.settle_timeout
+        for span in list(takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)):
+            self._settled(span, Trigger.TIMED_OUT, now)
+            self.unsettled += 1
         while self._lingering and self._lingering[0][0] <= now:
             due, _, _, span = heapq.heappop(self._lingering)
             # A span that was re-opened since has another due time, or none.
@@ -533,15 +545,9 @@ class Lifecycle:
         ]
         heapq.heapify(self._lingering)
 
-    def _settle(self, span: OpenSpan, now: float) -> None:
-        if self.reports.complete(span):
-            self._step(span, Trigger.REPORTED)
-        elif now - span.quiet_since >= self._limits.settle_timeout:
-            self._step(span, Trigger.TIMED_OUT)
-            self.unsettled += 1
-        else:
-            return
-        del self._settling[span]
+    def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
+        self._step(span, trigger)
+        self._stop_settling(span)
         span.due = now + self._limits.linger
         self._sequence += 1
         # Children before their parents where they are due at the same time.
@@ -572,7 +578,7 @@ class Lifecycle:
                 self._cluster.span_inactive(span, now)
             self._step(span, Trigger.CLOSED)
             self._export(span, complete=not unfinished)
-        self._settling.clear()
+            self._stop_settling(span)
         self._lingering.clear()
 
     def _export(self, span: OpenSpan, complete: bool) -> None:

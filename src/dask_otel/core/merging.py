@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from dask_otel.core.filling import distribution, keep
+from dask_otel.core.filling import deltas_of, distribution
 from dask_otel.core.records import MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.totals import number
 
@@ -61,9 +61,10 @@ def merge(
 def _add_span(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> None:
     known = batch.span_deltas.get(span_id)
     if known is None:
-        known = keep(batch, span_id, SpanDeltas(deltas.tags, deltas.ids))
-    # A later generation may be another trace: exemplars point to the last one.
-    known.ids = deltas.ids
+        known = deltas_of(batch, span_id, deltas.tags, deltas.ids)
+    elif known.ids is not None:
+        # A later generation may be another trace: exemplars point to the last one.
+        known.ids = deltas.ids
     _add(known.values, deltas.values)
 
 

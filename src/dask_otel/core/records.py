@@ -202,11 +202,14 @@ class Progress:
 
 @dataclass(slots=True)
 class SpanDeltas:
-    """What the workers reported for one Dask span since the last batch."""
+    """What the workers reported for one Dask span since the last batch.
+
+    Or for several of one name, together; see `filling.deltas_of`.
+    """
 
     tags: Tags
-    #: (trace id, span id) for the exemplars.
-    ids: tuple[int, int]
+    #: (trace id, span id) for the exemplars; None for several spans.
+    ids: tuple[int, int] | None
     values: dict[WorkerMetricKey, float] = field(default_factory=dict)
 
 
@@ -238,6 +241,8 @@ class MetricBatch:
     time_ns: int = 0
     #: By Dask span id; by tags where many share a place.
     span_deltas: dict[Hashable, SpanDeltas] = field(default_factory=dict)
+    #: How many spans of a name stand in `span_deltas` by their id.
+    spans_of_name: dict[Tags, int] = field(default_factory=dict)
     #: Deltas of ``Scheduler.cumulative_worker_metrics``, over all workers.
     worker_deltas: dict[Hashable, float] = field(default_factory=dict)
     #: Increments of counters and up-down counters.

@@ -3,6 +3,9 @@
 Workers send metrics with their heartbeats, so those of the last tasks come after the tasks'
 ends. "A heartbeat since" is not enough: it may have been cut before the end and travelled
 long. One that *began* since is, and so is the second one that arrived since.
+
+A span waits for one worker at a time, and is looked at again when that one has reported: however
+many spans wait, a look costs nothing for those about whom there is no news.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ class Reports:
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerClock] = {}
+        #: Spans by the worker that they wait for.
+        self._waiting: dict[str, dict[OpenSpan, None]] = {}
+        #: Spans to look at: new ones, and those for which there was news.
+        self._due: dict[OpenSpan, None] = {}
 
     def heartbeat(self, worker: str, received: float, delay: float, cancelled: int) -> None:
         """A worker has reported everything that it had metered when the heartbeat began.
@@ -54,18 +61,49 @@ class Reports:
         clock.least_delay = min(delay, clock.least_delay + 0.001)
         clock.began = received - (delay - clock.least_delay)
         clock.cancelled = cancelled
+        self._heard_of(worker)
 
     def left(self, worker: str) -> None:
         """A worker is gone: nobody waits for it any longer."""
         self._workers.pop(worker, None)
+        self._heard_of(worker)
 
     def clock_set_back(self, now: float) -> None:
         """The scheduler's clock was set back: heartbeats from its future say nothing."""
         for clock in self._workers.values():
             if clock.began > now:
                 clock.began = 0.0
+        for worker in list(self._waiting):
+            self._heard_of(worker)
 
-    def complete(self, span: OpenSpan) -> bool:
+    def _heard_of(self, worker: str) -> None:
+        waiting = self._waiting.pop(worker, None)
+        if waiting is not None:
+            for span in waiting:
+                span.awaits = None
+            self._due.update(waiting)
+
+    def wait_for(self, span: OpenSpan) -> None:
+        """A span's work is done: `take_complete` tells when everything about it is in."""
+        self._due[span] = None
+
+    def forget(self, span: OpenSpan) -> None:
+        """Wait for a span no longer. If it is to be waited for again, it is from the start."""
+        span.owing = None
+        self._due.pop(span, None)
+        if span.awaits is not None:
+            waiting = self._waiting[span.awaits]
+            del waiting[span]
+            if not waiting:
+                del self._waiting[span.awaits]
+            span.awaits = None
+
+    def take_complete(self) -> list[OpenSpan]:
+        """Return the spans that have become complete since the last call, and forget them."""
+        due, self._due = self._due, {}
+        return [span for span in due if self._complete(span)]
+
+    def _complete(self, span: OpenSpan) -> bool:
         """Whether every live worker that ran tasks of the span, or ever reported metrics for
         it, has reported since its last task ended."""
         if span.owing is None:
@@ -77,6 +115,8 @@ class Reports:
         owing = span.owing
         for worker in list(owing):
             if not self._has_reported(span, worker, owing[worker]):
+                span.awaits = worker
+                self._waiting.setdefault(worker, {})[span] = None
                 return False
             del owing[worker]
         return True

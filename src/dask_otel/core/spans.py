@@ -169,6 +169,7 @@ class OpenSpan:
     __slots__ = (
         "active",
         "activities",
+        "awaits",
         "below",
         "busy",
         "capacity",
@@ -233,6 +234,8 @@ class OpenSpan:
         #: Workers that must report before it is settled, with their count of heartbeats
         #: when the waiting began; None before the first look.
         self.owing: dict[str, int] | None = None
+        #: The first of them, while nothing was heard of it.
+        self.awaits: str | None = None
         #: Workers that ran own tasks; workers that reported metrics for it.
         self.workers: set[str] = set()
         self.reporters: set[str] = set()
