@@ -127,6 +127,8 @@ async def _load(cluster: SimulatedCluster, seconds: float) -> None:
     rng = random.Random(0)
     spans = deque(cluster.submit((f"span {i % NAMES}",))[0] for i in range(OPEN_SPANS))
     await asyncio.sleep(2.5)
+    # Both arms begin with the same state of the collector.
+    gc.collect()
     cluster.probe = Probe()  # type: ignore[attr-defined]
     began, beats = time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
@@ -134,10 +136,13 @@ async def _load(cluster: SimulatedCluster, seconds: float) -> None:
             chosen = [spans[rng.randrange(len(spans))] for _ in range(KEYS // 10)]
             cluster.heartbeat(rng.choice(cluster.addresses), cluster.metered(chosen, KEYS))
             beats += 1
+            # Each message is a callback of its own, as in a scheduler.
+            await asyncio.sleep(0)
             if not beats % 4:
                 cluster.finish([spans.popleft()])
+                await asyncio.sleep(0)
                 spans.append(cluster.submit((f"span {beats % NAMES}",))[0])
-            await asyncio.sleep(0)
+                await asyncio.sleep(0)
         await asyncio.sleep(0.001)
 
 

@@ -27,7 +27,7 @@ _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
 #: Spans in a step of a hand-over.
-STEP: Final = 500
+STEP: Final = 250
 
 
 class Boundary(Protocol):

@@ -238,7 +238,7 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     for minute in range(1, minutes + 1):
         if minute in finished:
             state.increment(series, finished[minute])
-        records = state.collect(start + minute * 60 * SECOND)
+        records = list(state.collect(start + minute * 60 * SECOND))
         if any(record.name == semconv.TASK_FINISHED.name for record in records):
             exported.append(minute)
         assert not records or sink.export(records)

@@ -33,7 +33,7 @@ def labels(rules, *tags):
 
 def exported(state, seconds=60):
     """Return the points of one export: {metric: {label values: value}}, the last of each."""
-    records = state.collect(START + seconds * S)
+    records = list(state.collect(START + seconds * S))
     state.settled(True)
     return {
         record.name: {tuple(point.attributes.values()): point.value for point in record.points}
@@ -212,7 +212,7 @@ def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth
             state.apply(batch((f"run-{number}", "load"), f"prefix-{number % 3}", value))
             state.increment(("dask.task.finished", (f"run-{number}",), "inc", "memory"), 1)
         # Ten minutes apart, so that series retire all the time.
-        records = state.collect(START + (export + 1) * 600 * S)
+        records = list(state.collect(START + (export + 1) * 600 * S))
         state.settled(True)
         for record in records:
             if not record.name.startswith("dask.otel"):

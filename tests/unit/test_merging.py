@@ -80,7 +80,7 @@ def totals(parts: list[MetricBatch]) -> dict[str, dict[tuple[Any, ...], Any]]:
         state.apply(part)
     shown: dict[str, dict[tuple[Any, ...], Any]] = {}
     for number in (10, 11, 12):
-        records = state.collect(number * S)
+        records = list(state.collect(number * S))
         state.settled(True)
         shown = {
             record.name: {

@@ -49,7 +49,7 @@ def collected(*batches: MetricBatch) -> MetricPage:
     for number, batch in enumerate(batches, 1):
         batch.time_ns = START + number * SECOND
         state.apply(batch)
-        page.export(state.collect(batch.time_ns))
+        page.export(list(state.collect(batch.time_ns)))
         state.settled(True)
     return page
 
@@ -178,7 +178,7 @@ def test_any_text_of_users_comes_back_as_it_was(
         batch.increments[semconv.CLUSTER_TIME.name, activity] = value
     state, page = MetricState(START), MetricPage({})
     state.apply(batch)
-    records = state.collect(START + SECOND)
+    records = list(state.collect(START + SECOND))
     page.export(records)
     expected = {
         point.attributes["dask.activity"]: point.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -377,16 +378,15 @@ def records(*counts: int) -> list[MetricRecord]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("limit", [2, 3, 7, 10, 1000])
-def test_requests_are_bounded_and_keep_zero_points_with_their_values(limit: int) -> None:
-    given = records(3, 20, 1)
+@pytest.mark.parametrize("limit", [2, 6, 10, 44, 1000])
+def test_requests_are_as_large_as_they_may_be(limit: int) -> None:
+    given = records(1, 1, 3, 2, 1, 1, 1)
     parts = list(_parts(given, limit))
-    assert all(sum(len(r.points) for r in part) <= limit for part in parts)
-    for part in parts:
-        for r in part:
-            assert [p.value for p in r.points] == [0, 1] * (len(r.points) // 2)
-    flat = [(r.name, p) for part in parts for r in part for p in r.points]
-    assert flat == [(r.name, p) for r in given for p in r.points]
+    assert [r for part in parts for r in part] == given
+    sizes = [sum(len(r.points) for r in part) for part in parts]
+    assert all(size <= limit or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
+    for size, after in itertools.pairwise(parts):
+        assert sum(len(r.points) for r in size) + len(after[0].points) > limit
 
 
 def test_deltas_go_in_one_request() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+
 import pytest
 
 from dask_otel import semconv
 from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.distribution import Distribution
-from dask_otel.core.records import Exemplar, MetricBatch, Observation, SpanDeltas
+from dask_otel.core.records import Exemplar, MetricBatch, NumberPoint, Observation, SpanDeltas
 from dask_otel.core.series import MetricState
 
 S = 1_000_000_000
@@ -30,7 +33,7 @@ def seconds_after_start(*times) -> list[int]:
 
 def collect(state, seconds, ok=True):
     """One export, accepted or not: its points by metric."""
-    records = state.collect(START + int(seconds * S))
+    records = list(state.collect(START + int(seconds * S)))
     state.settled(ok)
     return {record.name: record.points for record in records}
 
@@ -174,11 +177,11 @@ def test_a_zero_point_is_never_far_back():
 @pytest.mark.parametrize("rejected", [False, True])
 def test_a_zero_point_is_sent_at_most_once(state, rejected):
     state.apply(span_batch({CPU: 1.5}))
-    state.collect(START + 60 * S)
+    list(state.collect(START + 60 * S))
     assert state.settled(False, rejected=rejected) is rejected
     (only,) = collect(state, 60.1)["dask.span.execute.time"]
     assert only.value == 1.5
-    state.collect(START + 120 * S)
+    list(state.collect(START + 120 * S))
     assert state.settled(False, rejected=True) is False, "nothing would change"
 
 
@@ -580,3 +583,48 @@ def test_the_end_of_what_never_was_or_is_no_level_harms_nothing(state):
     found = shown(state, 10)
     assert found[THREADS] == {("a",): 4}
     assert found["dask.cluster.transfer.time"] == {("transmit", "network"): 1.0}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])
+def test_records_are_bounded_and_keep_a_zero_point_with_its_value(limit):
+    state, whole = MetricState(START), MetricState(START)
+    for to in (state, whole):
+        batch = MetricBatch(time_ns=START)
+        for number in range(11):
+            batch.increments["dask.otel.exported", f"signal {number}"] = 1 + number
+        to.apply(batch)
+    records = list(state.collect(START + 60 * S, limit))
+    assert all(len(record.points) <= max(2, limit) for record in records)
+    assert all(len(record.points) % 2 == 0 for record in records)
+    (expected,) = whole.collect(START + 60 * S)
+    assert tuple(p for record in records for p in record.points) == expected.points
+    without = {dataclasses.replace(record, points=()) for record in [expected, *records]}
+    assert len(without) == 1
+
+
+def test_points_are_made_one_record_at_a_time():
+    state = MetricState(START)
+    batch = MetricBatch(time_ns=START)
+    for number in range(1000):
+        batch.increments["dask.otel.exported", f"signal {number}"] = 1
+    state.apply(batch)
+    records = state.collect(START + 60 * S, 10)
+    next(records)
+    alive = [o for o in gc.get_objects() if type(o) is NumberPoint]
+    assert len(alive) <= 20
+    assert sum(len(record.points) for record in records) == 1990
+
+
+def test_what_was_not_asked_for_is_new_in_the_next_export():
+    state = MetricState(START)
+    batch = MetricBatch(time_ns=START)
+    for number in range(2):
+        batch.increments["dask.otel.exported", f"signal {number}"] = 5
+    state.apply(batch)
+    first = next(state.collect(START + 60 * S, 2))
+    state.settled(False)
+    points = collect(state, 120)["dask.otel.exported"]
+    assert [p.value for p in first.points] == [0, 5]
+    assert [p.value for p in points] == [5, 0, 5]
+    labels = [p.attributes for p in points]
+    assert labels == [first.points[0].attributes, labels[1], labels[1]]

@@ -121,12 +121,12 @@ def drive(state, rounds, receiver, limits):
         for tags, key, amount in changes:
             truth[identity_of(tags, key)] += amount
         now += step
-        records = state.collect(now)
+        records = list(state.collect(now))
         check_caps(records, limits)
         receiver.receive(records, now, accepted=answer == "accepted")
         if state.settled(answer == "accepted", rejected=answer == "rejected"):
             now += S
-            receiver.receive(state.collect(now), now, accepted=True)
+            receiver.receive(list(state.collect(now)), now, accepted=True)
             assert not state.settled(True)
     return truth
 

@@ -20,7 +20,7 @@ Everything here runs in one thread. `MetricState.apply` costs what changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
 from dask_otel import semconv
@@ -228,35 +228,35 @@ class MetricState:
 
     # ------------------------------------------------------------------------- what goes out
 
-    def collect(self, time_ns: int) -> list[MetricRecord]:
-        """Return the points of one export.
+    def collect(self, time_ns: int, limit: int | None = None) -> Iterator[MetricRecord]:
+        """Begin an export, and return its points: each is made when it is asked for.
+
+        All points at once would be thousands of objects that live for the whole export: memory,
+        and work for Python's garbage collector.
 
         Parameters
         ----------
         time_ns
             The present time; taken later where it is not after the previous export.
             `settled` must follow before the next export, or this one counts as unanswered.
+        limit
+            Points of a record; a metric with more has several. The points of one series (0,
+            then its value) stay together.
         """
         self._count_own()
         time_ns = max(time_ns, self._last_ns + _MIN_STEP_NS)
         zero_ns = max(self._last_ns, time_ns - self._max_zero_age_ns())
         self._sent = []
         self._sent_zeros = False
-        retired = False
-        records = []
-        for family in self._families:
-            if family.retires:
-                retired |= self._retire(family, time_ns)
-            points = self._points(family, time_ns, zero_ns)
-            if points:
-                records.append(self._record(family.metric, points))
-        if retired:
+        # All of them, not one after the other: nobody has to ask for the last point.
+        retired = [self._retire(family, time_ns) for family in self._families if family.retires]
+        if any(retired):
             # A route to a retired series would go on filling it.
             self._families.forget_routes()
         self._last_ns = time_ns
         self._sent_epoch = self._epoch
         self._epoch += 1
-        return records
+        return self._records(time_ns, zero_ns, limit)
 
     def settled(self, ok: bool, *, rejected: bool = False) -> bool:
         """Say what became of the last export.
@@ -338,29 +338,38 @@ class MetricState:
             retired = True
         return retired
 
-    def _points(
-        self, family: Family, time_ns: int, zero_ns: int
-    ) -> list[NumberPoint | HistogramPoint]:
-        points: list[NumberPoint | HistogramPoint] = []
-        append = points.append
-        delta = self._delta
-        breathe = self._breathe
-        for series in family.series.values():
-            breathe()
-            monotone = series.monotone
-            if series.start_ns < 0:
-                series.begin(zero_ns)
-                if monotone:
-                    append(series.zero_point(zero_ns))
-                    self._sent_zeros = True
-            if delta and monotone:
-                point = series.delta_point(time_ns)
-                if point is not None:
-                    self._sent.append(series)
-                    append(point)
-            else:
-                append(series.point(time_ns))
-        return points
+    def _records(self, time_ns: int, zero_ns: int, limit: int | None) -> Iterator[MetricRecord]:
+        for family in self._families:
+            points: list[NumberPoint | HistogramPoint] = []
+            for series in family.series.values():
+                self._breathe()
+                if limit is not None and points and len(points) + 2 > limit:
+                    yield self._record(family.metric, points)
+                    points = []
+                self._add_points(points, series, time_ns, zero_ns)
+            if points:
+                yield self._record(family.metric, points)
+
+    def _add_points(
+        self,
+        points: list[NumberPoint | HistogramPoint],
+        series: AnySeries,
+        time_ns: int,
+        zero_ns: int,
+    ) -> None:
+        monotone = series.monotone
+        if series.start_ns < 0:
+            series.begin(zero_ns)
+            if monotone:
+                points.append(series.zero_point(zero_ns))
+                self._sent_zeros = True
+        if self._delta and monotone:
+            point = series.delta_point(time_ns)
+            if point is not None:
+                self._sent.append(series)
+                points.append(point)
+        else:
+            points.append(series.point(time_ns))
 
     def _record(self, metric: Metric, points: list[NumberPoint | HistogramPoint]) -> MetricRecord:
         monotone = metric.instrument in ("counter", "histogram")

@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from dask_otel import semconv
@@ -326,62 +325,52 @@ class MetricLane(Lane):
         self._health.gave_up("metrics", "the last metrics")
 
     def _export(self, time_ns: int) -> None:
-        records = self._totals.collect(time_ns)
-        ok = self._send(records)
+        sent = self._send(time_ns)
+        ok = sent is not None
         if self._totals.settled(ok, rejected=not ok and self._exporter.rejected):
             # It was refused because of its zero points; the values alone are in order.
-            ok = self._send(self._totals.collect(time_ns))
+            sent = self._send(time_ns)
+            ok = sent is not None
             self._totals.settled(ok)
-        if ok and records:
+        if sent:
             self._health.ok("metrics")
             self._last_success_ns = time_ns
         elif not ok:
             self._health.failed("metrics", self._exporter.last_error())
 
-    def _send(self, records: Sequence[MetricRecord]) -> bool:
-        first = True
-        for part in _parts(records, self._limits.max_points):
-            if not first:
+    def _send(self, time_ns: int) -> int | None:
+        """Return how many points were sent; None where a request failed."""
+        limit = self._limits.max_points
+        sent = 0
+        for part in _parts(self._totals.collect(time_ns, limit), limit):
+            if sent:
                 time.sleep(self._limits.breath)
-            first = False
             try:
                 ok = self._exporter.export(part)
             except Exception:
                 logger.debug("dask-otel: a metric exporter raised", exc_info=True)
                 ok = False
             if not ok:
-                return False
-            self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=_size(part))
-        return True
+                return None
+            size = _size(part)
+            sent += size
+            self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size)
+        return sent
 
 
 def _size(records: Sequence[MetricRecord]) -> int:
     return sum(len(record.points) for record in records)
 
 
-def _parts(records: Sequence[MetricRecord], limit: int | None) -> Iterator[list[MetricRecord]]:
-    """Yield the records in parts of about so many points."""
+def _parts(records: Iterable[MetricRecord], limit: int | None) -> Iterator[list[MetricRecord]]:
+    """Yield the records in parts of at most so many points, as far as single ones allow."""
     part: list[MetricRecord] = []
     size = 0
     for record in records:
-        for piece in [record] if limit is None else _pieces(record, limit):
-            if limit is not None and part and size + len(piece.points) > limit:
-                yield part
-                part, size = [], 0
-            part.append(piece)
-            size += len(piece.points)
+        if limit is not None and part and size + len(record.points) > limit:
+            yield part
+            part, size = [], 0
+        part.append(record)
+        size += len(record.points)
     if part:
         yield part
-
-
-def _pieces(record: MetricRecord, limit: int) -> Iterator[MetricRecord]:
-    """Yield a record in pieces; the points of one series (0, then its value) stay together."""
-    points = record.points
-    start = 0
-    while len(points) - start > limit:
-        stop = start + limit
-        if stop - start > 1 and points[stop].attributes == points[stop - 1].attributes:
-            stop -= 1
-        yield replace(record, points=points[start:stop])
-        start = stop
-    yield record if start == 0 else replace(record, points=points[start:])

@@ -5,7 +5,7 @@ Nothing here knows OpenTelemetry or Dask.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -63,8 +63,8 @@ class MetricTotals(Protocol):
     def apply(self, batch: MetricBatch) -> None:
         """Add everything in a batch."""
 
-    def collect(self, time_ns: int) -> list[MetricRecord]:
-        """Return the points of one export."""
+    def collect(self, time_ns: int, limit: int | None = None) -> Iterable[MetricRecord]:
+        """Return the points of one export, in records of so many at most."""
 
     def settled(self, ok: bool, *, rejected: bool = False) -> bool:
         """Say what became of it; whether to collect and send once more."""
