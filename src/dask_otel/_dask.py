@@ -516,9 +516,9 @@ class SchedulerAdapter:
             durations = self._durations[prefix] = Distribution()
         durations.add(seconds)
 
-    def _count(self, *series: Hashable) -> None:
+    def _count(self, *series: Hashable, count: int = 1) -> None:
         increments = self.batch.increments
-        increments[series] = increments.get(series, 0) + 1
+        increments[series] = increments.get(series, 0) + count
 
     def _stolen(self, message: Any) -> None:
         """A task was moved to another worker, for which there is no transition."""
@@ -726,9 +726,7 @@ class SchedulerAdapter:
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
         if span is not None:
             ident = span.identity
-            return deltas_of(
-                self.batch, span_id, ident.tags, (ident.trace_id, ident.span_id)
-            )
+            return deltas_of(self.batch, span_id, ident.tags, (ident.trace_id, ident.span_id))
         dask_span = self._extension.spans[span_id]
         ancestors = _ancestors(dask_span)
         root_id = ancestors[0].id if ancestors else span_id
@@ -865,8 +863,8 @@ class SchedulerAdapter:
         return span.identity.tags if span is not None else self._extension.spans[span_id].name
 
     def _book_runs(self, group: Group, runs: int) -> None:
-        increments = self.batch.increments
-        increments[group.finished] = increments.get(group.finished, 0) + runs
+        tags = group.span.identity.tags
+        self._count(semconv.TASK_FINISHED.name, tags, group.prefix, "memory", count=runs)
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler

@@ -10,8 +10,8 @@ it, they work a little longer, up to a millisecond.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar, overload
 
 #: Seconds of work between two breaths, where somebody else wants the GIL and where nobody does.
 WORK: Final = 0.0005
@@ -21,6 +21,7 @@ PAUSE: Final = 0.0001
 #: A breath that took so many seconds was not over before somebody else had had the GIL.
 TAKEN: Final = 0.0003
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -54,18 +55,45 @@ class Breath:
         self._next = awake + self._work
 
 
-class BreathingList(list[T]):
-    """A list that is gone through with breaths, by whoever does: encoders of the SDK.
+class MadeInBreaths(Sequence[T]):
+    """What a function makes of some items, one at a time, with a breath before each.
 
-    They do all their work on an item before they take the next one.
+    For the SDK's exporters. Their encoders do all their work on an item before they take the
+    next one; if all were made before, each would live until the last one is encoded, and Python's
+    garbage collector would have them all to look at.
+
+    Parameters
+    ----------
+    items
+        Not to be changed any more.
+    make
+        Returns an equal thing each time it is called with the same item.
+    breathe
+        Called before each.
     """
 
-    def __init__(self, items: Iterable[T], breathe: Breath) -> None:
-        super().__init__(items)
+    def __init__(
+        self, items: Sequence[S], make: Callable[[S], T], breathe: Callable[[], None]
+    ) -> None:
+        self._items = items
+        self._make: Callable[[Any], T] = make
         self._breathe = breathe
 
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return MadeInBreaths(self._items[index], self._make, self._breathe)
+        return self._make(self._items[index])
+
     def __iter__(self) -> Iterator[T]:
-        breathe = self._breathe
-        for item in super().__iter__():
-            breathe()
-            yield item
+        for item in self._items:
+            self._breathe()
+            yield self._make(item)

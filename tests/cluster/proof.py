@@ -134,11 +134,11 @@ class Baseline:
         folded = {place for place in batch.span_deltas if isinstance(place, tuple)}
         known: dict[Any, float] = defaultdict(float)
         for (span_id, name, *key), value in grown[0].items():
-            known[name if name in folded else span_id, *key] += value
+            known[(name if name in folded else span_id, *key)] += value
         exported: dict[Any, float] = defaultdict(float)
         for place, deltas in batch.span_deltas.items():
             for key, value in deltas.values.items():
-                exported[deltas.tags if deltas.tags in folded else place, *key] += value
+                exported[(deltas.tags if deltas.tags in folded else place, *key)] += value
         _assert_same(exported, known)
         _assert_same(batch.worker_deltas, grown[1])
         sums: dict[str, float] = defaultdict(float)

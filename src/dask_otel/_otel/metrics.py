@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
 from opentelemetry.sdk.metrics import export as sdk
@@ -13,7 +13,7 @@ from dask_otel import semconv
 from dask_otel._otel.answers import ExporterLogs, WatchedExporter
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.spans import scope
-from dask_otel.breath import Breath, BreathingList
+from dask_otel.breath import Breath, MadeInBreaths
 from dask_otel.core.records import Exemplar, HistogramPoint, MetricRecord, NumberPoint
 
 _TEMPORALITY: Final = {
@@ -119,13 +119,13 @@ def _metric(record: MetricRecord, breathe: Breath) -> sdk.Metric:
     temporality = _TEMPORALITY[record.temporality]
     data: Any
     if record.instrument == "histogram":
-        points = BreathingList(
-            (_histogram_point(p) for p in record.points if isinstance(p, HistogramPoint)), breathe
+        points = MadeInBreaths(
+            cast("Sequence[HistogramPoint]", record.points), _histogram_point, breathe
         )
         data = sdk.Histogram(points, temporality)
     else:
-        numbers = BreathingList(
-            (_number_point(p) for p in record.points if isinstance(p, NumberPoint)), breathe
+        numbers = MadeInBreaths(
+            cast("Sequence[NumberPoint]", record.points), _number_point, breathe
         )
         if record.instrument == "gauge":
             data = sdk.Gauge(numbers)

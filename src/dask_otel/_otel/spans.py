@@ -25,7 +25,7 @@ from dask_otel._otel.answers import ExporterLogs, WatchedExporter, uninstrumente
 from dask_otel._otel.environment import count
 from dask_otel._otel.exporters import Made
 from dask_otel._otel.sampling import KINDS, SAMPLED, TraceSampler
-from dask_otel.breath import Breath, BreathingList
+from dask_otel.breath import Breath, MadeInBreaths
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 
@@ -164,8 +164,7 @@ class ExporterSpanSink:
 
     def export(self, records: Sequence[SpanRecord]) -> bool:
         """Export; raises what can't be encoded."""
-        breathe = self._breathe
-        spans = BreathingList(map(self._spans.make, BreathingList(records, breathe)), breathe)
+        spans = MadeInBreaths(records, self._spans.make, self._breathe)
         ok = self._exporter.export(spans, SpanExportResult.SUCCESS)
         self.rejected = self._exporter.rejected
         if not ok:

@@ -66,7 +66,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         failures=failures,
         dropped_failures=dropped_failures,
         tree_failure=failures[0] if failures else below.failure,
-        incidents=tuple(span.incidents),
+        incidents=span.incidents,
         dropped_incidents=span.dropped_incidents,
         collections=described.collections,
         code=described.code,

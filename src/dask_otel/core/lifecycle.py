@@ -311,7 +311,7 @@ class Lifecycle:
         span = group.span
         group.counts.cancelled += 1
         if worker is not None:
-            span.zombies.add(worker)
+            span.zombies |= {worker}
         if now > span.last_stop:
             span.last_stop = now
         self._removed(group, now)
@@ -394,7 +394,7 @@ class Lifecycle:
     def incident(self, span: OpenSpan, now: float, name: str, attributes: Attributes) -> None:
         """Remember something worth an event on the span, up to a cap."""
         if len(span.incidents) < self._limits.max_incidents:
-            span.incidents.append(Incident(now, name, attributes))
+            span.incidents += (Incident(now, name, attributes),)
         else:
             span.dropped_incidents += 1
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
-from dask_otel import semconv
 from dask_otel.core.records import (
     Failure,
     Incident,
-    RawSeries,
     Result,
     SpanIdentity,
     Tags,
@@ -110,7 +108,6 @@ class Group:
     __slots__ = (
         "blamed",
         "counts",
-        "finished",
         "name",
         "prefix",
         "source",
@@ -131,14 +128,6 @@ class Group:
         #: First start and last stop of computing; 0.0 until something computed.
         self.start = 0.0
         self.stop = 0.0
-        #: The series of ``dask.task.finished`` for results in memory: made once, because
-        #: every task counts on it.
-        self.finished: RawSeries = (
-            semconv.TASK_FINISHED.name,
-            span.identity.tags,
-            prefix,
-            "memory",
-        )
 
     @property
     def unfinished(self) -> int:
@@ -240,14 +229,14 @@ class OpenSpan:
         self.workers: set[str] = set()
         self.reporters: set[str] = set()
         #: Workers on which a cancelled task may still be running.
-        self.zombies: set[str] = set()
+        self.zombies: frozenset[str] = frozenset()
         #: Keys that left their state only to come back, and why; None where no run of
         #: theirs was lost.
         self.reruns: dict[Hashable, RetryReason | None] = {}
         #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
         #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
         self.failed: dict[Hashable, Failure | None] = {}
-        self.incidents: list[Incident] = []
+        self.incidents: tuple[Incident, ...] = ()
         self.dropped_incidents = 0
         #: Own first start and last end; 0.0 if there was none.
         self.first_start = 0.0
