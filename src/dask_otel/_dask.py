@@ -129,8 +129,8 @@ class Boundary(Protocol):
         """Count the exception that is being handled, and log the first of its kind."""
 
 
-class _GroupSource:
-    """A TaskGroup and where its sums stood when the generation began."""
+class _Continued:
+    """A TaskGroup that had worked before the generation began, and its sums at that time."""
 
     __slots__ = ("durations", "group", "nbytes")
 
@@ -140,16 +140,26 @@ class _GroupSource:
         self.durations: Mapping[str, float] = group.all_durations
 
     def facts(self) -> GroupFacts:
-        group = self.group
+        whole = _group_facts(self.group)
         durations = {
             action: seconds - self.durations.get(action, 0.0)
-            for action, seconds in group.all_durations.items()
+            for action, seconds in whole.durations.items()
         }
         return GroupFacts(
-            output_bytes=max(0, group.nbytes_total - self.nbytes),
+            output_bytes=max(0, whole.output_bytes - self.nbytes),
             durations={action: seconds for action, seconds in durations.items() if seconds > 0},
-            types=tuple(group._types),
+            types=whole.types,
         )
+
+
+def _group_facts(group: TaskGroup) -> GroupFacts:
+    durations = {action: seconds for action, seconds in group.all_durations.items() if seconds > 0}
+    return GroupFacts(max(0, group.nbytes_total), durations, tuple(group._types))
+
+
+def _task_group(group: Group) -> TaskGroup:
+    source: Any = group.source
+    return source.group if type(source) is _Continued else source
 
 
 class SchedulerAdapter:
@@ -649,7 +659,8 @@ class SchedulerAdapter:
         return self._add_group(self._reopened(dask_span, now), group)
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:
-        own = self.lifecycle.add_group(span, group.name, group.prefix.name, _GroupSource(group))
+        source = _Continued(group) if group.duration or group.nbytes_total else group
+        own = self.lifecycle.add_group(span, group.name, group.prefix.name, source)
         self._groups[group] = own
         return own
 
@@ -707,7 +718,7 @@ class SchedulerAdapter:
                     deltas = self._deltas_of(span_id, span)
                 values = deltas.values
                 if span is not None:
-                    span.reporters.add(worker)
+                    span.reporters[worker] = None
             own_key = (key[0], *key[2:])
             # One tuple for all spans: many that live until the export set off full
             # collections of garbage, which stop a large scheduler for 0.3 s.
@@ -763,8 +774,9 @@ class SchedulerAdapter:
     def group_facts(self, group: Group) -> GroupFacts:
         """Read the TaskGroup's sums; there are none where they can't be read."""
         try:
-            assert isinstance(group.source, _GroupSource)
-            return group.source.facts()
+            if isinstance(group.source, _Continued):
+                return group.source.facts()
+            return _group_facts(_task_group(group))
         except Exception:
             self._boundary.failed("group_facts")
             return GroupFacts(0, {}, ())
@@ -812,8 +824,7 @@ class SchedulerAdapter:
         self.blocks.span_exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
-            assert isinstance(group.source, _GroupSource)
-            self._groups.pop(group.source.group, None)
+            self._groups.pop(_task_group(group), None)
             if group in self._runs:
                 self._book_runs(group, self._runs.pop(group))
 

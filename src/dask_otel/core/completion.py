@@ -54,7 +54,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         counts=counts,
         output_bytes=below.output_bytes + sum(f.output_bytes for f in facts),
         group_count=below.groups + len(span.groups),
-        worker_count=len(below.workers | span.workers),
+        worker_count=len(below.workers | span.workers.keys()),
         thread_count=cluster.threads_at(stop),
         active_cpu=active_cpu,
         dask_idle=max(0.0, active_cpu - span.execute_seconds - below.execute_seconds),
@@ -121,7 +121,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     into.counts.add(finished.counts)
     into.output_bytes += finished.output_bytes
     into.groups += finished.group_count
-    into.workers |= span.workers
+    into.workers |= span.workers.keys()
     into.execute_seconds += span.execute_seconds
     if span.below is not None:
         into.workers |= span.below.workers

@@ -365,7 +365,7 @@ class Lifecycle:
     ) -> None:
         span = group.span
         if worker is not None:
-            span.workers.add(worker)
+            span.workers[worker] = None
         # Workers estimate the scheduler's clock, and err: nothing ends in the future, or
         # starts before it was asked for.
         if stop > now:

@@ -109,7 +109,7 @@ class Reports:
         if span.owing is None:
             span.owing = {
                 worker: clock.beats
-                for worker in span.workers | span.reporters | span.zombies
+                for worker in span.workers.keys() | span.reporters.keys() | span.zombies
                 if (clock := self._workers.get(worker)) is not None
             }
         owing = span.owing

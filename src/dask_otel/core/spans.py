@@ -225,9 +225,10 @@ class OpenSpan:
         self.owing: dict[str, int] | None = None
         #: The first of them, while nothing was heard of it.
         self.awaits: str | None = None
-        #: Workers that ran own tasks; workers that reported metrics for it.
-        self.workers: set[str] = set()
-        self.reporters: set[str] = set()
+        #: Workers that ran own tasks; workers that reported metrics for it. Python's garbage
+        #: collector passes over dicts of texts, but not over sets, and there are many of these.
+        self.workers: dict[str, None] = {}
+        self.reporters: dict[str, None] = {}
         #: Workers on which a cancelled task may still be running.
         self.zombies: frozenset[str] = frozenset()
         #: Keys that left their state only to come back, and why; None where no run of
