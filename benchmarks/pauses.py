@@ -157,28 +157,40 @@ def _warm_memory() -> None:
     _kept.extend(objects[:: (1 << 18) // 24])
 
 
-async def _load(cluster: SimulatedCluster, seconds: float) -> None:
+async def _load(cluster: SimulatedCluster, seconds: float) -> Probe:
     """Heartbeats, and spans that come and go, evenly over the time."""
     rng = random.Random(0)
     spans = deque(cluster.submit((f"span {i % NAMES}",))[0] for i in range(OPEN_SPANS))
+
+    def beat(address: str) -> None:
+        chosen = [spans[rng.randrange(len(spans))] for _ in range(KEYS // 10)]
+        cluster.heartbeat(address, cluster.metered(chosen, KEYS))
+
+    # Dask keeps the last message of each worker: a cluster that runs has had one of each.
+    for address in cluster.addresses:
+        beat(address)
+        await asyncio.sleep(0)
     await asyncio.sleep(2.5)
     # Both arms begin with the same state of the collector.
     gc.collect()
-    cluster.probe = Probe()  # type: ignore[attr-defined]
-    began, beats = time.monotonic(), 0
-    while (passed := time.monotonic() - began) < seconds:
-        while beats < passed * BEATS_PER_SECOND:
-            chosen = [spans[rng.randrange(len(spans))] for _ in range(KEYS // 10)]
-            cluster.heartbeat(rng.choice(cluster.addresses), cluster.metered(chosen, KEYS))
-            beats += 1
-            # Each message is a callback of its own, as in a scheduler.
-            await asyncio.sleep(0)
-            if not beats % 4:
-                cluster.finish([spans.popleft()])
+    probe = Probe()
+    try:
+        began, beats = time.monotonic(), 0
+        while (passed := time.monotonic() - began) < seconds:
+            while beats < passed * BEATS_PER_SECOND:
+                beat(rng.choice(cluster.addresses))
+                beats += 1
+                # Each message is a callback of its own, as in a scheduler.
                 await asyncio.sleep(0)
-                spans.append(cluster.submit((f"span {beats % NAMES}",))[0])
-                await asyncio.sleep(0)
-        await asyncio.sleep(0.001)
+                if not beats % 4:
+                    cluster.finish([spans.popleft()])
+                    await asyncio.sleep(0)
+                    spans.append(cluster.submit((f"span {beats % NAMES}",))[0])
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+    finally:
+        probe.close()
+    return probe
 
 
 async def arm(kind: str, seconds: float) -> dict[str, Any]:
@@ -198,11 +210,7 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
         from benchmarks import naive
 
         naive.install(cluster.scheduler)
-    try:
-        await _load(cluster, seconds)
-    finally:
-        probe: Probe = cluster.probe  # type: ignore[attr-defined]
-        probe.close()
+    probe = await _load(cluster, seconds)
     return {
         "all": _quantiles(probe.ages),
         "without collections": _quantiles(probe.other_ages),
