@@ -18,8 +18,10 @@ import struct
 import subprocess
 import sys
 import time
+from bisect import bisect_left
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from benchmarks.results import Row, percentile, verdict
@@ -55,8 +57,8 @@ class Probe:
     """
 
     def __init__(self) -> None:
-        self.ages: list[float] = []
-        self.other_ages: list[float] = []
+        #: When each message came and was read.
+        self.messages: list[tuple[float, float]] = []
         #: Start and end of each collection, and its generation.
         self.collections: list[tuple[float, float, int]] = []
         self._began = 0.0
@@ -77,16 +79,27 @@ class Probe:
             while True:
                 _, ((_, _, stamp),), _, _ = self._socket.recvmsg(8, 64)
                 seconds, nanoseconds = struct.unpack("qq", stamp)
-                self._note(seconds + nanoseconds / 1e9, time.time())
+                self.messages.append((seconds + nanoseconds / 1e9, time.time()))
 
-    def _note(self, came: float, read: float) -> None:
-        self.ages.append(read - came)
-        collected = 0.0
-        for start, stop, _ in reversed(self.collections):
-            if stop <= came:
-                break
-            collected += stop - max(start, came)
-        self.other_ages.append(max(0.0, read - came - collected))
+    @property
+    def ages(self) -> list[float]:
+        """How old each message was."""
+        return [read - came for came, read in self.messages]
+
+    @property
+    def other_ages(self) -> list[float]:
+        """How old each message would have been without collections of garbage."""
+        # Afterwards: a message can be read before the callback at a collection's end has run.
+        starts = [start for start, _, _ in self.collections]
+        ages = []
+        for came, read in self.messages:
+            first = max(0, bisect_left(starts, came) - 1)
+            collected = sum(
+                max(0.0, min(stop, read) - max(start, came))
+                for start, stop, _ in islice(self.collections, first, bisect_left(starts, read))
+            )
+            ages.append(max(0.0, read - came - collected))
+        return ages
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
         now = time.time()
