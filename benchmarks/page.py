@@ -58,8 +58,9 @@ _READING = """
   the largest of all windows, in CPU time.
 - **Export throughput** (row 5): the bridge and the SDK's own processor export the same spans with
   the same exporter, sink and batch size, each in a process of its own. The SDK gets spans that
-  are ready; the bridge makes them of Dask's records, and pauses after each half a millisecond, to
-  leave the GIL to the event loop. Without these pauses it shows what they cost.
+  are ready; the bridge makes them of Dask's records, and pauses after each half a millisecond, or
+  a whole one where nobody wants the GIL, to leave it to the event loop. Without these pauses it
+  shows what they cost.
 
 ## What is left of row 3
 
@@ -71,7 +72,7 @@ made small, and it makes few objects that live for long:
 - a hand-over of metrics goes in steps of at most 250 spans, with 4 ms between them; its longest
   step closes the interval of all workers at once;
 - a tick looks at finished spans only where there is news of a worker they wait for;
-- threads hold the GIL for half a millisecond, then sleep for 0.1 ms;
+- threads hold the GIL for half a millisecond, or one where nobody wants it, then sleep for 0.1 ms;
 - of the spans of one name eight are kept apart for exemplars, and points and spans are made one at
   a time while they are encoded.
 

@@ -57,8 +57,9 @@ class Probe:
     """
 
     def __init__(self) -> None:
-        #: When each message came and was read.
-        self.messages: list[tuple[float, float]] = []
+        #: When each message came, and when it was read. No pairs: they would set off collections.
+        self.came: list[float] = []
+        self.read: list[float] = []
         #: Start and end of each collection, and its generation.
         self.collections: list[tuple[float, float, int]] = []
         self._began = 0.0
@@ -79,12 +80,13 @@ class Probe:
             while True:
                 _, ((_, _, stamp),), _, _ = self._socket.recvmsg(8, 64)
                 seconds, nanoseconds = struct.unpack("qq", stamp)
-                self.messages.append((seconds + nanoseconds / 1e9, time.time()))
+                self.came.append(seconds + nanoseconds / 1e9)
+                self.read.append(time.time())
 
     @property
     def ages(self) -> list[float]:
         """How old each message was."""
-        return [read - came for came, read in self.messages]
+        return [read - came for came, read in zip(self.came, self.read, strict=True)]
 
     @property
     def other_ages(self) -> list[float]:
@@ -92,7 +94,7 @@ class Probe:
         # Afterwards: a message can be read before the callback at a collection's end has run.
         starts = [start for start, _, _ in self.collections]
         ages = []
-        for came, read in self.messages:
+        for came, read in zip(self.came, self.read, strict=True):
             first = max(0, bisect_left(starts, came) - 1)
             collected = sum(
                 max(0.0, min(stop, read) - max(start, came))
