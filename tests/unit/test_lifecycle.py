@@ -488,6 +488,30 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
     assert not lifecycle.open
 
 
+def test_who_did_not_report_in_time_is_known_until_there_is_new_work(monkeypatch) -> None:
+    sim = Simulation(Limits(linger=LINGER, settle_timeout=SETTLE))
+    monkeypatch.setattr(sim, "span_exported", lambda span: None)
+    lifecycle = sim.lifecycle
+    lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
+    span = lifecycle.span_created("id", ("job",), (), sim.now)
+    group = lifecycle.add_group(span, "f", "f", None)
+    lifecycle.task_added(group, "a", sim.now)
+    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    for seconds in (0.1, SETTLE):
+        sim.now += seconds
+        lifecycle.tick(sim.now)
+    assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
+    lifecycle.task_added(group, "b", sim.now)
+    assert span.owing is None
+    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tick(sim.now)
+    assert span.phase is Phase.SETTLING
+    sim.now += 0.1
+    lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
+    lifecycle.tick(sim.now)
+    assert (span.phase, span.owing) == (Phase.LINGERING, {})
+
+
 # -------------------------------------------------------------------------------- memory
 
 

@@ -440,6 +440,7 @@ class Lifecycle:
             if node.busy > 1:
                 return
             self._step(node, Trigger.WORK)
+            node.owing = None
             self._stop_settling(node)
             node = node.parent
 
@@ -486,6 +487,7 @@ class Lifecycle:
                 span.parent.busy += bool(span.busy)
             if span.busy and span.phase is not Phase.OPEN:
                 self._step(span, Trigger.WORK)
+                span.owing = None
                 self._stop_settling(span)
             elif not span.busy and span.phase is Phase.OPEN:
                 self._step(span, Trigger.QUIET)

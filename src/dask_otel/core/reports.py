@@ -88,8 +88,7 @@ class Reports:
         self._due[span] = None
 
     def forget(self, span: OpenSpan) -> None:
-        """Wait for a span no longer. If it is to be waited for again, it is from the start."""
-        span.owing = None
+        """Wait for a span no longer; `OpenSpan.owing` has those who did not report."""
         self._due.pop(span, None)
         if span.awaits is not None:
             waiting = self._waiting[span.awaits]
