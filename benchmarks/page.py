@@ -78,7 +78,9 @@ made small, and it makes few objects that live for long:
 
 The row *without collections* takes the time of all collections off both arms: what it shows is
 callbacks, and waiting for the GIL. Collections still come more often with the bridge, by what
-it keeps for each open span, and for finished ones until they are exported.
+it keeps for each open span, and for finished ones until they are exported. Where a window has one
+long collection more or less, or one of another length, the 99.9th percentile moves by milliseconds:
+runs have shown 0.1 and 1.5 ms. The row without collections is the steadier one.
 
 ## The peers
 
