@@ -17,6 +17,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import threading
 import time
 from bisect import bisect_left
 from collections import deque
@@ -125,9 +126,13 @@ class Own:
     def __init__(self) -> None:
         self.longest: dict[str, float] = {}
         self._collected = self._began = 0.0
+        self._thread = threading.get_ident()
         gc.callbacks.append(self._collecting)
 
     def _collecting(self, phase: str, _info: dict[str, int]) -> None:
+        if threading.get_ident() != self._thread:
+            # It is in another thread's CPU time.
+            return
         if phase == "start":
             self._began = time.thread_time()
         else:

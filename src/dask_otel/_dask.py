@@ -774,9 +774,8 @@ class SchedulerAdapter:
     def group_facts(self, group: Group) -> GroupFacts:
         """Read the TaskGroup's sums; there are none where they can't be read."""
         try:
-            if isinstance(group.source, _Continued):
-                return group.source.facts()
-            return _group_facts(_task_group(group))
+            source: Any = group.source
+            return source.facts() if type(source) is _Continued else _group_facts(source)
         except Exception:
             self._boundary.failed("group_facts")
             return GroupFacts(0, {}, ())

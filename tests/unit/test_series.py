@@ -23,6 +23,14 @@ def span_batch(values, tags=("workflow", "load"), time_ns=0) -> MetricBatch:
     return MetricBatch(time_ns, {"id": SpanDeltas(tags, (11, 22), dict(values))})
 
 
+def signal_batch(*values) -> MetricBatch:
+    """Increments of as many series of one counter."""
+    batch = MetricBatch(time_ns=START)
+    for number, value in enumerate(values):
+        batch.increments["dask.otel.exported", f"signal {number}"] = value
+    return batch
+
+
 def worker_batch(values) -> MetricBatch:
     return MetricBatch(worker_deltas=dict(values))
 
@@ -589,10 +597,7 @@ def test_the_end_of_what_never_was_or_is_no_level_harms_nothing(state):
 def test_records_are_bounded_and_keep_a_zero_point_with_its_value(limit):
     state, whole = MetricState(START), MetricState(START)
     for to in (state, whole):
-        batch = MetricBatch(time_ns=START)
-        for number in range(11):
-            batch.increments["dask.otel.exported", f"signal {number}"] = 1 + number
-        to.apply(batch)
+        to.apply(signal_batch(*range(1, 12)))
     records = list(state.collect(START + 60 * S, limit))
     assert all(len(record.points) <= max(2, limit) for record in records)
     assert all(len(record.points) % 2 == 0 for record in records)
@@ -604,10 +609,7 @@ def test_records_are_bounded_and_keep_a_zero_point_with_its_value(limit):
 
 def test_points_are_made_one_record_at_a_time():
     state = MetricState(START)
-    batch = MetricBatch(time_ns=START)
-    for number in range(1000):
-        batch.increments["dask.otel.exported", f"signal {number}"] = 1
-    state.apply(batch)
+    state.apply(signal_batch(*[1] * 1000))
     records = state.collect(START + 60 * S, 10)
     next(records)
     alive = [o for o in gc.get_objects() if type(o) is NumberPoint]
@@ -617,10 +619,7 @@ def test_points_are_made_one_record_at_a_time():
 
 def test_what_was_not_asked_for_is_new_in_the_next_export():
     state = MetricState(START)
-    batch = MetricBatch(time_ns=START)
-    for number in range(2):
-        batch.increments["dask.otel.exported", f"signal {number}"] = 5
-    state.apply(batch)
+    state.apply(signal_batch(5, 5))
     first = next(state.collect(START + 60 * S, 2))
     state.settled(False)
     points = collect(state, 120)["dask.otel.exported"]

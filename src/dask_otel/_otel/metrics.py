@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
 from opentelemetry.sdk.metrics import export as sdk
@@ -117,18 +117,14 @@ def _histogram_point(point: HistogramPoint) -> sdk.HistogramDataPoint:
 
 def _metric(record: MetricRecord, breathe: Breath) -> sdk.Metric:
     temporality = _TEMPORALITY[record.temporality]
+    histogram = record.instrument == "histogram"
+    make: Callable[[Any], Any] = _histogram_point if histogram else _number_point
+    points = MadeInBreaths(record.points, make, breathe)
     data: Any
-    if record.instrument == "histogram":
-        points = MadeInBreaths(
-            cast("Sequence[HistogramPoint]", record.points), _histogram_point, breathe
-        )
+    if histogram:
         data = sdk.Histogram(points, temporality)
+    elif record.instrument == "gauge":
+        data = sdk.Gauge(points)
     else:
-        numbers = MadeInBreaths(
-            cast("Sequence[NumberPoint]", record.points), _number_point, breathe
-        )
-        if record.instrument == "gauge":
-            data = sdk.Gauge(numbers)
-        else:
-            data = sdk.Sum(numbers, temporality, record.instrument == "counter")
+        data = sdk.Sum(points, temporality, record.instrument == "counter")
     return sdk.Metric(record.name, record.description, record.unit, data)

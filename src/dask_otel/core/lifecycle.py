@@ -460,7 +460,8 @@ class Lifecycle:
         self.reports.wait_for(span)
 
     def _stop_settling(self, span: OpenSpan) -> None:
-        if self._settling.pop(span, span) is None:
+        if span in self._settling:
+            del self._settling[span]
             self.reports.forget(span)
 
     def repair(self, unfinished: Mapping[str, int], now: float) -> None:
