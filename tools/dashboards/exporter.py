@@ -13,9 +13,7 @@ from .queries import CLUSTER, averaged, rates, selector, whole
 #: where it does not.
 NONE_YET = f"0 * sum(dask_otel_running{{{CLUSTER}}})"
 NO_BRIDGE = "no bridge"
-QUEUE = (
-    f"max(dask_otel_queue_size{{{CLUSTER}}} / (dask_otel_queue_capacity{{{CLUSTER}}} > 0))"
-)
+QUEUE = f"max(dask_otel_queue_size{{{CLUSTER}}} / (dask_otel_queue_capacity{{{CLUSTER}}} > 0))"
 
 
 def build() -> Any:

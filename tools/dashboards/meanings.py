@@ -68,7 +68,7 @@ PARTS = (
         "Computing",
         ("computing",),
         "green",
-        "The useful part. Is it small? The largest of the others says what to do.",
+        "The useful part. If it is small, the largest of the others says what to do.",
         "DaskEfficiencyFell",
         limited=False,
     ),
@@ -76,24 +76,21 @@ PARTS = (
         "Off the CPU",
         ("off the CPU",),
         "blue",
-        "Tasks had a thread and did not use the CPU: I/O, sleep, GPU or the GIL. For pure "
-        "computation try one thread per worker process.",
+        "I/O, sleep, GPU or the GIL. If it is the GIL, one thread per worker process helps.",
         "DaskThreadsWait",
     ),
     Part(
         "Moving data",
         ("network", "spill"),
         "purple",
-        "Tasks waited for serialization, network or disk: give workers more memory, or make the "
-        "results smaller.",
+        "Tasks wait for disk, network or serialization: give workers more memory.",
         "DaskSpilling",
     ),
     Part(
         "Other",
         (),
         "#A08C6E",
-        "Dask's own overhead, and what your code meters itself. Large with short tasks: make "
-        "fewer and longer ones.",
+        "Dask's own overhead, and what your code meters itself: make fewer and longer tasks.",
         "DaskEfficiencyFell",
         limited=False,
     ),
@@ -101,24 +98,21 @@ PARTS = (
         "Idle",
         ("idle",),
         "orange",
-        "There was work, and nothing that a free thread could run: use smaller partitions or a "
-        "smaller cluster.",
+        "Work, but none that a free thread could run: smaller partitions or a smaller cluster.",
         "DaskClusterIdle",
     ),
     Part(
         "Unused",
         ("unused",),
         "#808080",
-        "Nobody had asked for anything: close the cluster earlier, or lower the minimum of "
-        "adaptive scaling.",
+        "Nobody had asked for anything: close the cluster earlier, or scale down further.",
         "DaskClusterUnused",
     ),
     Part(
         "Wasted",
         ("failed", "cancelled", "lost"),
         "red",
-        "Runs that failed, were cancelled or died with their worker: find the exceptions in the "
-        "traces, and look at the workers' memory.",
+        "Runs that failed, were cancelled or lost: look at exceptions and workers' memory.",
         "DaskWorkWasted",
     ),
 )

@@ -7,7 +7,20 @@ from typing import Any
 from . import limits, links, meanings
 from .limits import limit
 from .meanings import BAD, PARTS, TEXT, Part
-from .parts import FIRING, Column, Line, Panel, bars, cluster, graph, line, number, page, price, rows
+from .parts import (
+    FIRING,
+    Column,
+    Line,
+    Panel,
+    bars,
+    cluster,
+    graph,
+    line,
+    number,
+    page,
+    price,
+    rows,
+)
 from .queries import (
     CLUSTER,
     ITSELF,
@@ -75,7 +88,7 @@ def build() -> Any:
 
 
 def _alerts() -> Panel:
-    by = "alertname, severity, dask_cluster_name, dask_span_root_name, dask_task_prefix"
+    by = "alertname, severity, dask_cluster_name, dask_span_root_name"
     since = FIRING.replace('ALERTS{alertstate="firing", ', "ALERTS_FOR_STATE{")
     return rows(
         "Which alerts fire now?",
@@ -93,7 +106,6 @@ def _alerts() -> Panel:
         Column("Severity", label="severity", width=80),
         Column("Cluster", label="dask_cluster_name"),
         Column("Workflow", label="dask_span_root_name"),
-        Column("Function", label="dask_task_prefix"),
         Column(
             "Since",
             f"max by ({by}) (({since} and ignoring (alertstate) {FIRING}) * 1000)",
@@ -101,7 +113,7 @@ def _alerts() -> Panel:
         ),
         sort="Since",
         empty="No alert fires.",
-        width=11,
+        width=10,
     )
 
 
@@ -128,20 +140,19 @@ def _advice() -> Panel:
             "Network",
             f"({network}) and ({idle}) > {limit('DaskNetworkSlow', 1)}",
             "DaskNetworkSlow",
-            "Threads wait for data of other workers: fewer and larger workers, or another order "
-            "of the work.",
+            "Threads wait for data of other workers: use fewer and larger workers.",
         ),
         _over(
             "Cache hits",
             f"1 - {share(FROM_DISK, FROM_ANYWHERE)}",
             "DaskCacheMisses",
-            "Data comes back from disk: more memory for each worker would help.",
+            "Data comes back from disk: give each worker more memory.",
         ),
         _over(
             "Event loop",
             averaged(LOOP),
             "DaskEventLoopBlocked",
-            "The scheduler is held up: smaller graphs, fewer and longer tasks.",
+            "The scheduler is held up: submit fewer and longer tasks.",
         ),
     ]
     return rows(
@@ -150,7 +161,7 @@ def _advice() -> Panel:
         "looks at: without unused time for idle, of the tasks' time for what tasks do.",
         Column("What", label="what", width=95, meant=True),
         Column("Share", " or ".join(found), unit="percentunit", decimals=0, width=65),
-        Column("Advice", label="advice"),
+        Column("Advice", label="advice", wrapped=True),
         Column(
             "Runbook",
             label="alertname",
@@ -163,7 +174,7 @@ def _advice() -> Panel:
         ),
         sort="Share",
         empty="Nothing is beyond its limit in the shown time.",
-        width=13,
+        width=14,
     )
 
 
@@ -224,9 +235,11 @@ def _workflows() -> Panel:
         "Thread-time of each root span and the spans inside of it: what its tasks used, and its "
         "share of idle time. Runs are whole ones. The trend is the thread-time of a run, against "
         "the time just before. Set the price of a thread-hour above to see money.",
-        Column("Workflow", label="dask_span_root_name", link=links.cell_link(
-            "Open in Dask / Span", "dask_span_root_name"
-        )),
+        Column(
+            "Workflow",
+            label="dask_span_root_name",
+            link=links.cell_link("Open in Dask / Span", "dask_span_root_name"),
+        ),
         Column("Thread-hours", f"{time} / 3600", decimals=2, bar=meanings.NEUTRAL),
         Column("Cost", f"({time} / 3600 * $price) > 0", decimals=2, width=100),
         Column(
@@ -407,8 +420,12 @@ def _losses() -> list[Line]:
                 "Bytes that tasks found in memory, of all that they took from their worker. Near "
                 "100 % more memory gives nothing, less would hurt. Red below "
                 f"{hits:.0%}, the limit of DaskCacheMisses.",
-                (f"1 - {share(FROM_DISK, FROM_ANYWHERE)} or {share(FROM_ANYWHERE, FROM_ANYWHERE)}",
-                 ""),
+                (
+                    f"1 - {share(FROM_DISK, FROM_ANYWHERE)}"
+                    # Nothing has come from disk: everything was found.
+                    f" or {share(FROM_ANYWHERE, FROM_ANYWHERE)}",
+                    "",
+                ),
                 below=BAD,
                 steps=[(hits, TEXT)],
             ).runbook("DaskCacheMisses"),

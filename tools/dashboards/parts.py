@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,12 +174,12 @@ class Panel:
 
     builder: Any
     width: int
+    links: tuple[Builder[Any], ...]
 
     def runbook(self, alert: str) -> Panel:
-        """Add a link to the runbook of an alert."""
-        made = self.builder.build()
-        made.links = [*(made.links or []), links.runbook_link(alert).build()]
-        return self
+        """The panel with a link to the runbook of an alert."""
+        all_links = (*self.links, links.runbook_link(alert))
+        return Panel(self.builder.links(list(all_links)), self.width, all_links)
 
 
 _GROUPING = re.compile(r"by \(([^)]*)\)")
@@ -194,7 +194,7 @@ def _grouping(queries: Sequence[Query]) -> list[str]:
         for group in _GROUPING.findall(expression)
         for label in group.split(",")
     }
-    if "dask_span_name" in labels and "dask_span_root_name" in grouped:
+    if labels and "dask_span_root_name" in grouped:
         labels.add("dask_span_root_name")
     return [
         label
@@ -203,15 +203,22 @@ def _grouping(queries: Sequence[Query]) -> list[str]:
     ]
 
 
-def _query(ref: str, expression: str, legend: str, instant: bool) -> prometheus.Dataquery:
-    query = (
+def _query(ref: str, expression: str, legend: str) -> prometheus.Dataquery:
+    return (
         prometheus.Dataquery()
         .ref_id(ref)
         .datasource(PROMETHEUS)
         .expr(expression)
         .legend_format(legend or "__auto")
     )
-    return query.instant() if instant else query.range()
+
+
+def _instant(query: prometheus.Dataquery) -> prometheus.Dataquery:
+    return query.instant()
+
+
+def _table(query: prometheus.Dataquery) -> prometheus.Dataquery:
+    return query.instant().format(PromQueryFormat.TABLE)
 
 
 def _fill(
@@ -222,18 +229,21 @@ def _fill(
     unit: str,
     empty: str,
     decimals: int | None,
-    instant: bool = True,
-) -> Any:
+    width: int,
+    kind: Callable[[prometheus.Dataquery], prometheus.Dataquery] = _instant,
+) -> Panel:
+    """What all panels have; `kind` says how their queries are asked."""
     text = " ".join(expression for expression, _ in queries)
     panel.title(title).description(read).datasource(PROMETHEUS).unit(unit).no_value(empty)
-    panel.links(links.trace_links(text)).data_links(links.series_links(_grouping(queries)))
+    traces = links.trace_links(text)
+    panel.links(traces).data_links(links.series_links(_grouping(queries)))
     if decimals is not None:
         panel.decimals(decimals)
     for number_, (expression, legend) in enumerate(queries):
-        panel.with_target(_query(chr(ord("A") + number_), expression, legend, instant))
+        panel.with_target(kind(_query(chr(ord("A") + number_), expression, legend)))
     if any("dask_activity" in legend or "dask_task_" in legend for _, legend in queries):
         _colour_by_meaning(panel)
-    return panel
+    return Panel(panel, width, tuple(traces))
 
 
 def graph(
@@ -257,7 +267,12 @@ def graph(
     `outline` as a dashed line over a stack. The legend is below, so that the time axes of panels
     are aligned, and is sorted by size.
     """
-    panel = _fill(timeseries.Panel(), title, read, queries, unit, empty, decimals, False)
+
+    def kind(query: prometheus.Dataquery) -> prometheus.Dataquery:
+        return query.range().exemplar(exemplars)
+
+    panel = timeseries.Panel()
+    filled = _fill(panel, title, read, queries, unit, empty, decimals, width, kind)
     panel.min(0).fill_opacity(60 if stacked else 10)
     panel.tooltip(
         common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
@@ -276,9 +291,6 @@ def graph(
         panel.thresholds_style(
             common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
         )
-    if exemplars:
-        for target in panel._internal.targets:
-            target.exemplar = True
     if meant:
         _colour_by_meaning(panel)
     if stacked:
@@ -293,7 +305,7 @@ def graph(
                 DynamicConfigValue("color", {"mode": "fixed", "fixedColor": meanings.TEXT}),
             ],
         )
-    return Panel(panel, width)
+    return filled
 
 
 def bars(
@@ -306,12 +318,13 @@ def bars(
     empty: str = "Nothing in the shown time.",
 ) -> Panel:
     """One bar for each series, over the whole time range, from 0 on and in one colour."""
-    panel = _fill(bargauge.Panel(), title, read, queries, unit, empty, None)
+    panel = bargauge.Panel()
+    filled = _fill(panel, title, read, queries, unit, empty, None, width)
     panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
     panel.name_placement(BarGaugeNamePlacement.LEFT)
     panel.min(0).thresholds(_thresholds(colour, []))
     panel.color_scheme(dashboard.FieldColor().mode("fixed").fixed_color(colour))
-    return Panel(panel, width)
+    return filled
 
 
 def number(
@@ -326,11 +339,12 @@ def number(
     empty: str = "no work yet",
 ) -> Panel:
     """One number for each query, over the whole time range. `steps`: from where on which colour."""
-    panel = _fill(stat.Panel(), title, read, queries, unit, empty, decimals)
+    panel = stat.Panel()
+    filled = _fill(panel, title, read, queries, unit, empty, decimals, width)
     panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.VALUE)
     panel.color_scheme(dashboard.FieldColor().mode("thresholds"))
     panel.thresholds(_thresholds(below, steps or []))
-    return Panel(panel, width)
+    return filled
 
 
 @dataclass(frozen=True)
@@ -348,6 +362,8 @@ class Column:
     bar: str = ""
     #: Colour the cell's text by its meaning.
     meant: bool = False
+    #: Break the cell's text into lines.
+    wrapped: bool = False
     link: dict[str, Any] | None = None
 
     def overrides(self) -> list[DynamicConfigValue]:
@@ -368,10 +384,11 @@ class Column:
             made.append(DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
         if self.bar:
             made.append(DynamicConfigValue("min", 0))
-            made.append(
-                DynamicConfigValue("color", {"mode": "fixed", "fixedColor": self.bar})
-            )
-            cell = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+            made.append(DynamicConfigValue("color", {"mode": "fixed", "fixedColor": self.bar}))
+            gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+            made.append(DynamicConfigValue("custom.cellOptions", gauge))
+        if self.wrapped:
+            cell = {"type": "auto", "wrapText": True}
             made.append(DynamicConfigValue("custom.cellOptions", cell))
         if self.meant:
             made.append(_cells_by_meaning())
@@ -382,15 +399,11 @@ class Column:
 def rows(
     title: str, read: str, *columns: Column, sort: str, empty: str, width: int = WIDTH
 ) -> Panel:
-    """A table: one row for each set of labels, its values from one query for each column.
-
-    An expression that several columns share is asked once, for the first of them.
-    """
+    """A table: one row for each set of labels, its values from one query for each column."""
     values = [column for column in columns if column.expression]
     queries = [(column.expression, "") for column in values]
-    panel = _fill(table.Panel(), title, read, queries, "short", empty, None)
-    for target in panel._internal.targets:
-        target.format_val = PromQueryFormat.TABLE
+    panel = table.Panel()
+    filled = _fill(panel, title, read, queries, "short", empty, None, width, _table)
     refs = {column.title: chr(ord("A") + number_) for number_, column in enumerate(values)}
     # Grafana calls the value of a lone query so, and numbers them only once there are several.
     name = {
@@ -414,7 +427,7 @@ def rows(
     panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])
     for column in columns:
         panel.override_by_name(column.title, column.overrides())
-    return Panel(panel, width)
+    return filled
 
 
 # ------------------------------------------------------------------------------------ pages

@@ -317,9 +317,7 @@ def _ends() -> Panel:
 def _changes() -> list[Line]:
     def of_a_run(offset: str = "") -> str:
         runs = whole(RUNS, offset=offset)
-        return (
-            f"{grown(TASKS, 'dask_activity', offset)} / on () group_left () ({runs} > 0)"
-        )
+        return f"{grown(TASKS, 'dask_activity', offset)} / on () group_left () ({runs} > 0)"
 
     now, before = of_a_run(), of_a_run("$before")
     #: As much worse as the alert on efficiency allows.

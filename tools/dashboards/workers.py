@@ -199,7 +199,8 @@ def _transport() -> list[Line]:
             graph(
                 "Are event loops blocked?",
                 "Share of the time for which the loop was late: of the scheduler, and of a worker "
-                "on average. Above the line, the limit of the alert, heartbeats and transfers wait.",
+                "on average. Above the line, the limit of the alert, heartbeats and transfers "
+                "wait.",
                 (f"sum(rate({scheduler}[$__rate_interval]))", "scheduler"),
                 (
                     f"sum(rate({worker}[$__rate_interval]))"
@@ -265,8 +266,8 @@ def _details() -> tuple[Line, ...]:
                 unit="s",
             ),
             graph(
-                "How much thread-time is not yet settled?",
-                "Seconds of tasks that run or have not been reported: in flight.",
+                "How much is not yet settled?",
+                "Thread-time of tasks that run or have not been reported: in flight.",
                 (total("dask_cluster_inflight_time_seconds"), "in flight"),
                 unit="s",
                 width=6,
