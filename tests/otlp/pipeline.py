@@ -17,7 +17,7 @@ from dask_otel.core.records import (
     SpanIdentity,
     TaskCounts,
 )
-from dask_otel.pump import Pump
+from dask_otel.pump.pump import Pump
 
 #: Any time in the past, in seconds since the epoch: exactly a float.
 T = 1_700_000_000.0

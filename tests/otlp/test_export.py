@@ -324,7 +324,7 @@ def test_other_threads_keep_their_messages(
 
 
 def test_the_filter_is_gone_when_the_last_thread_has_ended(server: Receiver) -> None:
-    from dask_otel._otel.answers import ExporterLogs
+    from dask_otel._otel.sdk.answers import ExporterLogs
 
     logger = logging.getLogger("opentelemetry.exporter.test")
     logs = ExporterLogs()

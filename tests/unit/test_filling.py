@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dask_otel import semconv
-from dask_otel.core.filling import MAX_OF_NAME, MAX_SINGLE, deltas_of, observe
+from dask_otel.core.metrics.filling import MAX_OF_NAME, MAX_SINGLE, deltas_of, observe
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import MetricBatch, Observation
-from dask_otel.core.series import MetricState
 
 
 def test_a_batch_that_nobody_takes_grows_with_the_names_alone():

@@ -18,8 +18,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from dask_otel.semconv import Instrument
+
 if TYPE_CHECKING:
-    from dask_otel.core.distribution import Distribution
+    from dask_otel.core.metrics.distribution import Distribution
 
 #: An attribute value of a span, event, link or data point.
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
@@ -331,7 +333,6 @@ class HistogramPoint:
     exemplars: tuple[Exemplar, ...] = ()
 
 
-Instrument: TypeAlias = Literal["counter", "updowncounter", "gauge", "histogram"]
 Temporality: TypeAlias = Literal["cumulative", "delta"]
 
 

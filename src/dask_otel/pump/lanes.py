@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.breath import Breath
-from dask_otel.core.merging import merge
+from dask_otel.core.metrics.merging import merge
 from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, Progress, SpanRecord
+from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
 from dask_otel.pump.sinks import MetricSink, MetricTotals, PumpLimits, Sink, SpanSink

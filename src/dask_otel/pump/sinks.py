@@ -58,7 +58,7 @@ class MetricSink(Sink, Protocol):
 
 
 class MetricTotals(Protocol):
-    """The totals behind a metric sink: `dask_otel.core.series.MetricState`."""
+    """The totals behind a metric sink: `dask_otel.core.metrics.state.MetricState`."""
 
     def apply(self, batch: MetricBatch) -> None:
         """Add everything in a batch."""
