@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.distribution import Distribution
 from dask_otel.core.metrics.families import AnySeries, Families, Family
@@ -31,11 +32,8 @@ from dask_otel.core.metrics.labels import LabelRules
 from dask_otel.core.metrics.series import HistogramSeries, Ids, LevelSeries, number
 from dask_otel.core.records import (
     HistogramPoint,
-    MetricBatch,
     MetricRecord,
     NumberPoint,
-    RawSeries,
-    SpanDeltas,
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
