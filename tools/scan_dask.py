@@ -3,10 +3,10 @@
 
 The type checker knows the type of every expression, so it knows every attribute that is read of an
 object of Dask's or Tornado's, whatever the variable is called. Each must stand in
-``dask_otel/_dask/undocumented.py``: either in `UNDOCUMENTED`, which a contract test compares with a
-live cluster of the oldest and the newest release, or in `DOCUMENTED`. What stands there must be
-used. Only the rooms in `INSIDE` may use what is undocumented. What is read of a value without a type
-is invisible here, so that these are listed, too (`OF_ANYTHING`).
+``dask_otel/_dask/undocumented.py``: either in `UNDOCUMENTED`, which a contract test compares with
+a live cluster of the oldest and the newest release, or in `DOCUMENTED`. What stands there must be
+used. Only the rooms in `INSIDE` may use what is undocumented. What is read of a value without a
+type is invisible here, so that it is listed, too (`OF_ANYTHING`).
 
 Exit status: 0 when all is well, 1 when something is missing or too much.
 """
@@ -92,9 +92,8 @@ def _walk(tree: nodes.MypyFile) -> Iterator[nodes.Node]:
             seen.add(id(node))
             yield node
             for kind in type(node).__mro__:
-                for name in getattr(kind, "__mypyc_attrs__", ()):
-                    if name not in _ELSEWHERE and not name.startswith("__"):
-                        waiting.append(getattr(node, name, None))
+                names = set(getattr(kind, "__mypyc_attrs__", ())) - _ELSEWHERE
+                waiting += [getattr(node, name, None) for name in names]
 
 
 def _flat(kind: types.Type | None) -> Iterator[types.ProperType]:
