@@ -143,6 +143,14 @@ def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
     assert mean.value > 1.5 * sum(one.value for one in every) / len(every)
 
 
+def test_the_wait_is_that_of_each_span(bridge_run: Run) -> None:
+    """A root without tasks of its own has none, and must not be the only one that is asked."""
+    (expression,) = expressions(PANELS["span: How long do its spans wait for their first task?"])
+    found = {one.labels["dask_span_name"] for one in asked(bridge_run, expression, root="nightly")}
+    assert "nightly/load" in found
+    assert "nightly" not in found
+
+
 def test_tasks_of_other_workflows_are_not_shown(bridge_run: Run) -> None:
     (expression,) = expressions(PANELS["span: How long is one task?"])
     found = {one.labels["dask_task_prefix"] for one in asked(bridge_run, expression, "broken")}

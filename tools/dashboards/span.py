@@ -181,11 +181,11 @@ def _parts() -> list[Line]:
     ]
 
 
-def _quantiles(metric: str) -> list[tuple[str, str]]:
+def _durations() -> list[tuple[str, str]]:
     """Of the root's own runs, and none of spans inside; where nothing ended there is no value."""
 
     def grew(suffix: str, by: str = "") -> str:
-        series = selector(f"{metric}_{suffix}", ROOT, ITSELF)
+        series = selector(f"dask_span_duration_seconds_{suffix}", ROOT, ITSELF)
         return f"sum{by} (increase({series}[$__rate_interval]))"
 
     buckets = grew("bucket", " by (le)")
@@ -204,23 +204,29 @@ def _runs() -> list[Line]:
                 "From submission to the end of the last task, a point where runs of the workflow "
                 "ended; spans inside are in the table below. Quantiles are estimates between the "
                 "bounds of the histogram, the mean is exact.",
-                *_quantiles("dask_span_duration_seconds"),
+                *_durations(),
                 unit="s",
                 exemplars=True,
                 calcs=("lastNotNull", "max"),
                 empty="No run ended in the shown time.",
             ),
             graph(
-                "How long do they wait for their first task?",
-                "From submission of a run to the start of its first task. Long: the cluster was "
-                "full, or was still starting. The line is the limit of DaskQueueLong.",
-                *_quantiles("dask_span_queue_duration_seconds"),
+                "How long do its spans wait for their first task?",
+                "By span, 90th percentile from submission to the start of its own first task; one "
+                "that only holds other spans has none. Long: the cluster was full, or was still "
+                "starting. The line is the limit of DaskQueueLong.",
+                (
+                    "histogram_quantile(0.9, sum by (dask_span_root_name, dask_span_name, le) "
+                    f"(increase({selector('dask_span_queue_duration_seconds_bucket', SPAN)}"
+                    "[$__rate_interval]))) >= 0",
+                    "{{dask_span_name}}",
+                ),
                 unit="s",
                 exemplars=True,
                 calcs=("lastNotNull", "max"),
                 lines=[(limit("DaskQueueLong"), BAD)],
-                empty="No run ended in the shown time.",
-            ),
+                empty="No span ended in the shown time.",
+            ).runbook("DaskQueueLong"),
             height=9,
         ),
         line(_ends(), height=8),
