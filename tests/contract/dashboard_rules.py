@@ -21,8 +21,16 @@ COLUMN, CHARACTER, ICONS = 60, 8, 80
 
 #: The colour of each meaning: what a second of a thread was, on every page.
 COLOURS = {
-    "green": {"thread-cpu", "p2p-shard-partition-cpu", "p2p-get-output-cpu", "Computing", "memory"},
+    "green": {
+        "thread-cpu",
+        "p2p-shard-partition-cpu",
+        "p2p-get-output-cpu",
+        "get-output-cpu",
+        "Computing",
+        "memory",
+    },
     "blue": {
+        "get-output-noncpu",
         "thread-noncpu",
         "p2p-shard-partition-noncpu",
         "p2p-get-output-noncpu",
@@ -192,6 +200,40 @@ def says_what_it_means_where_nothing_is(page: Page) -> list[str]:
         if not text or text == "No data" or (not short and not text.endswith(".")):
             faults.append(f"{panel['title']}: {text!r}")
     return faults
+
+
+def cells_stand_for_themselves(page: Page) -> list[str]:
+    """Else a cell without a value has the panel's sentence, and bars the table's largest number."""
+    faults = []
+    for panel in of_kind(page, "table"):
+        for column in _columns(panel):
+            given = properties(panel, column)
+            bar = given.get("custom.cellOptions", {}).get("type") == "gauge"
+            if not given.get("noValue") or len(given["noValue"]) > 3:
+                faults.append(f"{panel['title']}: {column}: noValue")
+            if bar and (given.get("fieldMinMax"), given.get("min")) != (True, 0):
+                faults.append(f"{panel['title']}: {column}: its bar")
+    return faults
+
+
+def advice_fits(page: Page) -> list[str]:
+    """A sentence of at most so many characters is seen as a whole."""
+    found = [
+        text
+        for panel in panels(page)
+        for one in expressions(panel)
+        for text in re.findall(r'"advice", "([^"]*)"', one)
+    ]
+    return [text for text in found if len(text) > 72 or not text.endswith(".")]
+
+
+def curves_have_colours(page: Page) -> list[str]:
+    """Else they have those of the thresholds, and below the first none."""
+    return [
+        panel["title"]
+        for panel in of_kind(page, "timeseries")
+        if defaults(panel).get("color", {}).get("mode") != "palette-classic"
+    ]
 
 
 def is_described(page: Page) -> list[str]:
@@ -386,6 +428,9 @@ RULES: tuple[Callable[[Page], list[str]], ...] = (
     red_is_where_an_alert_fires,
     meanings_have_their_colours,
     says_what_it_means_where_nothing_is,
+    cells_stand_for_themselves,
+    advice_fits,
+    curves_have_colours,
     is_described,
     titles_fit,
     lines_are_full_and_of_one_height,

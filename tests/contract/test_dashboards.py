@@ -305,6 +305,21 @@ def _root_forgotten(page: Any) -> None:
             link["url"] = link["url"].replace("${root}", "etl")
 
 
+def _drop_property(name: str) -> Callable[[Any], None]:
+    def change(page: Any) -> None:
+        for override in _first(page, "table")["fieldConfig"]["overrides"]:
+            kept = [one for one in override["properties"] if one["id"] != name]
+            override["properties"] = kept
+
+    return change
+
+
+def _too_much_advice(page: Any) -> None:
+    _first(page, "table")["targets"][0]["expr"] = (
+        f'label_replace(x, "advice", "{"x" * 80}.", "", "")'
+    )
+
+
 def _mixed(page: Any) -> None:
     target = dict(_first(page, "timeseries")["targets"][0], expr="changes(dask_span_active[1h])")
     _first(page, "timeseries")["targets"].append(target)
@@ -319,6 +334,12 @@ BROKEN: dict[str, tuple[Callable[[Any], None], ...]] = {
     "red_is_where_an_alert_fires": (_another_limit,),
     "meanings_have_their_colours": (_drop_override,),
     "says_what_it_means_where_nothing_is": (_default("table", "noValue", "No data"),),
+    "cells_stand_for_themselves": (
+        _drop_property("noValue"),
+        _drop_property("fieldMinMax"),
+    ),
+    "advice_fits": (_too_much_advice,),
+    "curves_have_colours": (_default("timeseries", "color", {"mode": "thresholds"}),),
     "is_described": (_is("description", "Short."),),
     "titles_fit": (_is("title", "x" * 200),),
     "lines_are_full_and_of_one_height": (_higher,),

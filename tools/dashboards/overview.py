@@ -140,7 +140,7 @@ def _advice() -> Panel:
             "Network",
             f"({network}) and ({idle}) > {limit('DaskNetworkSlow', 1)}",
             "DaskNetworkSlow",
-            "Threads wait for data of other workers: use fewer and larger workers.",
+            "Threads wait for others' data: use fewer and larger workers.",
         ),
         _over(
             "Cache hits",
@@ -159,13 +159,13 @@ def _advice() -> Panel:
         "What should I do next?",
         "What is beyond the limit of an alert over the shown time, of the time that the alert "
         "looks at: without unused time for idle, of the tasks' time for what tasks do.",
-        Column("What", label="what", width=95, meant=True),
-        Column("Share", " or ".join(found), unit="percentunit", decimals=0, width=65),
+        Column("What", label="what", width=90, meant=True),
+        Column("Share", " or ".join(found), unit="percentunit", decimals=0, width=60),
         Column("Advice", label="advice", wrapped=True),
         Column(
             "Runbook",
             label="alertname",
-            width=165,
+            width=155,
             link={
                 "title": "Runbook",
                 "url": limits.runbooks() + "${__value.raw}.md",

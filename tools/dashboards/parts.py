@@ -56,6 +56,8 @@ WIDTH = 24
 #: Steps of a threshold: from a value on, a colour. What is below the first has `Steps.below`.
 Steps = list[tuple[float, str]]
 Query = tuple[str, str]
+#: A cell without a value.
+NOTHING = "–"
 
 
 # -------------------------------------------------------------------------------- variables
@@ -286,6 +288,7 @@ def graph(
         .sort_by({"mean": "Mean", "lastNotNull": "Last *"}[calcs[0]])
         .sort_desc(True)
     )
+    panel.color_scheme(dashboard.FieldColor().mode("palette-classic"))
     panel.thresholds(_thresholds("transparent", lines or []))
     if lines:
         panel.thresholds_style(
@@ -367,7 +370,8 @@ class Column:
     link: dict[str, Any] | None = None
 
     def overrides(self) -> list[DynamicConfigValue]:
-        made: list[DynamicConfigValue] = []
+        # Else a cell without a value shows what the panel says when it is empty.
+        made = [DynamicConfigValue("noValue", NOTHING)]
         if self.unit:
             made.append(DynamicConfigValue("unit", self.unit))
         if self.decimals is not None:
@@ -384,6 +388,8 @@ class Column:
             made.append(DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
         if self.bar:
             made.append(DynamicConfigValue("min", 0))
+            # Of this column: else a bar ends at the largest number of the whole table.
+            made.append(DynamicConfigValue("fieldMinMax", True))
             made.append(DynamicConfigValue("color", {"mode": "fixed", "fixedColor": self.bar}))
             gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
             made.append(DynamicConfigValue("custom.cellOptions", gauge))

@@ -136,7 +136,7 @@ def _memory() -> list[Line]:
                 "What is in it?",
                 "Dask's data in memory (managed), on disk (spilled), and all memory of the "
                 "processes. Much more than managed: leaks, or memory that the allocator keeps.",
-                (total("dask_worker_memory_usage_bytes"), "process"),
+                (total("dask_worker_memory_usage_bytes"), "processes"),
                 (total("dask_worker_memory_managed_bytes"), "managed"),
                 (total("dask_worker_memory_spilled_bytes"), "spilled"),
                 unit="bytes",
