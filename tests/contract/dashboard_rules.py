@@ -44,6 +44,8 @@ COLOURS = {
     "light-red": {"cancelled", "recomputed"},
     "dark-red": {"lost", "worker_lost"},
     "#A08C6E": {"other", "executor", "Other"},
+    "#4E9A9A": {"waiting", "queued", "no-worker"},
+    "#9AD5D5": {"processing", "executing"},
 }
 COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names}
 
@@ -65,7 +67,7 @@ def of_kind(page: Page, *kinds: str) -> Iterator[Panel]:
 
 
 def expressions(panel: Panel) -> list[str]:
-    return [target["expr"] for target in panel["targets"]]
+    return [target["expr"] for target in panel.get("targets", [])]
 
 
 def defaults(panel: Panel) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def meanings_have_their_colours(page: Page) -> list[str]:
     faults = []
     for panel in of_kind(page, "timeseries", "bargauge"):
         legends = " ".join(target["legendFormat"] for target in panel["targets"])
-        if not re.search(r"dask_activity|dask_task_(outcome|retry_reason)", legends):
+        if not re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends):
             continue
         for name, colour in COLOUR_OF.items():
             for shown in (name, f"etl: {name}"):

@@ -31,6 +31,9 @@ MEANINGS = {
     "cancelled": Meaning("light-red", ("cancelled",)),
     "lost": Meaning("dark-red", ("lost",)),
     "other": Meaning("#A08C6E", ("other", "executor")),
+    # States of tasks, which are no time.
+    "to do": Meaning(NEUTRAL, ("waiting", "queued", "no-worker")),
+    "running": Meaning("#9AD5D5", ("processing", "executing")),
 }
 
 #: Names of other labels that mean the same, and no activity has.

@@ -331,7 +331,7 @@ def _costs() -> list[Line]:
                 "Which activities cost the most thread-time?",
                 "What tasks did, by workflow. thread-cpu should be the longest by far.",
                 (
-                    _top(15, "dask_span_root_name, dask_activity", TASKS),
+                    _top(12, "dask_span_root_name, dask_activity", TASKS),
                     "{{dask_span_root_name}}: {{dask_activity}}",
                 ),
                 width=24,

@@ -136,7 +136,7 @@ def _parts() -> list[Line]:
                 "Which of its spans cost thread-time?",
                 "Thread-time by span, each without the spans inside of it.",
                 (
-                    "topk(15, sum by (dask_span_root_name, dask_span_name) "
+                    "topk(12, sum by (dask_span_root_name, dask_span_name) "
                     f"(increase({TASKS}[$__range])) > 0)",
                     "{{dask_span_name}}",
                 ),
@@ -145,7 +145,7 @@ def _parts() -> list[Line]:
                 "Which functions, doing what?",
                 "The longest parts of its thread-time: task prefix and activity.",
                 (
-                    "topk(15, sum by (dask_span_root_name, dask_task_prefix, dask_activity) "
+                    "topk(12, sum by (dask_span_root_name, dask_task_prefix, dask_activity) "
                     f"(increase({TASKS}[$__range])) > 0)",
                     "{{dask_task_prefix}}: {{dask_activity}}",
                 ),
