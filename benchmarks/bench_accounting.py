@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dask_otel.core.accounting import Accounting
+from dask_otel.core.idle.accounting import Accounting
 
 
 def run(workers: int, threads: int, queued: int, tasks: int, per_beat: int) -> float:

@@ -12,10 +12,10 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from dask_otel._otel.spans import ReadableSpans
+from dask_otel._otel.sdk.spans import ReadableSpans
 from dask_otel.core import identity
 from dask_otel.core.records import Progress, SpanIdentity, SpanRecord, TaskCounts
-from dask_otel.core.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate, translate_progress
 from tests.otlp.pipeline import make_group, make_span
 
 from .clients import JaegerClient

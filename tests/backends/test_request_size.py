@@ -7,6 +7,7 @@ deploy/tempo; it says nothing else about Tempo.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.spans import ReadableSpans
+from dask_otel.core.records import Failure
+from dask_otel.core.traces.translate import translate
+from dask_otel.scheduler.wiring import make_pump
+from dask_otel.settings.keys import Settings
+from tests.otlp.pipeline import Export, T, make_span
 
 from .clients import JaegerClient, PrometheusClient, spans_of_file
 from .processes import eventually, free_ports
@@ -126,6 +133,28 @@ def test_a_request_that_is_too_large_by_itself_is_split(
     sent = _send(collector, protocol, spans, len(spans))
     _check(sink, sent)
     assert _requests(sink.second, sent) >= 3
+
+
+def test_the_bridge_halves_a_batch_that_the_collector_does_not_take(
+    collector: Collector, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen long failures on each of 128 spans are more than the 16 MiB that it takes."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.grpc)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    failure = Failure(T, "load-1", "load", None, "KeyError('" + "x" * 2000, "in load\n" * 1200)
+    spans = [make_span(f"span-{number}", failures=(failure,) * 16) for number in range(BATCH)]
+    make = ReadableSpans(new_resource(), "0").make
+    assert _size([make(record) for span in spans for record in translate(span)]) > 16 * 2**20
+    made = make_pump(Settings(), "Scheduler-1", time.time_ns())
+    assert made is not None
+    export = Export(made.pump)
+    assert all(export.spans(*spans))
+    made.pump.start()
+    sent = {f"{one.identity.span_id:016x}": "workflow" for one in spans}
+    try:
+        _check(sink, sent)
+    finally:
+        export.close()
 
 
 def test_jaeger_gets_all_of_them(start: Start, jaeger: Jaeger, jaeger_client: JaegerClient) -> None:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dask_otel.core.accounting import Accounting, Increments
+from dask_otel.core.idle.accounting import Accounting, Increments
 
 #: Two heartbeats of one worker are at least this far apart: each is an event of its loop,
 #: and so is what a task does between its disappearance and its metered seconds.

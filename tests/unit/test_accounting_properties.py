@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dask_otel.core.accounting import Accounting
-from dask_otel.core.sharing import IdleSharing
+from dask_otel.core.idle.accounting import Accounting
+from dask_otel.core.idle.sharing import IdleSharing
 from tests.unit.cluster_model import Cluster, Task, Totals, Worker
 
 #: Long enough for every task of a generated schedule to end and be reported.

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.advice import FoldAdvice
-from dask_otel.core.cardinality import SeriesLimits
-from dask_otel.core.labels import LabelRules, NameRule, Patterns
-from dask_otel.core.records import MetricBatch, SpanDeltas
-from dask_otel.core.series import MetricState
+from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
+from dask_otel.core.metrics.cardinality import SeriesLimits
+from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
-from dask_otel.settings import MetricSettings
+from dask_otel.scheduler.advice import FoldAdvice
+from dask_otel.settings.keys import MetricSettings
 
 S = 1_000_000_000
 START = 1_700_000_000 * S

@@ -8,10 +8,11 @@ import gc
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
-from dask_otel.core.distribution import Distribution
-from dask_otel.core.records import Exemplar, MetricBatch, NumberPoint, Observation, SpanDeltas
-from dask_otel.core.series import MetricState
+from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import Exemplar, NumberPoint
 
 S = 1_000_000_000
 MS = 1_000_000
