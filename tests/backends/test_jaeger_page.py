@@ -163,6 +163,21 @@ def test_spans_of_a_known_host_are_not_compared(
     assert set().union(*warnings.values()) == set()
 
 
+def test_a_span_that_was_sent_again_is_shown_once(
+    jaeger: Jaeger, jaeger_client: JaegerClient
+) -> None:
+    job, resource = Job(), new_resource()
+    for _ in range(2):
+        _send(jaeger, resource, job.span())
+    _page(jaeger_client, job, 3)
+    eventually(lambda: len(jaeger_client.trace(job.trace_id)) == 3)
+    assert sorted(span["operationName"] for span in jaeger_client.page(job.trace_id)) == [
+        "load",
+        "load tasks",
+        "load tasks",
+    ]
+
+
 def test_the_continuation_of_a_root_hangs_below_its_first_generation(
     jaeger: Jaeger, jaeger_client: JaegerClient
 ) -> None:
