@@ -27,7 +27,7 @@ pytestmark = pytest.mark.backend
 
 START = float(int(time.time()) - 3600)
 SKEW = "clock skew adjustment disabled"
-ORPHAN = "is not in the trace; skipping clock skew adjustment"
+ORPHAN = "skipping clock skew adjustment"
 
 
 class Job:
@@ -90,7 +90,7 @@ class Job:
         self, who: SpanIdentity, start: float, stop: float, **changes: Any
     ) -> list[SpanRecord]:
         times = {"start": START + start, "stop": START + stop, "first_start": START + start}
-        return translate(make_span(identity=who, **times, **changes))
+        return translate(replace(make_span(), identity=who, **times, **changes))
 
 
 def _send(jaeger: Jaeger, resource: Resource, records: Sequence[SpanRecord]) -> None:
@@ -126,6 +126,8 @@ def test_warnings_of_a_long_job(jaeger: Jaeger, jaeger_client: JaegerClient) -> 
     _send(jaeger, resource, job.signs())
     before = _warnings(_page(jaeger_client, job, 2))
     assert before == {"load started": {ORPHAN}, "load running": {ORPHAN}}
+    # What the pages of newer releases read.
+    assert len(jaeger_client.trace(job.trace_id)) == 2
 
     _send(jaeger, resource, [*job.span(), *job.continuation(), *job.late_child()])
     page = _page(jaeger_client, job, 7)
@@ -151,15 +153,6 @@ def test_a_trace_that_nobody_looked_at_early_has_no_orphans(
     _send(jaeger, resource, job.signs())
     _send(jaeger, resource, job.span())
     warnings = _warnings(_page(jaeger_client, job, 5))
-    assert set().union(*warnings.values()) == set()
-
-
-def test_spans_of_a_known_host_are_not_compared(
-    jaeger: Jaeger, jaeger_client: JaegerClient
-) -> None:
-    job, resource = Job(), new_resource(**{"host.name": "scheduler-1"})
-    _send(jaeger, resource, [*job.signs(), *job.span(), *job.continuation(), *job.late_child()])
-    warnings = _warnings(_page(jaeger_client, job, 7))
     assert set().union(*warnings.values()) == set()
 
 
