@@ -111,11 +111,6 @@ class Families:
     def __iter__(self) -> Iterator[Family]:
         return iter(self._families.values())
 
-    @property
-    def name_count(self) -> int:
-        """Return the number of span names in use, without `semconv.FOLDED`."""
-        return len(self._slots)
-
     def drain_folded(self) -> dict[str, int]:
         """Return how often something was folded since the last call.
 

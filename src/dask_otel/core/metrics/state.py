@@ -282,11 +282,6 @@ class MetricState:
         self._sent_epoch = 0
         return again
 
-    @property
-    def name_count(self) -> int:
-        """Return the number of span names in use, without `_OTHER`."""
-        return self._families.name_count
-
     def _max_zero_age_ns(self) -> int:
         age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
         # Exports are late by a little as a rule: that must not move the zero point away
