@@ -163,8 +163,11 @@ def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> N
         f"count_over_time({bridge_run.selector('dask_otel_running')}[10m])", bridge_run.at
     )
     seconds = sum(one.value for one in running) * INTERVAL
-    assert seconds < 120
-    assert shown.value == pytest.approx(sum(one.value for one in blocked) / seconds, rel=0.3)
+    assert seconds < 60
+    total = sum(one.value for one in blocked)
+    # By the whole range it would be a tenth of this, or less. It is an average of rates, and what
+    # came before the second sample has none.
+    assert 0.3 < shown.value / (total / seconds) < 3
 
 
 def test_tasks_of_other_workflows_are_not_shown(bridge_run: Run) -> None:
