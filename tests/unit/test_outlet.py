@@ -50,6 +50,8 @@ class Sink:
         self.most = 10**9
         self.rejected = False
         self.lost = 0
+        self.said = ""
+        self.loss = "error"
         self.tries: list[list[int]] = []
         self.exported: list[int] = []
 

@@ -71,6 +71,8 @@ class FakeSink:
         self.name = name
         self.rejected = False
         self.lost = 0
+        self.said = ""
+        self.loss = "error"
         self.ok = True
         self.error: Exception | None = None
         #: Cleared: exports hang.

@@ -39,6 +39,7 @@ class Health:
         #: Whether the failure that goes on was told, and when the last one was.
         self._told = False
         self._told_at = float("-inf")
+        self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
     def ok(self, signal: str) -> None:
@@ -66,6 +67,31 @@ class Health:
                 self._name,
                 reason or "no reason given",
             )
+
+    def said(self, items: str, lost: int, count: int, words: str) -> None:
+        """Take note of what a server said about data that it took, but for some of it."""
+        with self._lock:
+            level = logging.DEBUG if (items, lost > 0) in self._said else logging.WARNING
+            self._said.add((items, lost > 0))
+        if not lost:
+            logger.log(
+                level,
+                "dask-otel: %s takes the %s, and says: %s. It is shown once.",
+                self._name,
+                items,
+                words,
+            )
+            return
+        logger.log(
+            level,
+            "dask-otel: %s did not take %d of %d %s, and says: %s. They are lost, as OTLP forbids "
+            "to send them again; later ones are counted in dask.otel.dropped, without a word.",
+            self._name,
+            lost,
+            count,
+            items,
+            words,
+        )
 
     def gave_up(self, signal: str, what: str) -> None:
         """Take note of what could not be exported before the end."""

@@ -374,10 +374,15 @@ class MetricLane(Lane):
             return False
 
     def _count(self, part: Sequence[MetricRecord]) -> int:
-        """Count what was accepted; returns how many points."""
+        """Count what was accepted, and what was not; returns how many points were."""
         size = _size(part)
-        self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size)
-        return size
+        # What goes out with ours, such as the SDK's own metrics, is not in the part.
+        lost = min(self._exporter.lost, size)
+        self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
+        self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
+        if self._exporter.said:
+            self._health.said("data points", lost, size, self._exporter.said)
+        return size - lost
 
 
 def _size(records: Sequence[MetricRecord]) -> int:

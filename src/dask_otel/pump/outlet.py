@@ -173,7 +173,9 @@ class Outlet:
         if not self.abandoned:
             self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=count - lost)
             self._health.ok("spans")
-        self._drop("error", lost)
+            if self._sink.said:
+                self._health.said("spans", lost, count, self._sink.said)
+        self._drop(self._sink.loss, lost)
         self._failures = 0
         self._doubt = False
         self._alive_at = self._now()
