@@ -241,6 +241,7 @@ def test_a_collector_that_starts_late_gets_everything(
         running.close(2)
 
 
+@pytest.mark.usefixtures("no_long_retries")
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_a_flaky_endpoint_loses_nothing(
     receiver: Receiver,
