@@ -18,12 +18,18 @@ from dask_otel.core.records import (
     FinishedSpan,
     Incident,
     Link,
+    Progress,
     SpanIdentity,
     TaskCounts,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.exceptions import said
-from dask_otel.core.traces.translate import SpanLimits, error_type, translate
+from dask_otel.core.traces.translate import (
+    SpanLimits,
+    error_type,
+    translate,
+    translate_progress,
+)
 
 T = 1_700_000_000.0
 T_NS = 1_700_000_000 * 10**9
@@ -137,9 +143,9 @@ def test_a_span_that_went_well():
     }
 
 
-def test_a_group_is_a_child_named_by_its_prefix():
+def test_a_group_is_a_child_named_by_its_prefix_and_what_it_is():
     span, group = translate(make_span(groups=(make_group(),)))
-    assert group.name == "load"
+    assert group.name == "load tasks"
     assert group.kind == "internal"
     assert group.parent_span_id == span.span_id
     assert group.trace_id == span.trace_id
@@ -433,6 +439,47 @@ def test_the_first_attributes_stay_under_a_limit():
     ]
 
 
+def test_no_name_of_a_child_is_that_of_its_span():
+    """They would be one operation in Jaeger, and one series of Tempo's span metrics."""
+    group = make_group(prefix="workflow")
+    span, child = translate(make_span(groups=(group,)))
+    signs = [
+        translate_progress(Progress(make_identity(), ordinal, T, T + 1))[0] for ordinal in (0, 1)
+    ]
+    names = [record.name for record in (span, child, *signs)]
+    assert names == ["workflow", "workflow tasks", "workflow started", "workflow running"]
+
+
+@pytest.mark.parametrize(("limit", "subject"), [(1, "…"), (1024, None)])
+def test_what_tells_a_child_from_its_span_is_never_cut_off(limit, subject):
+    long = "x" * 5000
+    limits = SpanLimits(text=limit)
+    _, group = translate(make_span(groups=(make_group(prefix=long),)), limits)
+    (sign,) = translate_progress(Progress(make_identity(tags=(long,)), 0, T, T), limits)
+    for name, what in ((group.name, " tasks"), (sign.name, " started")):
+        assert name == (subject or "x" * (limit - len(what) - 1) + "…") + what
+
+
+@pytest.mark.parametrize("at", [T, T + 4, T + 10], ids=["start", "middle", "end"])
+def test_nothing_is_of_no_length_nor_leaves_its_span(at):
+    """Jaeger calls that a negative duration, and what leaves its parent a clock skew."""
+    span, group = translate(make_span(groups=(make_group(start=at, stop=at),)))
+    assert group.end_ns - group.start_ns == 1
+    assert span.start_ns <= group.start_ns < group.end_ns <= span.end_ns
+
+
+def test_a_span_of_no_length_is_one_nanosecond_long_and_its_group_with_it():
+    group = make_group(start=T, stop=T)
+    for record in translate(make_span(start=T, stop=T, groups=(group,))):
+        assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_a_sign_of_no_length_is_one_nanosecond_long(ordinal):
+    (record,) = translate_progress(Progress(make_identity(), ordinal, T, T))
+    assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
+
+
 class Unprintable:
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -554,7 +601,7 @@ def test_whatever_comes_the_records_are_valid(finished):
     records = translate(finished)
     assert len(records) == finished.weight
     for record in records:
-        assert 0 <= record.start_ns <= record.end_ns < 2**63
+        assert 0 <= record.start_ns < record.end_ns < 2**63
         assert type(record.start_ns) is type(record.end_ns) is int
         assert record.name
         assert record.root_name

@@ -242,11 +242,23 @@ class _Parts:
         return None
 
     def _interval(self, start: object, stop: object) -> tuple[int, int]:
-        """Return start and end; a missing one is the other, never is the end earlier."""
+        """Return start and end; a missing one is the other, and 1 ns lies between them at least.
+
+        Jaeger takes a span that ends when it starts as one of negative duration, and warns.
+        """
         start_ns, end_ns = self._time(start), self._time(stop)
         if start_ns is None:
             start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
-        return start_ns, max(start_ns, end_ns or 0)
+        return start_ns, max(start_ns + 1, end_ns or 0)
+
+    def _child_name(self, subject: str, what: str) -> str:
+        """Return the name of a child that is no Dask span.
+
+        Never that of a span: in Jaeger's list of operations and in Tempo's span metrics a name is
+        all that tells them apart. So where it is too long, its last word stays.
+        """
+        room = max(self.limits.text - len(what) - 1, 1)
+        return f"{attribute_text(subject, self.note, room)} {what}"
 
 
 class _ProgressTranslation(_Parts):
@@ -264,7 +276,7 @@ class _ProgressTranslation(_Parts):
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, kind, progress.ordinal),
             parent_span_id=who.span_id,
-            name=self._text(f"{self.last_tag} {verb}"),
+            name=self._child_name(self.last_tag, verb),
             kind="internal",
             start_ns=self.start_ns,
             end_ns=self.end_ns,
@@ -440,6 +452,9 @@ class _Translation(_Parts):
         name = self._text(group.name)
         prefix = self._text(group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
+        if self.start_ns < start_ns == self.end_ns:
+            # Of no length, at the very end of its span: it must not leave it.
+            start_ns, end_ns = start_ns - 1, start_ns
         out = self._identity("group")
         erred = self._count(group.counts.erred)
         out[semconv.TASK_GROUP_NAME] = name
@@ -453,7 +468,7 @@ class _Translation(_Parts):
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, group.name, group.ordinal),
             parent_span_id=who.span_id,
-            name=prefix or semconv.EMPTY,
+            name=self._child_name(prefix or semconv.EMPTY, "tasks"),
             kind="internal",
             start_ns=start_ns,
             end_ns=end_ns,
