@@ -123,7 +123,7 @@ Alice                                      10.0 s            1,203  failure
 ├── data load                              4.00 s   250 ms   1,200  success
 │   └── read_parquet tasks                 3.00 s            1,200
 └── training                               6.00 s     4 ms       3  failure
-    └── ✗ ValueError: no?convergence (and 1 more)"""
+    └── ✗ ValueError: no convergence (and 1 more)"""
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 from dask_otel.core.text import Sanitizer
+from dask_otel.core.traces.exceptions import said
 from dask_otel.core.traces.translate import (
     SpanLimits,
     error_type,
@@ -91,7 +93,7 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
         worker="tcp://w:1",
         worker_name="w-1",
         text=text,
-        traceback="Traceback …\nKeyError: 'b'",
+        traceback='  File "a.py", line 1, in load\n    return table["b"]\n',
     )
     return replace(failure, **changes)
 
@@ -196,15 +198,17 @@ def test_where_nothing_started_there_is_no_queue_time():
 
 def test_a_failure_has_status_type_and_an_exception_event():
     (record,) = translate(failed())
-    assert record.error == "Task load-1 failed: KeyError('b')"
+    assert record.error == "Task load-1 failed: KeyError: 'b'"
     assert record.attributes["error.type"] == "KeyError"
     assert record.events[1] == Event(
         "exception",
         T_NS + 5 * 10**9,
         {
             "exception.type": "KeyError",
-            "exception.message": "KeyError('b')",
-            "exception.stacktrace": "Traceback …\nKeyError: 'b'",
+            "exception.message": "'b'",
+            "exception.stacktrace": "Traceback (most recent call last):\n"
+            '  File "a.py", line 1, in load\n    return table["b"]\n'
+            "KeyError: 'b'",
             "dask.task.key": "load-1",
             "dask.task.prefix": "load",
             "dask.worker.name": "w-1",
@@ -247,6 +251,104 @@ def test_the_type_is_the_leading_dotted_name(text, name):
 def test_what_the_scheduler_decided_has_its_own_name():
     failure = make_failure(None, scheduler_error="KilledWorker")
     assert error_type(failure, Sanitizer()) == "KilledWorker"
+
+
+class Custom(Exception):
+    """Nobody knows what its repr means."""
+
+
+def raised(error: BaseException) -> tuple[Failure, BaseException]:
+    """Return a failure as Dask reports it, and the exception with its traceback."""
+    try:
+        raise error
+    except BaseException as caught:
+        text = "".join(traceback.format_tb(caught.__traceback__))
+        return make_failure(repr(caught), traceback=text), caught
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError('it\'s "two"\nlines\tand \\ é \u200b 日 \x07'),
+        KeyError("b"),
+        KeyError("it's"),
+        OSError("full"),
+        ZeroDivisionError("division by zero"),
+        SystemExit("enough"),
+        RuntimeError("ValueError('x')"),
+        AssertionError("x" * 500),
+        ValueError(" "),
+    ],
+)
+def test_what_a_built_in_exception_said_is_as_python_has_it(error: BaseException) -> None:
+    failure, caught = raised(error)
+    (record,) = translate(failed(failures=(failure,)))
+    (event,) = [event for event in record.events if event.name == "exception"]
+    assert event.attributes["exception.message"] == str(error)
+    printed = "".join(traceback.format_exception(type(caught), caught, caught.__traceback__))
+    assert event.attributes["exception.stacktrace"] == printed.rstrip("\n")
+    assert record.error == f"Task load-1 failed: {type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        repr(Custom("x")),
+        "pkg.ValueError('x')",
+        "ValueError()",
+        "ValueError('')",
+        "ValueError(1)",
+        "ValueError(b'x')",
+        "ValueError(('a',))",
+        "ValueError('a', 'b')",
+        "ValueError('a' 'b')",
+        "ValueError('a' + 'b')",
+        "ValueError(f'{1}')",
+        "ValueError('\\N{BULLET}')",
+        "ValueError('\\d')",
+        "ValueError('cut",
+        "OSError(2, 'No such file or directory')",
+        "ExceptionGroup('x', [ValueError('y')])",
+        "print('x')",
+        "ValueError: 'x'",
+        "<HTTPError 404: 'Not Found'>",
+    ],
+)
+def test_other_exceptions_keep_their_repr(text: str) -> None:
+    (record,) = translate(failed(failures=(make_failure(text),)))
+    (event,) = [event for event in record.events if event.name == "exception"]
+    assert event.attributes["exception.message"] == text
+    assert event.attributes["exception.stacktrace"].splitlines()[-1] == text
+    assert record.error == f"Task load-1 failed: {text}"
+
+
+def test_a_long_message_leaves_room_for_the_frames() -> None:
+    note = Sanitizer()
+    failure = make_failure(repr(ValueError("y" * 20_000)))
+    (record,) = translate(failed(failures=(failure,)), note=note)
+    (event,) = [event for event in record.events if event.name == "exception"]
+    assert event.attributes["exception.message"] == "y" * 1023 + "…"
+    assert "in load" in event.attributes["exception.stacktrace"]
+    assert len(record.error or "") == 1024
+    # The message, and the description that has it.
+    assert note.counts == {"cut": 2}
+
+
+def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace() -> None:
+    for text, line in (
+        ("ValueError('secret')", "ValueError"),
+        ("<secret>", '    return table["b"]'),
+    ):
+        (record,) = translate(failed(failures=(make_failure(text),)), SpanLimits(message=0))
+        (event,) = [event for event in record.events if event.name == "exception"]
+        assert event.attributes["exception.stacktrace"].splitlines()[-1] == line
+        assert "secret" not in str(record)
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_any_string_is_read_back(text: str) -> None:
+    words = said(repr(ValueError(text)))
+    assert words == (text or None)
 
 
 def test_incidents_are_events_in_the_order_of_time():

@@ -9,7 +9,6 @@ Seconds are doubles, counts are ints; what was not measured is absent.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,14 +38,13 @@ from dask_otel.core.text import (
     stacktrace_text,
     suffix_text,
 )
+from dask_otel.core.traces import exceptions
+from dask_otel.core.traces.exceptions import error_type
 
 #: OTLP has 64 bits, of which some backends read the highest as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
 
-#: What comes before the arguments or the message in an exception's text:
-#: ``pkg.mod.Err`` of ``pkg.mod.Err('x')``. Other texts have no type in them.
-_TYPE_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?=\(|:|$)")
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
 
 #: Fields of `TaskCounts` with their attributes.
@@ -114,22 +112,6 @@ def translate_progress(
         progress.identity, progress.start, progress.stop, limits, note or Sanitizer()
     )
     return [parts.record(progress)]
-
-
-def error_type(failure: Failure, note: Sanitizer) -> str:
-    """Return the name of what failed.
-
-    What the scheduler decided has its own name; otherwise it is the leading dotted name
-    of the exception's text, and `semconv.FOLDED` where the text begins with none.
-    """
-    if failure.scheduler_error:
-        return attribute_text(failure.scheduler_error, note)
-    text = failure.text
-    if not isinstance(text, str):
-        return semconv.FOLDED
-    # A type's name is short: no need to look through a message of megabytes.
-    found = _TYPE_NAME.match(text[:ATTRIBUTE_LIMIT].strip())
-    return attribute_text(found[0], note) if found else semconv.FOLDED
 
 
 class _Parts:
@@ -410,7 +392,8 @@ class _Translation(_Parts):
         first = self.finished.failures[0]
         what = failed
         if self.limits.message and first.text is not None:
-            what = attribute_text(first.text, self.note, self.limits.message)
+            # Type and message; counted where the event has them.
+            what = exceptions.last_line(first, Sanitizer(), self.limits.message)
         return self._text(f"Task {self._text(first.key)} failed: {what}")
 
     # ----------------------------------------------------------------------------- events
@@ -438,11 +421,11 @@ class _Translation(_Parts):
         note, limits = self.note, self.limits
         out: _Attributes = {semconv.EXCEPTION_TYPE: error_type(failure, note)}
         if limits.message and failure.text is not None:
-            message = attribute_text(failure.text, note, limits.message)
+            message = exceptions.message(failure.text, note, limits.message)
             out[semconv.EXCEPTION_MESSAGE] = message
         if limits.stacktrace and failure.traceback is not None:
-            stacktrace = stacktrace_text(failure.traceback, note, limits.stacktrace)
-            out[semconv.EXCEPTION_STACKTRACE] = stacktrace
+            whole = exceptions.stacktrace(failure, note, limits.message)
+            out[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(whole, note, limits.stacktrace)
         out[semconv.TASK_KEY] = self._text(failure.key)
         out[semconv.TASK_PREFIX] = self._text(failure.prefix)
         if failure.worker_name is not None:
