@@ -40,7 +40,7 @@ class SpanMetrics:
     #: Tree: when the last work ended.
     stop: float
     #: Tree: ``tasks``, and of these ``memory``, ``erred``, ``cancelled``; events ``retried``,
-    #: ``lost``, ``recomputed``. As far as the bridge saw them.
+    #: ``lost``, ``recomputed``, ``rescheduled``. As far as the bridge saw them.
     counts: Mapping[str, int] | None
     #: Own fine performance metrics, unscaled, as the workers reported them.
     own: Mapping[MetricKey, float]

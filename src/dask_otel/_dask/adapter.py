@@ -17,6 +17,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
+from dask_otel._dask.runs import RunsUnderWay, Seen
 from dask_otel._dask.threads import ThreadTime, run_times
 from dask_otel._dask.workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
@@ -29,6 +30,7 @@ from dask_otel.core.life.open_span import (
     Limits,
     OpenSpan,
     RetryReason,
+    Run,
     SpanFacts,
 )
 from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
@@ -138,7 +140,8 @@ class SchedulerAdapter:
             )
         self.scheduler = scheduler
         self.lifecycle = Lifecycle(limits, self)
-        self.time = ThreadTime(scheduler, boundary)
+        self.runs = RunsUnderWay(self.lifecycle)
+        self.time = ThreadTime(scheduler, boundary, self._executing)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
@@ -190,6 +193,7 @@ class SchedulerAdapter:
             self._unwrap.pop()()
         self._groups.clear()
         self._assigned.clear()
+        self.runs.clear()
 
     def _wrap(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a method on the extension's instance, which Dask looks up for each call."""
@@ -264,6 +268,7 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         try:
             self._assigned.clear()
+            self.runs.clear()
             self.lifecycle.all_forgotten(time())
         except Exception:
             self._drifted = True
@@ -300,6 +305,7 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.remove_worker``."""
         try:
             self.lifecycle.reports.left(address)
+            self.runs.worker_removed(address)
             self.loops.worker_removed(address)
             self.time.worker_removed(address)
         except Exception:
@@ -329,6 +335,9 @@ class SchedulerAdapter:
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """A task is to run again."""
         self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
+        if reason == "rescheduled":
+            # As it wished: no trouble, of which the events tell.
+            return
         self.lifecycle.incident(
             group.span,
             now,
@@ -352,13 +361,15 @@ class SchedulerAdapter:
         startstops = info.get("startstops")
         if startstops:
             started, stopped, seconds = run_times(startstops)
-        assigned = None
+        assigned = run = None
         if start == "processing":
             assigned = self._assigned.pop(key, None)
+            seen = self.runs.ended(key)
             if assigned is not None:
                 if startstops:
                     self.time.ended(assigned, key, seconds)
                 else:
+                    run = self._run(key, assigned, stimulus_id, seen)
                     self.time.left(assigned, key, stimulus_id)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
@@ -381,17 +392,36 @@ class SchedulerAdapter:
         elif task.exception_blame is not None:
             lifecycle.task_blamed(group, now)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            by_error = stimulus_id.startswith(("task-erred", "reschedule"))
-            reason: RetryReason = "error" if by_error else "worker_lost"
-            ran = start == "processing"
-            lifecycle.task_interrupted(group, key, reason if ran else None, now)
+            reason = _reason(stimulus_id) if start == "processing" else None
+            lifecycle.task_interrupted(group, key, reason, now, run)
         else:
             worker = None if assigned is None else assigned.address
-            lifecycle.task_cancelled(group, worker, now)
+            lifecycle.task_cancelled(group, worker, now, run)
             if start == "processing":
+                if worker is not None and run is None:
+                    self.runs.cancelled(key, worker, group, now)
                 self._count(
                     semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
                 )
+
+    def _run(
+        self, key: Hashable, assigned: WorkerState, stimulus_id: str, seen: Seen | None
+    ) -> Run | None:
+        """Return what is known of a run whose end the transition does not tell."""
+        if stimulus_id.startswith("task-erred"):
+            # It failed, with retries left.
+            started, stopped, _ = run_times(self.time.failed_run(key))
+            if stopped:
+                return Run(assigned.address, started, stopped)
+        if seen is None:
+            return None
+        # It ran until now, or until its worker was lost, nobody knows when.
+        lost = assigned.address not in self.scheduler.workers
+        return Run(assigned.address, seen.start, seen.last if lost else time())
+
+    def _executing(self, ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
+        """A heartbeat says for how long the tasks have been running that a worker executes."""
+        self.runs.heartbeat(ws.address, executing, self._assigned)
 
     def _erred_at_rest(self, key: Hashable, stimulus_id: str) -> None:
         """A task erred that had no work left to do.
@@ -563,6 +593,7 @@ class SchedulerAdapter:
         processing = {task.key for ws in self.scheduler.workers.values() for task in ws.processing}
         for key in [key for key in self._assigned if key not in processing]:
             del self._assigned[key]
+            self.runs.ended(key)
 
     def _take_in_spans(self) -> None:
         """Open the spans that Dask has made since the last call."""
@@ -669,6 +700,8 @@ class SchedulerAdapter:
                 activity = key[3] if len(key) == 5 else key[3:-1]
                 self.time.metered(span_id, activity, value)
                 if span is not None:
+                    # Also of runs that gave no result.
+                    span.workers[worker] = None
                     activities = span.activities
                     activities[activity] = activities.get(activity, 0.0) + value
                     span.execute_seconds += value
@@ -834,6 +867,19 @@ class SchedulerAdapter:
             for state in _STATES:
                 levels[name, state] += states[state]
         return levels
+
+
+def _reason(stimulus_id: str) -> RetryReason | None:
+    """Return why a run is to be repeated that gave no result."""
+    if stimulus_id.startswith("task-erred"):
+        return "error"
+    if stimulus_id.startswith("reschedule"):
+        # The task raised `Reschedule`.
+        return "rescheduled"
+    if stimulus_id.startswith("steal"):
+        # Its thief left when it had been given up: it had not started.
+        return None
+    return "worker_lost"
 
 
 def _unfinished(group: TaskGroup) -> int:

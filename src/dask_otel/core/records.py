@@ -90,7 +90,10 @@ class Incident:
 
 @dataclass(slots=True)
 class TaskCounts:
-    """Tasks of a span, all and by outcome; the last four count events, not tasks."""
+    """Tasks of a span, all and by outcome; the last four count events, not tasks.
+
+    `rescheduled` is a task's own wish (``Reschedule``): such a run is not `retried`.
+    """
 
     tasks: int = 0
     memory: int = 0
@@ -99,6 +102,7 @@ class TaskCounts:
     retried: int = 0
     lost: int = 0
     recomputed: int = 0
+    rescheduled: int = 0
 
     def add(self, other: TaskCounts) -> None:
         """Add another span's counts to these."""
@@ -109,6 +113,7 @@ class TaskCounts:
         self.retried += other.retried
         self.lost += other.lost
         self.recomputed += other.recomputed
+        self.rescheduled += other.rescheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,8 @@ class FinishedSpan:
     start: float
     #: When its last work, or that of the tree below it, really ended.
     stop: float
-    #: When its own first task started computing; None if nothing started.
+    #: When the first task of it or of the tree below started computing, as Dask's
+    #: ``Span.start``; None if nothing started.
     first_start: float | None
     result: Result
     complete: bool

@@ -48,7 +48,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         identity=span.identity,
         start=span.start,
         stop=stop,
-        first_start=span.first_start or None,
+        first_start=_earliest(span.first_start, below.start) or None,
         result=result,
         complete=complete,
         counts=counts,
@@ -76,6 +76,11 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
     if span.parent is not None:
         _fold(span, finished, span.parent)
     return finished
+
+
+def _earliest(one: float, other: float) -> float:
+    """Return the earlier of two times, either of which may be 0.0, for none."""
+    return min(one, other) if one and other else one or other
 
 
 def _own_result(counts: TaskCounts, complete: bool) -> Result:
@@ -126,6 +131,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     if span.below is not None:
         into.workers |= span.below.workers
         into.execute_seconds += span.below.execute_seconds
+    into.start = _earliest(into.start, finished.first_start or 0.0)
     into.stop = max(into.stop, finished.stop)
     into.result = worst(into.result, finished.result)
     into.complete = into.complete and finished.complete

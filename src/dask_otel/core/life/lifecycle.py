@@ -39,6 +39,7 @@ from dask_otel.core.life.open_span import (
     OpenSpan,
     Phase,
     RetryReason,
+    Run,
 )
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
@@ -203,7 +204,9 @@ class Lifecycle:
         if span.reruns and key in span.reruns:
             reason = span.reruns.pop(key)
             self.interrupted -= 1
-            if reason is not None:
+            if reason == "rescheduled":
+                counts.rescheduled += 1
+            elif reason is not None:
                 counts.retried += 1
         elif cause == "submitted":
             counts.tasks += 1
@@ -308,18 +311,24 @@ class Lifecycle:
         if was_unfinished:
             self._removed(group, now)
 
-    def task_cancelled(self, group: Group, worker: str | None, now: float) -> None:
+    def task_cancelled(
+        self, group: Group, worker: str | None, now: float, run: Run | None = None
+    ) -> None:
         """A task that nobody wants any more left the unfinished states.
 
         Parameters
         ----------
         worker
             Where it was processing, and may still run; None if it was not.
+        run
+            Its run, if it is known to have run.
         """
         span = group.span
         group.counts.cancelled += 1
         if worker is not None:
             span.zombies |= {worker}
+        if run is not None:
+            self.ran(group, run, now)
         if now > span.last_stop:
             span.last_stop = now
         self._removed(group, now)
@@ -332,17 +341,26 @@ class Lifecycle:
         self._removed(group, now)
 
     def task_interrupted(
-        self, group: Group, key: Hashable, reason: RetryReason | None, now: float
+        self,
+        group: Group,
+        key: Hashable,
+        reason: RetryReason | None,
+        now: float,
+        run: Run | None = None,
     ) -> None:
         """A task left the unfinished states only to come back.
 
         Parameters
         ----------
         reason
-            ``error`` (with retries left) or ``worker_lost``; None for a task that was not
-            processing, so that no run of it was lost.
+            ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
+            that was not processing, so that no run of it was lost.
+        run
+            What is known of the run that ended so.
         """
         span = group.span
+        if run is not None:
+            self.ran(group, run, now)
         span.reruns[key] = reason
         self.interrupted += 1
         if reason == "worker_lost":
@@ -367,6 +385,10 @@ class Lifecycle:
             for group in span.groups:
                 group.counts.cancelled += max(0, group.unfinished)
         self.repair({}, now)
+
+    def ran(self, group: Group, run: Run, now: float) -> None:
+        """A run of a task that gave no result is known: it was work of its span all the same."""
+        self._computed(group, run.worker, run.start, run.stop, now)
 
     def _computed(
         self, group: Group, worker: str | None, start: float, stop: float, now: float
