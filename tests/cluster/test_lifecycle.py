@@ -708,8 +708,9 @@ def test_close_exports_what_is_open():
         o.client.sync(o.observer.close)
         o.assert_tree("""
             done success 0.0..1.0 tasks=1 memory=1
-            cut error 0.0..1.0 tasks=3 incomplete
-              off error 0.0..1.0 tasks=3 incomplete
+            cut unknown 0.0..1.0 tasks=3 incomplete
+              off unknown 0.0..1.0 tasks=3 incomplete
         """)
+        # The scheduler goes on. (Where it closes: test_put_on_again.)
         o.check()
         del futures

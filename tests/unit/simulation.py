@@ -17,7 +17,7 @@ from dask_otel.core.life.open_span import (
     SpanFacts,
 )
 from dask_otel.core.life.progress import AT_ONCE
-from dask_otel.core.records import Failure, FinishedSpan, Progress
+from dask_otel.core.records import Failure, FinishedSpan, Progress, Result
 
 #: What became of one task in one generation of its span; "todo" while it has no outcome.
 Outcome = str
@@ -63,6 +63,8 @@ class Life:
     finished: FinishedSpan | None = None
     signs: list[Progress] = field(default_factory=list)
     own: tuple[int, int, int, int] = (0, 0, 0, 0)
+    #: The result of work that was cut off.
+    cut_off: Result = "error"
     #: Runs that a task wished to repeat, and those that had to be.
     rescheduled: int = 0
     retried: int = 0
@@ -376,13 +378,33 @@ class Simulation:
         self.lifecycle.tick(self.now)
         self.take(self._check_settled)
 
-    def close(self) -> None:
-        """The scheduler closes."""
+    def put_on_again(self) -> None:
+        """The bridge is taken off; another one takes in what is still to be done."""
+        self.close("unknown")
+        assert self.active == 0
+        self.holds.clear()
+        self.lifecycle = Lifecycle(self.limits, self, self.lifecycle.generations)
+        for worker in self.beats:
+            self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
+        unfinished: dict[tuple[str, str], list[Task]] = {}
+        for task in self.tasks.values():
+            if task.state == "todo":
+                unfinished.setdefault((task.span, task.group), []).append(task)
+        for (dask_id, name), tasks in unfinished.items():
+            assert self.lifecycle.generations.may_have_exported(dask_id)
+            group = self.group(dask_id, name)
+            for task in tasks:
+                self.current[dask_id].enter(task.key, again=True)
+            self.lifecycle.tasks_taken_in(group, len(tasks), self.now)
+
+    def close(self, cut_off: Result = "error") -> None:
+        """The scheduler closes, or the bridge is taken off."""
         busy = {id(life) for life in self.lives if self.todo(life, blocks=False)}
-        self.lifecycle.close(self.now)
+        self.lifecycle.close(self.now, cut_off)
 
         def check(life: Life) -> None:
             assert life.finished is not None
+            life.cut_off = cut_off
             assert life.finished.complete == (id(life) not in busy)
             assert life.finished.complete or life.finished.stop >= self.now
 

@@ -170,6 +170,11 @@ class Histories(RuleBasedStateMachine):
         self.sim.tick()
 
     @rule(dice=rarely)
+    def put_on_again(self, dice: int) -> None:
+        if dice < 2:
+            self.sim.put_on_again()
+
+    @rule(dice=rarely)
     def close(self, dice: int) -> None:
         if dice:
             return
@@ -286,7 +291,7 @@ class Histories(RuleBasedStateMachine):
         _, _, erred, cancelled = life.own
         own = "cancellation" if cancelled else "success"
         if not finished.complete:
-            own = "error"
+            own = life.cut_off
         if erred:
             own = "failure"
         assert finished.result == worst(own, *(c.finished.result for c in life.children))
@@ -318,7 +323,7 @@ class Forgetful(Histories):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        generations = self.sim.lifecycle._generations
+        generations = self.sim.lifecycle.generations
         assert len(generations._exported) <= 2
         assert len(generations._traces) <= 2
 

@@ -145,8 +145,8 @@ class ThreadTime:
 
     def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
         """A task is no longer in processing, and the transition does not say how long it ran."""
-        if stimulus_id.startswith("task-erred"):
-            # It failed, with retries left.
+        if stimulus_id.startswith(("task-erred", "reschedule")):
+            # It failed, with retries left, or asked to run again: it has ended.
             startstops = self.failed_run(key)
             seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(ws.address, key, seconds, monotonic())

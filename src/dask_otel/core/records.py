@@ -37,7 +37,9 @@ Tags: TypeAlias = tuple[Hashable, ...]
 WorkerMetricKey: TypeAlias = tuple[Hashable, ...]
 
 Outcome: TypeAlias = Literal["memory", "erred", "cancelled"]
-Result: TypeAlias = Literal["success", "cancellation", "error", "failure"]
+#: ``error`` where the scheduler closed, ``unknown`` where the bridge was taken off, before the work
+#: was done.
+Result: TypeAlias = Literal["success", "cancellation", "unknown", "error", "failure"]
 
 
 # ---------------------------------------------------------------- loop -> export thread

@@ -8,7 +8,13 @@ from dask_otel.core.life.open_span import Below, Cluster, GroupFacts, Limits, Op
 from dask_otel.core.records import FinishedGroup, FinishedSpan, Result, TaskCounts
 
 #: Over a tree the worst result wins.
-SEVERITY: Mapping[Result, int] = {"success": 0, "cancellation": 1, "error": 2, "failure": 3}
+SEVERITY: Mapping[Result, int] = {
+    "success": 0,
+    "cancellation": 1,
+    "unknown": 2,
+    "error": 3,
+    "failure": 4,
+}
 
 
 def worst(*results: Result) -> Result:
@@ -16,7 +22,13 @@ def worst(*results: Result) -> Result:
     return max(results, key=SEVERITY.__getitem__)
 
 
-def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> FinishedSpan:
+def finish(
+    span: OpenSpan,
+    cluster: Cluster,
+    limits: Limits,
+    complete: bool,
+    cut_off: Result = "error",
+) -> FinishedSpan:
     """Return the record of a span's generation, and add it to what its parent knows.
 
     Parameters
@@ -29,6 +41,8 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         Caps on the group spans.
     complete
         False where its own work was cut off.
+    cut_off
+        The result of a span that was cut off, unless it is known to be worse.
     """
     below = span.below or Below()
     complete = complete and below.complete
@@ -37,7 +51,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
     counts = TaskCounts()
     for group in span.groups:
         counts.add(group.counts)
-    result = worst(_own_result(counts, complete), below.result)
+    result = worst(_own_result(counts, complete, cut_off), below.result)
     failures = tuple(f for f in span.failed.values() if f is not None)
     dropped_failures = counts.erred - len(failures)
     counts.add(below.counts)
@@ -83,11 +97,11 @@ def _earliest(one: float, other: float) -> float:
     return min(one, other) if one and other else one or other
 
 
-def _own_result(counts: TaskCounts, complete: bool) -> Result:
+def _own_result(counts: TaskCounts, complete: bool, cut_off: Result) -> Result:
     if counts.erred:
         return "failure"
     if not complete:
-        return "error"
+        return cut_off
     return "cancellation" if counts.cancelled else "success"
 
 

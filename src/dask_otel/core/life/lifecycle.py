@@ -49,6 +49,7 @@ from dask_otel.core.records import (
     FinishedSpan,
     Incident,
     Progress,
+    Result,
     SpanIdentity,
     Tags,
 )
@@ -67,7 +68,7 @@ class Trigger(Enum):
     TIMED_OUT = "timed out"
     #: The linger is over and no span below it is left.
     ELAPSED = "elapsed"
-    #: The scheduler closes.
+    #: The scheduler closes, or the bridge is taken off it.
     CLOSED = "closed"
 
 
@@ -95,13 +96,18 @@ class Lifecycle:
         Times and caps.
     cluster
         Dask's side.
+    generations
+        What an earlier lifecycle of the same scheduler has exported, to go on from there: an id is
+        never made twice.
 
     Notes
     -----
     Belongs to the thread that runs the scheduler's event loop.
     """
 
-    def __init__(self, limits: Limits, cluster: Cluster) -> None:
+    def __init__(
+        self, limits: Limits, cluster: Cluster, generations: Generations | None = None
+    ) -> None:
         self._limits = limits
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
@@ -117,8 +123,12 @@ class Lifecycle:
         #: Tasks that left their state only to come back, and did not yet: none but in the
         #: middle of a stimulus.
         self.interrupted = 0
-        self._generations = Generations(limits)
-        self._long = LongSpans(limits, self._generations, self.open)
+        if generations is None:
+            generations = Generations(limits)
+        else:
+            generations.resume(limits)
+        self.generations = generations
+        self._long = LongSpans(limits, generations, self.open)
         #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
@@ -141,7 +151,7 @@ class Lifecycle:
         enqueued
             ``Span.enqueued``.
         """
-        return self._open(self._generations.first(dask_id, tags, ancestors), ancestors, enqueued)
+        return self._open(self.generations.first(dask_id, tags, ancestors), ancestors, enqueued)
 
     def span_reopened(
         self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], now: float
@@ -154,8 +164,8 @@ class Lifecycle:
         span = self.open.get(dask_id)
         if span is not None:
             return span
-        start = max(now, self._generations.earliest_start(dask_id))
-        ident = self._generations.next(dask_id, tags, ancestors, start, self.open)
+        start = max(now, self.generations.earliest_start(dask_id))
+        ident = self.generations.next(dask_id, tags, ancestors, start, self.open)
         return self._open(ident, ancestors, start)
 
     def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
@@ -595,12 +605,17 @@ class Lifecycle:
             # It may have waited for this child alone.
             span = span.parent
 
-    def close(self, now: float) -> None:
-        """Export everything that is open: the scheduler closes.
+    def close(self, now: float, cut_off: Result = "error") -> None:
+        """Export everything that is open: the scheduler closes, or the bridge is taken off it.
 
         A span without unfinished work is complete and has its own result, also where a client
-        still is in its block; any other, and those above it, is cut off and has result
-        ``error``.
+        still is in its block; any other, and those above it, is cut off.
+
+        Parameters
+        ----------
+        cut_off
+            The result of what is cut off: ``error`` where the scheduler closes, which ends the
+            work; ``unknown`` where the bridge alone is taken off, and the work goes on.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0
@@ -610,16 +625,16 @@ class Lifecycle:
                 span.active = False
                 self._cluster.span_inactive(span, now)
             self._step(span, Trigger.CLOSED)
-            self._export(span, complete=not unfinished)
+            self._export(span, not unfinished, cut_off)
             self._stop_settling(span)
         self._lingering.clear()
 
-    def _export(self, span: OpenSpan, complete: bool) -> None:
+    def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.interrupted -= len(span.reruns)
-        finished = finish(span, self._cluster, self._limits, complete)
+        finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
         if span.parent is not None:
             span.parent.open_children -= 1
-        self._generations.remember(finished)
+        self.generations.remember(finished)
         self._cluster.span_exported(span)
         self.finished.append(finished)

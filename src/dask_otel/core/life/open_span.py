@@ -191,6 +191,7 @@ class OpenSpan:
         "open_children",
         "owing",
         "parent",
+        "partial",
         "phase",
         "quiet_since",
         "reporters",
@@ -218,6 +219,8 @@ class OpenSpan:
         self.parent = parent
         self.depth = len(identity.tags)
         self.late = late
+        #: Whether tasks of it ended that were not observed.
+        self.partial = False
         self.phase = Phase.SETTLING
         self.groups: list[Group] = []
         #: Own tasks in waiting, queued, no-worker or processing.
