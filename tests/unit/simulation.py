@@ -382,8 +382,7 @@ class Simulation:
         """The bridge is taken off; another one takes in what is still to be done."""
         self.close("unknown")
         assert self.active == 0
-        self.holds.clear()
-        self.lifecycle = Lifecycle(self.limits, self, self.lifecycle.generations)
+        self.observe(Lifecycle(self.limits, self, self.lifecycle.generations))
         for worker in self.beats:
             self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
         unfinished: dict[tuple[str, str], list[Task]] = {}
@@ -396,6 +395,11 @@ class Simulation:
             for task in tasks:
                 self.current[dask_id].enter(task.key, again=True)
             self.lifecycle.tasks_taken_in(group, len(tasks), self.now)
+
+    def observe(self, lifecycle: Lifecycle) -> None:
+        """A new bridge: of open blocks it knows nothing."""
+        self.lifecycle = lifecycle
+        self.holds.clear()
 
     def close(self, cut_off: Result = "error") -> None:
         """The scheduler closes, or the bridge is taken off."""
