@@ -24,7 +24,8 @@ class SpanMetrics:
     Times are seconds since the epoch, on the scheduler's clock. *Tree* means the span with all
     spans below it, *own* the tasks of the span alone. What is not known is None: outcomes, idle
     and capacity of a span that finished before the bridge came, or so long ago that the
-    bridge has forgotten it (``otel.spans.remember``).
+    bridge has forgotten it (``otel.spans.remember``). Nor is the result of a span known where tasks
+    ended while there was no bridge, unless one is known to have failed.
     """
 
     id: str
@@ -40,7 +41,7 @@ class SpanMetrics:
     #: Tree: when the last work ended.
     stop: float
     #: Tree: ``tasks``, and of these ``memory``, ``erred``, ``cancelled``; events ``retried``,
-    #: ``lost``, ``recomputed``. As far as the bridge saw them.
+    #: ``lost``, ``recomputed``, ``rescheduled``. As far as the bridge saw them.
     counts: Mapping[str, int] | None
     #: Own fine performance metrics, unscaled, as the workers reported them.
     own: Mapping[MetricKey, float]

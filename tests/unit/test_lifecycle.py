@@ -279,7 +279,8 @@ def test_a_parent_waits_for_its_children_and_contains_them(sim: Simulation) -> N
     assert child.identity.parent_span_id == parent.identity.span_id
     assert parent.stop == child.stop
     assert parent.counts == child.counts
-    assert parent.first_start is None
+    # As Dask's `Span.start`, which is of the tree.
+    assert parent.first_start == child.first_start == parent.start + 2.0
 
 
 def test_a_child_after_its_parents_export_is_late(sim: Simulation) -> None:

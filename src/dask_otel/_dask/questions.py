@@ -118,6 +118,8 @@ class SettledSpans:
             summary.add(one or SpanSummary())
         # One that is not known could have failed.
         complete = None not in known
+        seen = complete and not summary.partial
+        result = _result(known) if complete else None
         root = dask_span
         while root.parent is not None:
             root = root.parent
@@ -125,10 +127,11 @@ class SettledSpans:
             id=dask_span.id,
             name=dask_span.name,
             root_id=root.id,
-            result=_result(known) if complete else None,
+            # Tasks that nobody saw end could have failed, but what has failed has failed.
+            result=result if seen or result == "failure" else None,
             enqueued=dask_span.enqueued,
-            start=(summary.first_start if complete else dask_span.start) or None,
-            stop=max(dask_span.enqueued, summary.stop if complete else dask_span.stop),
+            start=(summary.first_start if seen else dask_span.start) or None,
+            stop=max(dask_span.enqueued, summary.stop if seen else dask_span.stop),
             counts=asdict(summary.counts) if complete else None,
             own=dict(dask_span._cumulative_worker_metrics),
             tree=tree,

@@ -16,12 +16,23 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 
-#: Why a task's run had to be repeated.
-RetryReason = Literal["error", "worker_lost", "recomputed", "client"]
+#: Why a task's run had to be repeated. ``rescheduled`` is the task's own wish, and no trouble:
+#: Dask's peer-to-peer shuffles use it to move their tasks to the data.
+RetryReason = Literal["error", "worker_lost", "recomputed", "client", "rescheduled"]
 
 #: Why a task became unfinished: a client submitted it; a client had it retried after it
 #: failed itself, or after one that it depends on did; its result was there, and was lost.
 Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
+
+
+class Run(NamedTuple):
+    """What is known of a run that gave no result."""
+
+    #: Where it ran.
+    worker: str
+    #: When it computed, as far as that is known.
+    start: float
+    stop: float
 
 
 class Phase(Enum):
@@ -145,6 +156,8 @@ class Below:
     groups: int = 0
     workers: set[str] = field(default_factory=set)
     execute_seconds: float = 0.0
+    #: First start of all; 0.0 if nothing started.
+    start: float = 0.0
     stop: float = 0.0
     result: Result = "success"
     #: The first that became known.
@@ -178,6 +191,7 @@ class OpenSpan:
         "open_children",
         "owing",
         "parent",
+        "partial",
         "phase",
         "quiet_since",
         "reporters",
@@ -205,6 +219,8 @@ class OpenSpan:
         self.parent = parent
         self.depth = len(identity.tags)
         self.late = late
+        #: Whether tasks of it ended that were not observed.
+        self.partial = False
         self.phase = Phase.SETTLING
         self.groups: list[Group] = []
         #: Own tasks in waiting, queued, no-worker or processing.

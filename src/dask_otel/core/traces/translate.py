@@ -52,7 +52,15 @@ _COUNT_KEYS: Final = (
     ("tasks", semconv.TASK_COUNT),
     *[
         (name, semconv.TASK_OUTCOME_COUNT.format(name))
-        for name in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+        for name in (
+            "memory",
+            "erred",
+            "cancelled",
+            "retried",
+            "lost",
+            "recomputed",
+            "rescheduled",
+        )
     ],
 )
 
