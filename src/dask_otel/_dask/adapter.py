@@ -20,10 +20,11 @@ from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.past import Past, leave, past_of
 from dask_otel._dask.runs import RunsUnderWay, Seen
-from dask_otel._dask.threads import ThreadTime, run_times
+from dask_otel._dask.threads import ThreadTime, made_at, run_times
 from dask_otel._dask.workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
 from dask_otel.core.life.blocks import TOPIC
+from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import (
     Cause,
@@ -177,6 +178,9 @@ class SchedulerAdapter:
         self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
         #: Where the tasks in processing were sent.
         self._assigned: dict[Hashable, WorkerState] = {}
+        #: When they were.
+        self._sent: dict[Hashable, float] = {}
+        self._clocks = ClockOffsets(made_at)
         #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
         #: group is hashed in no time, its series is not.
         self._runs: dict[Group, int] = {}
@@ -237,6 +241,7 @@ class SchedulerAdapter:
         self._groups.clear()
         self._assigned.clear()
         self.runs.clear()
+        self._sent.clear()
 
     def _wrap(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a method on the extension's instance, which Dask looks up for each call."""
@@ -306,6 +311,7 @@ class SchedulerAdapter:
                 elif finish == "processing":
                     task = self.scheduler.tasks[key]
                     self._assigned[key] = task.processing_on
+                    self._sent[key] = time()
                     self.time.assigned(key, task)
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
@@ -327,6 +333,7 @@ class SchedulerAdapter:
         try:
             self._assigned.clear()
             self.runs.clear()
+            self._sent.clear()
             self.lifecycle.all_forgotten(time())
         except Exception:
             self._drifted = True
@@ -364,6 +371,7 @@ class SchedulerAdapter:
         try:
             self.lifecycle.reports.left(address)
             self.runs.worker_removed(address)
+            self._clocks.left(address)
             self.loops.worker_removed(address)
             self.time.worker_removed(address)
         except Exception:
@@ -415,19 +423,21 @@ class SchedulerAdapter:
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
         """A task has no work left to do, or is about to begin again."""
-        started = stopped = 0.0
+        started = stopped = computed = 0.0
         startstops = info.get("startstops")
         if startstops:
             started, stopped, seconds = run_times(startstops)
         assigned = run = None
+        sent = 0.0
         if start == "processing":
             assigned = self._assigned.pop(key, None)
+            sent = self._sent.pop(key, 0.0)
             seen = self.runs.ended(key)
             if assigned is not None:
                 if startstops:
                     self.time.ended(assigned, key, seconds)
                 else:
-                    run = self._run(key, assigned, stimulus_id, seen)
+                    run = self._run(key, assigned, stimulus_id, seen, sent)
                     self.time.left(assigned, key, stimulus_id)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
@@ -435,16 +445,22 @@ class SchedulerAdapter:
             return
         now = time()
         lifecycle = self.lifecycle
+        worker: str | None = info.get("worker")
+        if stopped:
+            computed = stopped - started
+            started, stopped = self._clocks.shown(worker, started, stopped, stimulus_id, sent, now)
         if finish == "memory":
-            lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
+            lifecycle.task_finished(group, worker, started, stopped, now)
             if start == "processing":
                 runs = self._runs
                 runs[group] = runs.get(group, 0) + 1
                 if stopped:
-                    self._ran(group.prefix, stopped - started)
+                    self._ran(group.prefix, computed)
         elif finish == "erred":
             if info.get("cause") == key:
-                self._failed(group, key, info, now, assigned, was_unfinished=True)
+                self._failed(group, key, info, started, stopped, now, assigned)
+                if stopped:
+                    self._ran(group.prefix, computed)
             else:
                 lifecycle.task_blamed(group, now)
         elif task.exception_blame is not None:
@@ -463,14 +479,21 @@ class SchedulerAdapter:
                 )
 
     def _run(
-        self, key: Hashable, assigned: WorkerState, stimulus_id: str, seen: Seen | None
+        self,
+        key: Hashable,
+        assigned: WorkerState,
+        stimulus_id: str,
+        seen: Seen | None,
+        sent: float,
     ) -> Run | None:
         """Return what is known of a run whose end the transition does not tell."""
         if stimulus_id.startswith("task-erred"):
             # It failed, with retries left.
             started, stopped, _ = run_times(self.time.failed_run(key))
             if stopped:
-                return Run(assigned.address, started, stopped)
+                worker = assigned.address
+                shown = self._clocks.shown(worker, started, stopped, stimulus_id, sent, time())
+                return Run(worker, *shown)
         if seen is None:
             return None
         # It ran until now, or until its worker was lost, nobody knows when.
@@ -497,7 +520,7 @@ class SchedulerAdapter:
         if group is None:
             return
         if lost:
-            self._failed(group, key, {}, now, None, was_unfinished=False)
+            self._failed(group, key, {}, 0.0, 0.0, now, None, was_unfinished=False)
         else:
             self.lifecycle.task_added(group, key, now)
             self.lifecycle.task_blamed(group, now)
@@ -520,18 +543,19 @@ class SchedulerAdapter:
         group: Group,
         key: Hashable,
         info: dict[str, Any],
+        started: float,
+        stopped: float,
         now: float,
         assigned: WorkerState | None,
-        was_unfinished: bool,
+        was_unfinished: bool = True,
     ) -> None:
-        started, stopped, _ = run_times(info.get("startstops") or ())
         worker: str | None = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
         if text is None:
             scheduler_error = _pickled_class(info.get("exception")) or "RuntimeError"
         failure = Failure(
-            time=min(stopped, now) if stopped else now,
+            time=stopped or now,
             key=str(key),
             prefix=group.prefix,
             worker=worker,
@@ -541,8 +565,6 @@ class SchedulerAdapter:
             scheduler_error=scheduler_error,
         )
         self.lifecycle.task_failed(group, key, failure, started, stopped, now, was_unfinished)
-        if stopped:
-            self._ran(group.prefix, stopped - started)
         if was_unfinished:
             self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
 
@@ -651,6 +673,7 @@ class SchedulerAdapter:
         for key in [key for key in self._assigned if key not in processing]:
             del self._assigned[key]
             self.runs.ended(key)
+            self._sent.pop(key, None)
 
     def _take_in_spans(self) -> None:
         """Open the spans that Dask has made since the last call."""
@@ -716,6 +739,10 @@ class SchedulerAdapter:
         metrics = ws.metrics
         cancelled = metrics.get("task_counts", {}).get("cancelled", 0)
         self.lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
+        # How long the worker waited for the answer to the heartbeat before.
+        waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
+        waited = waited if type(waited) is float else None
+        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
         self._worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
@@ -725,6 +752,7 @@ class SchedulerAdapter:
         """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
         ws = self.scheduler.workers[address]
         self.lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
+        self._clocks.heartbeat(address, ws.last_seen, ws.time_delay, None)
         self.loops.heartbeat(ws)
         if self.attached:
             self._worker_deltas(ws.metrics)

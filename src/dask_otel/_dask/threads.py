@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
+#: What the ``stimulus_id`` of a message says by which a worker tells of the end of a run.
+_ENDS: Final = frozenset({"task-finished", "task-erred"})
+
 #: Spans in a step of a hand-over.
 STEP: Final = 250
 
@@ -376,3 +379,18 @@ def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, fl
             started, stopped = startstop["start"], startstop["stop"]
             seconds += stopped - started
     return started, stopped, seconds
+
+
+def made_at(stimulus_id: str) -> float | None:
+    """Return when a worker made the message that a run ended, by its own clock.
+
+    Dask writes it into the message's ``stimulus_id``. A message that repeats what a worker said
+    before has another one, and there is none then.
+    """
+    what, _, clock = stimulus_id.rpartition("-")
+    if what not in _ENDS:
+        return None
+    try:
+        return float(clock)
+    except ValueError:
+        return None

@@ -406,9 +406,10 @@ class Lifecycle:
         span = group.span
         if worker is not None:
             span.workers[worker] = None
-        # Workers estimate the scheduler's clock, and err: nothing ends in the future, or
-        # starts before it was asked for.
+        # Times come corrected; see `clock_offsets`. What that could not do, such as where a clock
+        # was stepped: nothing ends in the future, or starts before it was asked for.
         if stop > now:
+            start -= stop - now
             stop = now
         if start > stop:
             start = stop
