@@ -175,6 +175,8 @@ class FinishedSpan:
     requested: Tags | None = None
     #: True where it came after its parent had been exported.
     late: bool = False
+    #: What the user gave it, within the limits of `core.attributes`, not cleaned.
+    attributes: Attributes = field(default_factory=dict)
 
     @property
     def weight(self) -> int:

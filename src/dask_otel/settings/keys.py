@@ -11,8 +11,10 @@ no key here. Every key has its default, its rule and its meaning in four places:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -36,11 +38,14 @@ from dask_otel.settings.rules import (
     name_rules,
     one_of,
     patterns,
+    propagation,
     tag_keys,
+    trace_url,
     variable,
 )
 
 __all__ = [
+    "ClientSettings",
     "ConfigurationError",
     "MetricSettings",
     "PatternSettings",
@@ -50,6 +55,12 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("dask_otel")
+
+_DEFAULT: Final = object()
+#: Bad values that `setting` has warned about.
+_warned: set[str] = set()
 
 
 def _knob(default: T, rule: Rule) -> T:
@@ -127,6 +138,14 @@ class MetricSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Section ``otel.client``: what runs beside the user's code."""
+
+    #: Whether work under a caller's span without a Dask span gets one Dask span per caller's.
+    span_per_caller: bool = _knob(False, flag())
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
@@ -135,9 +154,16 @@ class Settings:
     cluster_name: str | None = _knob(None, cluster_name())
     #: The longest time that the bridge may delay the scheduler's close.
     close_timeout: float = _knob(5.0, duration(0, HOUR))
+    #: What becomes of the caller's context: its trace is taken up, linked to, or left alone.
+    propagation: Literal["adopt", "link", "off"] = _knob("adopt", propagation())
+    #: Whether baggage travels with it.
+    baggage: bool = _knob(False, flag())
+    #: Where a trace can be looked at, with ``{trace_id}`` and ``{span_id}``; None: nowhere.
+    trace_url: str | None = _knob(None, trace_url())
     #: OTEL_* variable: value, for those that the scheduler's environment does not set.
     #: Not in the repr: headers can hold credentials. A plain dict, as it has to be pickled.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
 
@@ -173,6 +199,7 @@ class Settings:
         return cls(
             **parsed["otel"],
             environment=parsed[_ENVIRONMENT],
+            client=ClientSettings(**parsed["otel.client"]),
             spans=SpanSettings(**parsed["otel.spans"]),
             metrics=MetricSettings(
                 **parsed["otel.metrics"],
@@ -193,6 +220,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value."""
     owners = {
         "otel": settings,
+        "otel.client": settings.client,
         "otel.spans": settings.spans,
         "otel.metrics": settings.metrics,
         "otel.metrics.span-names": settings.metrics.span_names,
@@ -221,6 +249,7 @@ _VARIABLE: Final = variable()
 #: Section: name: rule, of all sections with fixed names.
 _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel": _rules(Settings),
+    "otel.client": _rules(ClientSettings),
     "otel.spans": _rules(SpanSettings),
     "otel.metrics": _rules(MetricSettings),
     "otel.metrics.span-names": _rules(PatternSettings),
@@ -229,7 +258,8 @@ _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
 _SECTIONS: Final = (*_RULES, _ENVIRONMENT)
 #: Section: every name in it, sections too, as dask.config.canonical_name wants it.
 _NAMES: Final[Mapping[str, Mapping[str, None]]] = {
-    "otel": dict.fromkeys([*_RULES["otel"], "environment", "spans", "metrics"]),
+    "otel": dict.fromkeys([*_RULES["otel"], "environment", "client", "spans", "metrics"]),
+    "otel.client": dict.fromkeys(_RULES["otel.client"]),
     "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
     "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
     "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
@@ -287,6 +317,36 @@ def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _F
         else:
             problems.append(problem.bad_variable_name(name, value, source))
     return found
+
+
+def setting(key: str) -> Any:
+    """Return one setting as Dask's configuration has it now; its default if that is not valid.
+
+    For what runs beside the user's code, where a mistake in the configuration, which the
+    scheduler reports as a whole, must not be in the way.
+
+    Parameters
+    ----------
+    key
+        The full key, such as ``otel.client.span-per-caller``.
+    """
+    section, _, name = key.rpartition(".")
+    value = dask.config.get(key, _DEFAULT)
+    if value is not _DEFAULT:
+        rule = _RULES[section][name]
+        try:
+            return rule.parse(value)
+        except ValueError:
+            line = problem.bad_value(key, value, "Dask's configuration", rule.allowed)
+            if line not in _warned:
+                _warned.add(line)
+                logger.warning("dask-otel uses the default of %s: %s", key, line)
+    return _defaults()[key]
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return _flat(Settings())
 
 
 # ------------------------------------------------------------------------------ defaults

@@ -72,6 +72,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         code=described.code,
         requested=span.requested,
         late=span.late,
+        attributes=span.attributes or {},
     )
     if span.parent is not None:
         _fold(span, finished, span.parent)
