@@ -75,8 +75,12 @@ class _Instrumentation:
             else:
                 self._waiting.take_off()
         if MODULE in sys.modules:
-            # Waits for another thread that is importing it.
-            self._imported(import_module(MODULE))
+            try:
+                # Waits for another thread that is importing it, which may fail.
+                module = import_module(MODULE)
+            except ImportError:
+                return
+            self._imported(module)
 
     def _imported(self, module: ModuleType) -> None:
         try:
@@ -84,10 +88,12 @@ class _Instrumentation:
             if owner is None:
                 # It is being imported, and calls us: the import hook will, too, when it is done.
                 return
+            if not (self._wanted() or self._on):
+                return
             from dask_otel.client import blocks, carriers, hook
 
             import_module("distributed.spans")
-            if self._wanted():
+            if not self._on:
                 carriers.prepare()
             with self._lock:
                 self._waiting.take_off()
