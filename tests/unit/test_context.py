@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dask_otel.core.context import (
     BAGGAGE,
-    BAGGAGE_LIMIT,
+    MAX_BAGGAGE,
     TRACEPARENT,
     TRACESTATE,
-    TRACESTATE_LIMIT,
+    MAX_STATE,
     Caller,
     Traceparent,
     bounded_baggage,
@@ -118,8 +118,8 @@ def test_a_carrier_of_garbage_is_nothing_or_within_bounds(carrier: Mapping[str, 
     assert read_carrier(carrier) is None
     caller = read_carrier({**carrier, TRACEPARENT: GOOD})
     assert caller is not None
-    assert len(caller.state) <= TRACESTATE_LIMIT
-    assert len(caller.baggage) <= BAGGAGE_LIMIT
+    assert len(caller.state) <= MAX_STATE
+    assert len(caller.baggage) <= MAX_BAGGAGE
 
 
 class Hostile(Mapping[str, Any]):
@@ -157,7 +157,7 @@ def test_a_long_tracestate_loses_its_long_entries_and_then_its_last() -> None:
     short = [f"v{number}={'y' * 50}" for number in range(12)]
     kept = bounded_tracestate(",".join([short[0], long, *short[1:]]))
     assert kept.split(",") == short[: len(kept.split(","))]
-    assert TRACESTATE_LIMIT - 60 < len(kept) <= TRACESTATE_LIMIT
+    assert MAX_STATE - 60 < len(kept) <= MAX_STATE
     assert bounded_tracestate(f"a=1,{long}") == f"a=1,{long}"
 
 
@@ -165,8 +165,8 @@ def test_a_long_baggage_loses_its_last_entries_whole() -> None:
     entries = [f"key{number}=value{number}" for number in range(2000)]
     kept = bounded_baggage(",".join(entries))
     assert kept.split(",") == entries[: len(kept.split(","))]
-    assert BAGGAGE_LIMIT - 30 < len(kept) <= BAGGAGE_LIMIT
-    assert bounded_baggage("x" * (BAGGAGE_LIMIT + 1)) == ""
+    assert MAX_BAGGAGE - 30 < len(kept) <= MAX_BAGGAGE
+    assert bounded_baggage("x" * (MAX_BAGGAGE + 1)) == ""
 
 
 @given(parents, parents)

@@ -26,7 +26,7 @@ from dask_otel._otel.api import caller as api
 from dask_otel.client import blocks, carriers
 from dask_otel.client.hook import METHOD, SubmissionHook
 from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
-from dask_otel.core.context import BAGGAGE_LIMIT, CARRIER_KEY
+from dask_otel.core.context import MAX_BAGGAGE, CARRIER_KEY
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
@@ -347,7 +347,7 @@ def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:
                 for number in range(20):
                     context.attach(baggage.set_baggage(f"key{number}", "x" * 1000))
                 large = carried()["baggage"]
-                assert BAGGAGE_LIMIT - 1010 < len(large) <= BAGGAGE_LIMIT
+                assert MAX_BAGGAGE - 1010 < len(large) <= MAX_BAGGAGE
                 assert large.startswith("tenant=acme,key0=x")
     finally:
         context.detach(token)

@@ -25,9 +25,9 @@ TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 
 #: Characters of a tracestate, of one that is long for an entry of it, and of a baggage.
-TRACESTATE_LIMIT: Final = 512
+MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
-BAGGAGE_LIMIT: Final = 8192
+MAX_BAGGAGE: Final = 8192
 
 _SAMPLED: Final = 0x01
 #: Characters of a traceparent of version 00, and a bound on those of later versions.
@@ -91,19 +91,19 @@ def bounded_tracestate(text: object) -> str:
     """
     if not isinstance(text, str) or not _HEADER.fullmatch(text):
         return ""
-    if len(text) <= TRACESTATE_LIMIT:
+    if len(text) <= MAX_STATE:
         return text
     entries = text.split(",")
-    if len(text) > TRACESTATE_LIMIT:
+    if len(text) > MAX_STATE:
         entries = [entry for entry in entries if len(entry) <= _LONG_ENTRY]
-    return _fitting(entries, TRACESTATE_LIMIT)
+    return _fitting(entries, MAX_STATE)
 
 
 def bounded_baggage(text: object) -> str:
     """Return a baggage cut to its limit by whole entries, the last ones first."""
     if not isinstance(text, str) or not _HEADER.fullmatch(text):
         return ""
-    return text if len(text) <= BAGGAGE_LIMIT else _fitting(text.split(","), BAGGAGE_LIMIT)
+    return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)
 
 
 def _fitting(entries: list[str], limit: int) -> str:
