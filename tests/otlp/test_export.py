@@ -11,7 +11,12 @@ from importlib.metadata import version
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.records import Event, Exemplar, Link, NumberPoint
+from dask_otel.core.records import (
+    Event,
+    Exemplar,
+    Link,
+    NumberPoint,
+)
 from tests.otlp.conftest import Build
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, SECOND, TRACE_ID, counter, number
 from tests.receiver import Receiver

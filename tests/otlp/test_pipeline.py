@@ -22,7 +22,8 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.records import Failure, MetricBatch
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import Failure
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import Settings
 from tests.otlp.pipeline import Export, T, make_batch, make_span

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from dask_otel.core.context import (
     BAGGAGE,
     MAX_BAGGAGE,
+    MAX_STATE,
     TRACEPARENT,
     TRACESTATE,
-    MAX_STATE,
     Caller,
     Traceparent,
     bounded_baggage,

@@ -26,7 +26,7 @@ from dask_otel._otel.api import caller as api
 from dask_otel.client import blocks, carriers
 from dask_otel.client.hook import METHOD, SubmissionHook
 from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
-from dask_otel.core.context import MAX_BAGGAGE, CARRIER_KEY
+from dask_otel.core.context import CARRIER_KEY, MAX_BAGGAGE
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
-    MetricBatch,
     MetricRecord,
     NumberPoint,
     SpanIdentity,

@@ -60,3 +60,9 @@ UNDOCUMENTED: Final = {
         "time_delay",
     ),
 }
+
+#: Attributes that are a part of Dask's documented interface, or of Tornado's.
+DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {}
+
+#: What is read of values that have no type, such as what workers report.
+OF_ANYTHING: Final = frozenset[str]()

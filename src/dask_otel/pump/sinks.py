@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dask_otel.core.records import MetricBatch, MetricRecord, SpanRecord
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import MetricRecord, SpanRecord
 
 
 class Sink(Protocol):

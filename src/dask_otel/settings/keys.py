@@ -5,8 +5,8 @@ everything that the user has set, as Dask's satellites do. Unlike some of these 
 file into the user's configuration directory.
 
 Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
-no key here. Every key has its default, its rule and its meaning in four places: here,
-``otel.yaml``, ``otel-schema.yaml`` and ``docs/configuration.md``; a test keeps them equal.
+no key here. Every key has its default, its rule and its meaning here; ``otel.yaml``,
+``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from inspect import cleandoc
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import dask.config
 import yaml  # type: ignore[import-untyped]  # comes with dask
@@ -26,6 +27,7 @@ from dask_otel.settings import problems as problem
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
     DAY,
+    ENVIRONMENT_SCHEMA,
     HOUR,
     VARIABLE_NAME,
     YEAR,
@@ -52,20 +54,33 @@ __all__ = [
     "Settings",
     "SpanSettings",
     "differences",
+    "setting",
 ]
-
-T = TypeVar("T")
 
 logger = logging.getLogger("dask_otel")
 
-_DEFAULT: Final = object()
-#: Bad values that `setting` has warned about.
-_warned: set[str] = set()
+#: Where a field's metadata has its `Knob`.
+_KNOB: Final = "knob"
 
 
-def _knob(default: T, rule: Rule) -> T:
-    knob: T = field(default=default, metadata={"rule": rule})
-    return knob
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What is said of one key, once: its default, what is allowed, and what it means.
+
+    ``otel.yaml``, ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of it
+    by ``tools/build_settings.py``.
+    """
+
+    #: As it stands in YAML.
+    default: str
+    rule: Rule
+    #: A summary without a full stop; after a blank line, more. Links are relative to ``docs/``.
+    meaning: str
+
+
+def _knob(default: str, rule: Rule, meaning: str) -> Any:
+    value = rule.parse(yaml.safe_load(default))
+    return field(default=value, metadata={_KNOB: Knob(default, rule, cleandoc(meaning))})
 
 
 # ------------------------------------------------------------------------------ settings
@@ -75,91 +90,299 @@ def _knob(default: T, rule: Rule) -> T:
 class SpanSettings:
     """Section ``otel.spans``. Durations are seconds."""
 
-    #: What to do with the default span, Dask's name for work outside every span.
-    default: Literal["export", "metrics-only"] = _knob("export", one_of("export", "metrics-only"))
-    #: ``group`` adds one child span per task group.
-    detail: Literal["span", "group"] = _knob("group", one_of("span", "group"))
-    #: How long a settled span waits for new work before it is exported.
-    linger: float = _knob(2.0, duration(0, DAY))
-    #: The longest wait for the last heartbeats of the workers that ran a span's tasks.
-    settle_timeout: float = _knob(30.0, duration(0, DAY))
-    #: Task groups exported per span.
-    max_groups: int = _knob(64, count(0, 10_000))
-    #: A continuation later than this after the root's previous generation is a new trace.
-    trace_gap: float = _knob(HOUR, duration(0, YEAR))
-    #: Spans after which a continuation begins a new trace.
-    max_per_trace: int = _knob(5000, count(1, 1_000_000))
-    #: Exception events per span.
-    max_exceptions: int = _knob(16, count(0, 128))
-    #: Whether the messages of exceptions, which can hold data, are exported.
-    exception_message: bool = _knob(True, flag())
-    #: Whether their stack traces are exported.
-    exception_stacktrace: bool = _knob(True, flag())
-    #: Age at which a span that has not ended shows itself in its trace; None: never.
-    progress_after: float | None = _knob(60.0, duration_or_never(0, YEAR))
-    #: The least time between two signs of its progress.
-    progress_interval: float = _knob(300.0, duration(1, YEAR))
-    #: Exported spans kept in mind for continuations.
-    remember: int = _knob(10_000, count(1, 10_000_000))
+    default: Literal["export", "metrics-only"] = _knob(
+        "export",
+        one_of("export", "metrics-only"),
+        """
+        What happens with work outside every `distributed.span`
+
+        Dask books it on spans named `default`. `export` makes traces of these, too;
+        `metrics-only` counts their work in the metrics and exports no trace.
+        """,
+    )
+    detail: Literal["span", "group"] = _knob(
+        "group",
+        one_of("span", "group"),
+        """
+        What a trace shows below a Dask span
+
+        `span` exports the Dask spans alone; `group` adds one child span for each task group, which
+        shows what work filled the span.
+        """,
+    )
+    linger: float = _knob(
+        "2s",
+        duration(0, DAY),
+        """
+        How long a settled span waits for more work before it is exported
+
+        New work in this time re-opens the span; new work after it becomes a continuation.
+        """,
+    )
+    settle_timeout: float = _knob(
+        "30s",
+        duration(0, DAY),
+        """
+        The longest wait for the last heartbeats of the workers that ran a span's tasks
+
+        After it the span is exported, and counted in `dask.otel.unsettled`.
+        """,
+    )
+    max_groups: int = _knob(
+        "64",
+        count(0, 10_000),
+        """
+        Task groups exported for one span, the longest first
+
+        The others are counted in `dask.span.dropped.count`.
+        """,
+    )
+    trace_gap: float = _knob(
+        "1h",
+        duration(0, YEAR),
+        """
+        A continuation that starts later than this after the root's previous generation begins a
+        new trace, linked to the first
+        """,
+    )
+    max_per_trace: int = _knob(
+        "5000",
+        count(1, 1_000_000),
+        "Spans in one trace, after which a continuation begins a new trace, linked to the first",
+    )
+    max_exceptions: int = _knob("16", count(0, 128), "Exception events on one span")
+    exception_message: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether the messages of exceptions are exported
+
+        They can hold data.
+        """,
+    )
+    exception_stacktrace: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether the stack traces of exceptions are exported
+
+        They can hold data.
+        """,
+    )
+    progress_after: float | None = _knob(
+        "60s",
+        duration_or_never(0, YEAR),
+        """
+        Age at which a span that has not ended [shows itself](lifecycle.md#long-spans) in its trace;
+        `null` for never
+
+        A child span marks its start, others follow as it goes on.
+        """,
+    )
+    progress_interval: float = _knob(
+        "5 minutes",
+        duration(1, YEAR),
+        """
+        The least time between two children that show the progress of a long span
+
+        It grows with the span's age: at least a tenth of it passes between two.
+        """,
+    )
+    remember: int = _knob(
+        "10000",
+        count(1, 10_000_000),
+        """
+        How many exported spans are kept in mind, so that later work on them becomes a continuation
+        """,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PatternSettings:
     """Sections ``otel.metrics.span-names`` and ``.prefixes``: which names are labels."""
 
-    #: Glob patterns; without any, everything is allowed.
-    allow: tuple[str, ...] = _knob((), patterns())
-    #: Glob patterns; they win over `allow`.
-    deny: tuple[str, ...] = _knob((), patterns())
+    allow: tuple[str, ...] = _knob(
+        "[]",
+        patterns(),
+        """
+        Glob patterns of the names that are used as metric labels; without any, all are
+
+        The others are counted under `_OTHER`. Case matters.
+        """,
+    )
+    deny: tuple[str, ...] = _knob(
+        "[]",
+        patterns(),
+        """
+        Glob patterns of the names that are not used as metric labels; they win over `allow`
+
+        These are counted under `_OTHER`.
+        """,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSettings:
     """Section ``otel.metrics``. Durations are seconds."""
 
-    #: Span names used as labels before folding.
-    max_names: int = _knob(200, count(1, 100_000))
-    #: Series per instrument before folding.
-    max_series: int = _knob(2000, count(1, 1_000_000))
-    #: The least time that a series is exported after its last change.
-    retire_after: float = _knob(HOUR, duration(HOUR / 4, YEAR))
-    #: ``root`` labels every span by the name of its root.
-    span_label: Literal["full", "root"] = _knob("full", one_of("full", "root"))
-    #: What is replaced in each tag of a span's name.
-    name_rules: tuple[NameRule, ...] = _knob((), name_rules())
-    #: Keys of ``key:value`` tags that become labels ``dask.tag.<key>``.
-    tag_attributes: tuple[str, ...] = _knob((), tag_keys())
-    #: Workers with series of their own.
-    max_workers: int = _knob(100, count(0, 10_000))
+    max_names: int = _knob(
+        "200",
+        count(1, 100_000),
+        "Span names used as metric labels; the others are folded into `_OTHER`",
+    )
+    max_series: int = _knob(
+        "2000",
+        count(1, 1_000_000),
+        "Series of one instrument; the others are folded into `_OTHER`",
+    )
+    retire_after: float = _knob(
+        "1h",
+        duration(HOUR / 4, YEAR),
+        """
+        How long a series is exported after its last change, at least
+
+        Never below 15 minutes: a series that retires too early looks stale to the backends while
+        its span is still in use.
+        """,
+    )
+    span_label: Literal["full", "root"] = _knob(
+        "full",
+        one_of("full", "root"),
+        """
+        What the label `dask.span.name` of a metric says
+
+        `full` is the span's own name, `root` that of the root above it: one label value for each
+        workflow. See [Cardinality](cardinality.md).
+        """,
+    )
+    name_rules: tuple[NameRule, ...] = _knob(
+        "[]",
+        name_rules(),
+        """
+        What is replaced in span names before they become metric labels, such as ids and dates
+
+        Each rule has a `pattern`, a regular expression of Python, and `replace`, empty if it is
+        left out. The rules are applied to each tag, one after the other; a tag that becomes empty
+        is left out. A choice or a repetition inside a repetition is not allowed, because it can
+        take for ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
+        """,
+    )
+    tag_attributes: tuple[str, ...] = _knob(
+        "[]",
+        tag_keys(),
+        """
+        Keys of `key:value` tags that become a metric label `dask.tag.<key>`
+
+        A span has the value of the innermost tag, `_EMPTY` without one.
+        """,
+    )
+    max_workers: int = _knob(
+        "100",
+        count(0, 10_000),
+        """
+        Workers with series of their own in `dask.worker.*`
+
+        The others are summed under `_OTHER`; gauges, which have no sum, leave them out. At most a
+        quarter of `max-series` are used.
+        """,
+    )
+    prometheus: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether the scheduler's own `/metrics` page has the series, for a
+        [Prometheus](prometheus.md) that scrapes it
+
+        Needs the extra `prometheus`. `/metrics/otel` has them alone, with exemplars. Let Prometheus
+        have the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
+        unless something else takes them.
+        """,
+    )
     span_names: PatternSettings = field(default_factory=PatternSettings)
     prefixes: PatternSettings = field(default_factory=PatternSettings)
-    #: Whether the scheduler's own /metrics page has the series, too.
-    prometheus: bool = _knob(False, flag())
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """Section ``otel.client``: what runs beside the user's code."""
 
-    #: Whether work under a caller's span without a Dask span gets one Dask span per caller's.
-    span_per_caller: bool = _knob(False, flag())
+    span_per_caller: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether work under a caller's span without a Dask span gets one Dask span for each caller's
+        span
+
+        It takes the place of `default`. Dask never forgets a span, about 680 bytes each, and its
+        name is a metric label: [read this first](context.md#one-dask-span-per-caller). Read on the
+        client.
+        """,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
-    enabled: bool = _knob(True, flag())
-    #: ``dask.cluster.name``; None: from the deployment's environment, else ``service.name``.
-    cluster_name: str | None = _knob(None, cluster_name())
-    #: The longest time that the bridge may delay the scheduler's close.
-    close_timeout: float = _knob(5.0, duration(0, HOUR))
-    #: What becomes of the caller's context: its trace is taken up, linked to, or left alone.
-    propagation: Literal["adopt", "link", "off"] = _knob("adopt", propagation())
-    #: Whether baggage travels with it.
-    baggage: bool = _knob(False, flag())
-    #: Where a trace can be looked at, with ``{trace_id}`` and ``{span_id}``; None: nowhere.
-    trace_url: str | None = _knob(None, trace_url())
+    enabled: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether the bridge runs
+
+        With `false` the preload does nothing: no thread, no callback, no export.
+        """,
+    )
+    cluster_name: str | None = _knob(
+        "null",
+        cluster_name(),
+        """
+        The resource attribute `dask.cluster.name`
+
+        With `null` it is what the operator, the gateway or Coiled puts into the environment, and
+        where there is none, `service.name`. Digits alone need quotes within quotes in the
+        environment variable: `"'2026'"`.
+        """,
+    )
+    close_timeout: float = _knob(
+        "5s",
+        duration(0, HOUR),
+        """
+        The longest time that the bridge may delay the close of the scheduler
+
+        What could not be exported by then is dropped.
+        """,
+    )
+    propagation: Literal["adopt", "link", "off"] = _knob(
+        "adopt",
+        propagation(),
+        """
+        What becomes of the span that is current where work is submitted
+
+        `adopt` makes the Dask root its child, in its trace; `link` leaves the Dask root a trace of
+        its own, with a link; `off` ignores it. On the client it says which trace its links name.
+        See [the caller](context.md#the-caller).
+        """,
+    )
+    baggage: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether the caller's baggage travels with its context
+
+        At most 8192 characters of it, with the message of each task. Read on the client.
+        """,
+    )
+    trace_url: str | None = _knob(
+        "null",
+        trace_url(),
+        """
+        Where a trace can be looked at; `null` for no links
+
+        An http or https address in which `{trace_id}` and `{span_id}` stand for the ids. Read where
+        links are shown: on the client. See [links to a trace](context.md#links-to-a-trace).
+        """,
+    )
     #: OTEL_* variable: value, for those that the scheduler's environment does not set.
     #: Not in the repr: headers can hold credentials. A plain dict, as it has to be pickled.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
@@ -238,9 +461,9 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 def _rules(settings: type[Any]) -> dict[str, Rule]:
     return {
-        knob.name.replace("_", "-"): knob.metadata["rule"]
-        for knob in fields(settings)
-        if "rule" in knob.metadata
+        known.name.replace("_", "-"): known.metadata[_KNOB].rule
+        for known in fields(settings)
+        if _KNOB in known.metadata
     }
 
 
@@ -319,20 +542,64 @@ def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _F
     return found
 
 
+def knobs() -> dict[str, Knob]:
+    """Return every key with a rule of its own and what is said of it, in the order of the docs."""
+    owners = {
+        "otel": Settings,
+        "otel.client": ClientSettings,
+        "otel.spans": SpanSettings,
+        "otel.metrics": MetricSettings,
+        "otel.metrics.span-names": PatternSettings,
+        "otel.metrics.prefixes": PatternSettings,
+    }
+    found = {
+        f"{section}.{known.name.replace('_', '-')}": known.metadata[_KNOB]
+        for section, owner in owners.items()
+        for known in fields(owner)
+        if _KNOB in known.metadata
+    }
+    environment = Knob("{}", _VARIABLE._replace(schema=ENVIRONMENT_SCHEMA), _ENVIRONMENT_MEANING)
+    # Where a person looks for it: after the keys that are alone, before the sections.
+    alone = [key for key in found if key.count(".") == 1]
+    return {
+        **{key: found[key] for key in alone},
+        _ENVIRONMENT: environment,
+        **{key: knob for key, knob in found.items() if key not in alone},
+    }
+
+
+_ENVIRONMENT_MEANING: Final = cleandoc(
+    """
+    Values for `OTEL_*` variables that the environment of the scheduler does not set
+
+    For deployments where Dask's configuration can be set but the environment cannot. A variable
+    that the environment has always wins. Names must begin with `OTEL_`.
+    See [below](configuration.md#when-the-environment-cannot-be-set).
+    """
+)
+
+
+# ------------------------------------------------------------------ beside the user's code
+
+_ABSENT: Final = object()
+#: Bad values that `setting` has warned about.
+_warned: set[str] = set()
+
+
 def setting(key: str) -> Any:
     """Return one setting as Dask's configuration has it now; its default if that is not valid.
 
     For what runs beside the user's code, where a mistake in the configuration, which the
-    scheduler reports as a whole, must not be in the way.
+    scheduler reports as a whole, must not be in the way: it is one warning.
 
     Parameters
     ----------
     key
         The full key, such as ``otel.client.span-per-caller``.
     """
-    section, _, name = key.rpartition(".")
-    value = dask.config.get(key, _DEFAULT)
-    if value is not _DEFAULT:
+    value = dask.config.get(key, _ABSENT)
+    if value is not _ABSENT:
+        section, _, name = key.rpartition(".")
         rule = _RULES[section][name]
         try:
             return rule.parse(value)

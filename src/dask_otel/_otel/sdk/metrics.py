@@ -13,7 +13,12 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter
 from dask_otel._otel.sdk.exporters import Made
 from dask_otel._otel.sdk.spans import scope
-from dask_otel.core.records import Exemplar, HistogramPoint, MetricRecord, NumberPoint
+from dask_otel.core.records import (
+    Exemplar,
+    HistogramPoint,
+    MetricRecord,
+    NumberPoint,
+)
 from dask_otel.pump.breath import Breath, MadeInBreaths
 
 _TEMPORALITY: Final = {
