@@ -332,7 +332,10 @@ from distributed import Client, LocalCluster, get_client
 from opentelemetry import trace
 
 def nested(x):
-    return get_client().submit(abs, -x, key="nested").result()
+    # Kept, so that it is still there when the application looks.
+    global kept
+    kept = get_client().submit(abs, -x, key="nested")
+    return kept.result()
 
 def annotations(dask_scheduler):
     return {str(k): dict(t.annotations or {}) for k, t in dask_scheduler.tasks.items()}
@@ -358,6 +361,7 @@ if __name__ == "__main__":
                 "span": f"{context.span_id:016x}",
                 "flags": f"{int(context.trace_flags):02x}",
                 "outer": found["outer"].get("dask_otel.context"),
+                "spans": [found[key].get("span") for key in ("outer", "nested")],
                 "hooks": [hooks(), *client.run(hooks).values()],
             }))
 """
@@ -372,7 +376,12 @@ def test_opentelemetry_instrument_with_an_application_that_knows_nothing_of_us(
     done = subprocess.run(
         [sys.executable, "-c", run, sys.executable, "app.py"],
         cwd=tmp_path,
-        env={**inherited, **OFF, "OTEL_LOGS_EXPORTER": "none"},
+        env={
+            **inherited,
+            **OFF,
+            "OTEL_LOGS_EXPORTER": "none",
+            "DASK_OTEL__CLIENT__SPAN_PER_CALLER": "true",
+        },
         capture_output=True,
         text=True,
         timeout=150,
@@ -383,6 +392,8 @@ def test_opentelemetry_instrument_with_an_application_that_knows_nothing_of_us(
     assert told["recording"] == "_Span", "an SDK was configured"
     # Its flags, too, of which later releases of the SDK set more than one.
     assert told["outer"] == {"traceparent": f"00-{told['trace']}-{told['span']}-{told['flags']}"}
+    dask_id = caller_dask_id(Traceparent(int(told["trace"], 16), int(told["span"], 16)))
+    assert told["spans"] == [{"name": ["request"], "ids": [dask_id]}] * 2, "also of nested work"
     # Once in the application; once in the worker's process, where OpenTelemetry's loader leaves
     # its variable to child processes: that of 1.28 does not.
     assert told["hooks"] in ([1, 1], [1, 0])
@@ -393,7 +404,7 @@ def test_opentelemetry_instrument_with_an_application_that_knows_nothing_of_us(
 
 
 def test_attributes_end_on_the_span_with_the_preload_and_without() -> None:
-    given = {"tenant": "acme", "rows": 5, "dask.span.id": "mine"}
+    given = {"tenant": "acme", "rows": 5, "dask.span.id": "mine", "\ud800": "\ud800"}
     for config in ({}, PRELOAD):
         with ExitStack() as stack:
             stack.enter_context(dask.config.set(config))
@@ -403,7 +414,8 @@ def test_attributes_end_on_the_span_with_the_preload_and_without() -> None:
             with span("without"):
                 o.client.submit(inc, 2, key="other").result()
             o.quiet()
-            assert o.named("with").attributes == {"tenant": "acme", "rows": 5}
+            expected = {"tenant": "acme", "rows": 5, "\ufffd": "\ufffd"}
+            assert o.named("with").attributes == expected
             assert o.named("outer").attributes == {}
             assert o.named("without").attributes == {}
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,11 +50,35 @@ def test_what_an_attribute_may_be_stays_as_it_is() -> None:
         ([1, "a", None], ("1", "a", "None")),
         (Broken(), "<unreadable>"),
         (["x"] * 100, ("x",) * ARRAY_LIMIT),
-        ("x" * 5000, "x" * TEXT_LIMIT),
+        ("x" * 5000, "x" * (TEXT_LIMIT - 1) + "…"),
+        # What no comm of Dask's takes: with it, the message that has it would be lost.
+        ("\ud800", "\ufffd"),
+        (["a\0"], ("a\ufffd",)),
     ],
 )
 def test_what_it_may_not_be_becomes_text(value: Any, text: Any) -> None:
     assert bounded_attributes({"key": value}) == ({"key": text}, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(np.int64(5), 5), (np.float32(0.5), 0.5), (Fraction(1, 2), 0.5)]
+)
+def test_numbers_of_other_libraries_stay_numbers(value: Any, number: Any) -> None:
+    kept, _ = bounded_attributes({"key": value})
+    assert kept == {"key": number}
+    assert type(kept["key"]) is type(number)
+
+
+def test_a_huge_mapping_is_not_walked_to_its_end() -> None:
+    seen = []
+
+    class Huge(dict[str, Any]):
+        def items(self) -> Any:
+            return ((seen.append(key), (key, None))[1] for key in list(self))
+
+    huge = Huge({f"key{n}": 0 for n in range(10_000)})
+    assert bounded_attributes(huge) == ({}, 10_000)
+    assert len(seen) < 200
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])

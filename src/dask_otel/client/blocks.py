@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from types import CellType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
@@ -104,15 +105,21 @@ def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
 def _describe(span_id: str, attributes: Mapping[str, Any]) -> None:
     kept, left_out = bounded_attributes(attributes)
     if left_out:
-        logger.warning(
-            "dask-otel leaves out %d of the attributes given to a span: they are no attributes, "
-            "too many or too large, or their keys are taken (%s)",
-            left_out,
-            ", ".join(f"{namespace}*" for namespace in RESERVED),
-        )
+        _say_left_out(left_out)
     messenger = _current_messenger()
     if kept and messenger is not None:
         messenger.describe(span_id, kept)
+
+
+@cache
+def _say_left_out(count: int) -> None:
+    # Once for each count: the same span is mostly opened by the same line, again and again.
+    logger.warning(
+        "dask-otel leaves out %d of the attributes given to a span: they are no attributes, too "
+        "many or too large, or their keys are taken (%s)",
+        count,
+        ", ".join(f"{namespace}*" for namespace in RESERVED),
+    )
 
 
 @contextmanager

@@ -4,17 +4,20 @@ They keep their own keys, so that semantic conventions (``enduser.id``, ``batch.
 they are; what the bridge itself says is not theirs to overwrite: the namespaces ``dask.`` and
 ``otel.``, and whatever else the exported span has.
 
-Done twice: in the client, so that no more travels than is kept, and on the scheduler, where
-anything can arrive. Their texts are cleaned later, with those of the span.
+Done twice: in the client, so that no more travels than is kept and all of it can travel, and on
+the scheduler, where anything can arrive.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import islice
+from numbers import Integral, Real
 from typing import Final
 
 from dask_otel.core.records import AttributeValue
+from dask_otel.core.text import Sanitizer, attribute_text
 
 #: Attributes of one span; characters of a key, of a text; elements of an array; and characters of
 #: all of it together.
@@ -42,60 +45,53 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
     if not isinstance(given, Mapping):
         return {}, 0 if given is None else 1
     kept: dict[str, AttributeValue] = {}
-    left_out = total = 0
+    note = Sanitizer()
+    total = 0
     try:
-        for key, value in given.items():
-            if len(kept) == COUNT_LIMIT:
-                left_out += len(given) - len(kept) - left_out
-                break
-            clean = _value(value) if _is_key(key) else None
-            size = 0 if clean is None else len(key) + _size(clean)
-            if clean is None or total + size > TOTAL_LIMIT:
-                left_out += 1
-            else:
-                kept[str(key)] = clean
-                total += size
+        size = len(given)
+        # Of more than that nobody gave them by hand.
+        for raw, value in islice(given.items(), 4 * COUNT_LIMIT):
+            key = _key(raw, note)
+            clean = None if key is None or key in kept else _value(value, note)
+            if key is None or clean is None or len(kept) == COUNT_LIMIT:
+                continue
+            length = len(key) + _length(clean)
+            if total + length <= TOTAL_LIMIT:
+                kept[key] = clean
+                total += length
     except Exception:  # noqa: BLE001 - a mapping of the user's, with code of its own
-        left_out += 1
-    return kept, left_out
+        return kept, 1
+    return kept, size - len(kept)
 
 
-def _is_key(key: object) -> bool:
-    return isinstance(key, str) and 0 < len(key) <= KEY_LIMIT and not key.startswith(RESERVED)
+def _key(raw: object, note: Sanitizer) -> str | None:
+    """Return the key's text; None where it is none, too long, or taken."""
+    if not isinstance(raw, str) or not 0 < len(raw) <= KEY_LIMIT:
+        return None
+    key = attribute_text(raw, note)
+    return None if key.startswith(RESERVED) else key
 
 
-def _value(value: object) -> AttributeValue | None:
+def _value(value: object, note: Sanitizer) -> AttributeValue | None:
     """Return an attribute's value; None if there is none that says the same."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return tuple([_text(item) for item in value[:ARRAY_LIMIT]])
-    return _scalar(value)
-
-
-def _scalar(value: object) -> str | bool | int | float | None:
+        return tuple([attribute_text(item, note, TEXT_LIMIT) for item in value[:ARRAY_LIMIT]])
     if isinstance(value, bool):
         return value
-    if isinstance(value, int):
+    # Those of NumPy, too.
+    if isinstance(value, Integral):
+        number = int(value)
         # What OTLP has no room for becomes text, as it is.
-        return int(value) if -_INT64 <= value < _INT64 else _text(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return _text(value)
+        return number if -_INT64 <= number < _INT64 else attribute_text(number, note, TEXT_LIMIT)
+    if isinstance(value, Real):
+        floating = float(value)
+        return floating if math.isfinite(floating) else None
+    return attribute_text(value, note, TEXT_LIMIT)
 
 
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return str.__str__(value)[:TEXT_LIMIT]
-    if isinstance(value, bytes):
-        return value[:TEXT_LIMIT].decode("utf-8", "backslashreplace")[:TEXT_LIMIT]
-    try:
-        return str.__str__(str(value))[:TEXT_LIMIT]
-    except Exception:  # noqa: BLE001 - users' code runs here
-        return "<unreadable>"
-
-
-def _size(value: AttributeValue) -> int:
+def _length(value: AttributeValue) -> int:
     if isinstance(value, str):
         return len(value)
     if isinstance(value, tuple):
