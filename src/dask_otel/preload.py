@@ -21,7 +21,7 @@ async def dask_setup(server: Any) -> None:
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        INSTRUMENTATION.client_came()
+        INSTRUMENTATION.hold()
 
 
 async def dask_teardown(server: Any) -> None:
@@ -33,4 +33,4 @@ async def dask_teardown(server: Any) -> None:
     elif isinstance(server, Client):
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        INSTRUMENTATION.client_left()
+        INSTRUMENTATION.release()

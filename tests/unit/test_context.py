@@ -38,7 +38,7 @@ parents = st.builds(
     st.integers(0, 255),
 )
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=99) | st.binary(),
     lambda below: st.lists(below) | st.dictionaries(st.text() | st.integers(), below),
     max_leaves=8,
 )

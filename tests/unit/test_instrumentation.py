@@ -109,16 +109,16 @@ def test_uninstrument_leaves_dask_exactly_as_it_was() -> None:
 
 def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
     original = Client.__dict__[METHOD]
-    INSTRUMENTATION.client_came()
-    INSTRUMENTATION.client_came()
+    INSTRUMENTATION.hold()
+    INSTRUMENTATION.hold()
     dask_otel.instrument()
     dask_otel.uninstrument()
     assert INSTRUMENTATION.on
-    INSTRUMENTATION.client_left()
+    INSTRUMENTATION.release()
     assert INSTRUMENTATION.on
-    INSTRUMENTATION.client_left()
+    INSTRUMENTATION.release()
     assert Client.__dict__[METHOD] is original
-    INSTRUMENTATION.client_left()
+    INSTRUMENTATION.release()
     assert not INSTRUMENTATION.on
 
 
@@ -173,7 +173,7 @@ def test_many_threads_may_put_and_take() -> None:
 
     pairs = [
         (dask_otel.instrument, dask_otel.uninstrument),
-        (INSTRUMENTATION.client_came, INSTRUMENTATION.client_left),
+        (INSTRUMENTATION.hold, INSTRUMENTATION.release),
     ]
     threads = [threading.Thread(target=turn, args=pairs[n % 2]) for n in range(8)]
     for thread in threads:

@@ -63,6 +63,11 @@ class SpanHandle(str):
         return str(self)
 
     @property
+    def root_id(self) -> str:
+        """Dask's id of the root of its tree."""
+        return self._root.dask_id
+
+    @property
     def trace_id(self) -> str:
         """The trace, 32 hex digits."""
         from dask_otel.settings.keys import setting

@@ -35,7 +35,7 @@ class _Instrumentation:
     def __init__(self) -> None:
         self._lock = RLock()
         self._asked = False
-        self._clients = 0
+        self._holders = 0
         self._waiting = ImportHook(MODULE, self._imported)
         self._hook: SubmissionHook | None = None
         self._on = False
@@ -51,20 +51,20 @@ class _Instrumentation:
             self._asked = wanted
         self._settle()
 
-    def client_came(self) -> None:
-        """Take note of a client that has the preload."""
+    def hold(self) -> None:
+        """Keep it on for one more: a client with the preload, or a worker's plugin."""
         with self._lock:
-            self._clients += 1
+            self._holders += 1
         self._settle()
 
-    def client_left(self) -> None:
-        """Undo one `client_came`."""
+    def release(self) -> None:
+        """Undo one `hold`."""
         with self._lock:
-            self._clients = max(0, self._clients - 1)
+            self._holders = max(0, self._holders - 1)
         self._settle()
 
     def _wanted(self) -> bool:
-        return self._asked or self._clients > 0
+        return self._asked or self._holders > 0
 
     def _settle(self) -> None:
         """Make it so, if Dask's client is there; else when it is imported."""

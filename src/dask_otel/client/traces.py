@@ -43,33 +43,44 @@ def trace_context(span_id: str, client: Client | None = None) -> Any:
     """
     if not isinstance(span_id, str):
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
-    computed = _computed(span_id)
+    root_id = _root_of(span_id)
     if client is None:
         from distributed import Client
 
         try:
             client = Client.current()
         except ValueError:
-            return computed
-    return client.sync(_ask, client, span_id, computed)
+            return _expected(span_id, root_id)
+    return client.sync(_ask, client, span_id, root_id)
 
 
-async def _ask(client: Client, span_id: str, computed: TraceContext) -> TraceContext:
+async def _ask(client: Client, span_id: str, root_id: str) -> TraceContext:
     if isinstance(span_id, SpanHandle) and not span_id.may_be_adopted:
-        return computed
+        return _hashed(span_id, root_id)
     try:
         answer = await client.run_on_scheduler(decided_trace, span_id=str(span_id))
     except (ImportError, AttributeError):
         # It has no dask-otel, or an older one: nothing is adopted there.
-        return computed
-    return answer if isinstance(answer, TraceContext) else computed
+        return _hashed(span_id, root_id)
+    return answer if isinstance(answer, TraceContext) else _expected(span_id, root_id)
 
 
-def _computed(span_id: str) -> TraceContext:
+def _root_of(span_id: str) -> str:
     if isinstance(span_id, SpanHandle):
-        return TraceContext(span_id.trace_id, span_id.span_id)
+        return span_id.root_id
     import dask
 
     ids = dask.get_annotations().get("span", {}).get("ids", ())
-    root_id = ids[0] if span_id in ids else span_id
+    return str(ids[0] if span_id in ids else span_id)
+
+
+def _hashed(span_id: str, root_id: str) -> TraceContext:
+    """Return where it is if no caller's trace is taken up."""
     return TraceContext(trace_hex(identity.trace_id(root_id)), span_hex(identity.span_id(span_id)))
+
+
+def _expected(span_id: str, root_id: str) -> TraceContext:
+    """Return where it will be, as far as it is known here."""
+    if isinstance(span_id, SpanHandle):
+        return TraceContext(span_id.trace_id, span_id.span_id)
+    return _hashed(span_id, root_id)
