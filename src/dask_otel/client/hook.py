@@ -10,10 +10,11 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 logger = logging.getLogger("dask_otel")
 
@@ -79,8 +80,10 @@ class SubmissionHook:
         return self._owner.__dict__[METHOD] is self._original
 
 
-class ImportHook(MetaPathFinder):
+class ImportHook:
     """Calls back when a module has been imported, once, and imports nothing itself.
+
+    A finder on ``sys.meta_path``, without the base class, whose module is heavy.
 
     Parameters
     ----------
