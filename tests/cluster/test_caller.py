@@ -517,3 +517,17 @@ def test_asynchronous_clients_get_an_awaitable() -> None:
 
     with recorded(n_workers=1, protocol="tcp://") as (client, _):
         asyncio.run(run(client.scheduler.address))
+
+
+def test_attributes_are_exported_with_their_types(start: Start) -> None:
+    given = {"tenant": "acme", "rows": 5, "share": 0.5, "dry": True, "ids": ["a", "b"]}
+    with start() as bridged:
+        with dask_otel.span("outer"), dask_otel.span("with", attributes=given) as handle:
+            bridged.client.submit(inc, 1).result()
+        received = bridged.exported()
+        own = {s.name: {k: s.attributes.get(k) for k in given} for s in received.spans}
+        assert own["with"] == {**given, "ids": ("a", "b")}
+        assert set(own["outer"].values()) == {None}
+        (exported,) = [s for s in received.spans if s.name == "with"]
+        assert f"{exported.trace_id:032x}" == handle.trace_id
+        assert f"{exported.span_id:016x}" == handle.span_id
