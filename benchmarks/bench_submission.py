@@ -1,7 +1,8 @@
 """What the caller's context costs a submission, in the client.
 
-``python -m benchmarks.bench_submission``. CPU time of the hook alone, around a method that does nothing, over that method unhooked: the least
-of many runs, in µs. The submission itself takes a few hundred.
+``python -m benchmarks.bench_submission`` prints the CPU time of the hook alone in µs: around a
+method that does nothing, over that method unhooked, the least of many runs. A submission itself
+takes a few hundred.
 """
 
 from __future__ import annotations
