@@ -15,7 +15,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from dask_otel.semconv import Instrument
@@ -180,6 +180,8 @@ class FinishedSpan:
     requested: Tags | None = None
     #: True where it came after its parent had been exported.
     late: bool = False
+    #: What the user gave it, within the limits of `core.attributes`, not cleaned.
+    attributes: Attributes = field(default_factory=dict)
 
     @property
     def weight(self) -> int:

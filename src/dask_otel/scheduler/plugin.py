@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel._dask.adapter import UnsupportedScheduler
+from dask_otel._wire import TraceContext
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError, Settings, differences
 
@@ -113,6 +114,10 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     def installed(self) -> bool:
         """Whether Dask calls this plugin."""
         return self._scheduler is not None and self._scheduler.plugins.get(NAME) is self
+
+    def trace_context(self, span_id: str) -> TraceContext | None:
+        """Return where a Dask span is found; None if there is no such span. For clients."""
+        return None if self.bridge is None else self.bridge.settled.trace_context(span_id)
 
     # -------------------------------------------------------------------------- Dask's hooks
 

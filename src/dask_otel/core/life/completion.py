@@ -91,6 +91,7 @@ def finish(
         code=described.code,
         requested=span.requested,
         late=span.late,
+        attributes=span.attributes or {},
     )
     if span.parent is not None:
         _fold(span, finished, span.parent)

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
 from dask_otel.core.records import (
+    Attributes,
     Failure,
     Incident,
     Result,
@@ -171,6 +172,7 @@ class OpenSpan:
     __slots__ = (
         "active",
         "activities",
+        "attributes",
         "awaits",
         "below",
         "busy",
@@ -266,6 +268,8 @@ class OpenSpan:
         self.activities: dict[Hashable, float] = {}
         self.execute_seconds = 0.0
         self.requested: Tags | None = None
+        #: What the user gave it.
+        self.attributes: Attributes | None = None
         #: Signs of life so far, and up to when they tell.
         self.shown = 0
         self.shown_until = start
