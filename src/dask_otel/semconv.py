@@ -46,6 +46,7 @@ SPAN_REQUESTED_NAME: Final = "dask.span.requested.name"
 SPAN_LATE: Final = "dask.span.late"
 SPAN_DROPPED_COUNT: Final = "dask.span.dropped.count"
 SPAN_DROPPED_EVENT_COUNT: Final = "dask.span.dropped_event.count"
+SPAN_DROPPED_TASK_COUNT: Final = "dask.span.dropped_task.count"
 TASK_COUNT: Final = "dask.task.count"
 TASK_OUTCOME_COUNT: Final = "dask.task.{}.count"
 TASK_GROUP_COUNT: Final = "dask.task_group.count"
@@ -62,6 +63,10 @@ TASK_GROUP_DURATION: Final = "dask.task_group.duration"  # followed by .<action>
 TASK_GROUP_TYPES: Final = "dask.task_group.types"
 TASK_PREFIX: Final = "dask.task.prefix"
 TASK_KEY: Final = "dask.task.key"
+TASK_ATTEMPT: Final = "dask.task.attempt"
+TASK_QUEUE_TIME: Final = "dask.task.queue.time"
+TASK_OUTPUT_SIZE: Final = "dask.task.output.size"
+TASK_OUTPUT_TYPE: Final = "dask.task.output.type"
 WORKER_NAME: Final = "dask.worker.name"
 
 # --------------------------------------------------------------------------- span events
@@ -69,6 +74,10 @@ WORKER_NAME: Final = "dask.worker.name"
 EVENT_START: Final = "dask.span.start"
 EVENT_EXCEPTION: Final = "exception"
 EVENT_TASK_RETRIED: Final = "dask.task.retried"
+EVENT_TASK_TRANSFER: Final = "dask.task.transfer"
+EVENT_TASK_DISK_READ: Final = "dask.task.disk_read"
+EVENT_TASK_COMPUTE: Final = "dask.task.compute"
+TASK_PART_TIME: Final = "dask.task.part.time"
 TASK_RETRY_REASON: Final = "dask.task.retry.reason"  # also a label
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
@@ -113,6 +122,7 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_LATE: _BOOL,
         SPAN_DROPPED_COUNT: _INT,
         SPAN_DROPPED_EVENT_COUNT: _INT,
+        SPAN_DROPPED_TASK_COUNT: _INT,
         CODE_FILE_PATH: _STRING,
         CODE_LINE_NUMBER: _INT,
         CODE_FUNCTION_NAME: _STRING,
@@ -126,6 +136,18 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         SPAN_OUTPUT_SIZE: _INT,
         TASK_GROUP_TYPES: _STRINGS,
         f"{TASK_GROUP_DURATION}.<action>": _DOUBLE,
+    },
+    "task": {
+        **_OWNER,
+        TASK_KEY: _STRING,
+        TASK_PREFIX: _STRING,
+        TASK_GROUP_NAME: _STRING,
+        WORKER_NAME: _STRING,
+        TASK_ATTEMPT: _INT,
+        TASK_QUEUE_TIME: _DOUBLE,
+        TASK_OUTPUT_SIZE: _INT,
+        TASK_OUTPUT_TYPE: _STRING,
+        ERROR_TYPE: _STRING,
     },
     "marker": {**_OWNER, SPAN_NAME: _STRING},
     "progress": {**_OWNER, SPAN_NAME: _STRING, **_COUNTS},
@@ -143,6 +165,9 @@ EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         WORKER_NAME: _STRING,
     },
     EVENT_TASK_RETRIED: {TASK_KEY: _STRING, TASK_RETRY_REASON: _STRING},
+    EVENT_TASK_TRANSFER: {TASK_PART_TIME: _DOUBLE},
+    EVENT_TASK_DISK_READ: {TASK_PART_TIME: _DOUBLE},
+    EVENT_TASK_COMPUTE: {TASK_PART_TIME: _DOUBLE},
 }
 
 # -------------------------------------------------------------------------------- labels

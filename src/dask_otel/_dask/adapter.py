@@ -9,6 +9,7 @@ import pickletools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +21,7 @@ from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.past import Past, leave, past_of
 from dask_otel._dask.runs import RunsUnderWay, Seen
+from dask_otel._dask.task_spans import Ended, TaskSpans
 from dask_otel._dask.threads import ThreadTime, made_at, run_times
 from dask_otel._dask.workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
@@ -181,6 +183,7 @@ class SchedulerAdapter:
         #: When they were.
         self._sent: dict[Hashable, float] = {}
         self._clocks = ClockOffsets(made_at)
+        self.task_spans = TaskSpans(scheduler, limits.tasks, self._clocks)
         #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
         #: group is hashed in no time, its series is not.
         self._runs: dict[Group, int] = {}
@@ -209,6 +212,7 @@ class SchedulerAdapter:
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now, known)
         self.time.take_in_tasks()
+        self.task_spans.attach()
         self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
@@ -242,6 +246,7 @@ class SchedulerAdapter:
         self._assigned.clear()
         self.runs.clear()
         self._sent.clear()
+        self.task_spans.clear()
 
     def _wrap(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a method on the extension's instance, which Dask looks up for each call."""
@@ -313,6 +318,8 @@ class SchedulerAdapter:
                     self._assigned[key] = task.processing_on
                     self._sent[key] = time()
                     self.time.assigned(key, task)
+                elif finish != "waiting":
+                    self.task_spans.queued(key, time())
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
@@ -334,6 +341,7 @@ class SchedulerAdapter:
             self._assigned.clear()
             self.runs.clear()
             self._sent.clear()
+            self.task_spans.clear()
             self.lifecycle.all_forgotten(time())
         except Exception:
             self._drifted = True
@@ -401,6 +409,7 @@ class SchedulerAdapter:
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """A task is to run again."""
         self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
+        self.task_spans.repeated(group.span, key)
         if reason == "rescheduled":
             # As it wished: no trouble, of which the events tell.
             return
@@ -439,6 +448,7 @@ class SchedulerAdapter:
                 else:
                     run = self._run(key, assigned, stimulus_id, seen, sent)
                     self.time.left(assigned, key, stimulus_id)
+        queued = self.task_spans.over(key, sent)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
         if group is None:
@@ -456,11 +466,20 @@ class SchedulerAdapter:
                 runs[group] = runs.get(group, 0) + 1
                 if stopped:
                     self._ran(group.prefix, computed)
+                    if computed > group.floor or self.task_spans.sampling:
+                        ended = Ended(
+                            info, computed, sent, started, stopped, queued, stimulus_id, assigned
+                        )
+                        self.task_spans.succeeded(group, task, ended)
         elif finish == "erred":
             if info.get("cause") == key:
-                self._failed(group, key, info, started, stopped, now, assigned)
+                failure = self._failed(group, key, info, started, stopped, now, assigned)
                 if stopped:
                     self._ran(group.prefix, computed)
+                    ended = Ended(
+                        info, computed, sent, started, stopped, queued, stimulus_id, assigned
+                    )
+                    self.task_spans.failed(group, task, ended, failure)
             else:
                 lifecycle.task_blamed(group, now)
         elif task.exception_blame is not None:
@@ -548,7 +567,7 @@ class SchedulerAdapter:
         now: float,
         assigned: WorkerState | None,
         was_unfinished: bool = True,
-    ) -> None:
+    ) -> Failure:
         worker: str | None = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
@@ -567,6 +586,8 @@ class SchedulerAdapter:
         self.lifecycle.task_failed(group, key, failure, started, stopped, now, was_unfinished)
         if was_unfinished:
             self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
+        # Beyond the cap on details, without the largest of them.
+        return failure if group.span.failed[key] else replace(failure, traceback=None)
 
     def _ran(self, prefix: str, seconds: float) -> None:
         try:

@@ -11,7 +11,12 @@ one half would sample nothing.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from hashlib import blake2b
+from typing import Final
+
+#: What of a task's key is hashed that has no text.
+_UNREADABLE: Final = "<unreadable>"
 
 
 def _digest(text: str, size: int) -> int:
@@ -58,3 +63,56 @@ def group_span_id(dask_id: str, generation: int, name: str, ordinal: int) -> int
         several groups of one name in one span).
     """
     return _digest(f"{dask_id}#{generation}/{name}#{ordinal}", 8)
+
+
+def task_span_id(dask_id: str, key: Hashable, run: int) -> int:
+    """Return the span id of one run of a task.
+
+    Parameters
+    ----------
+    dask_id
+        Dask's id of the span that owns the task: that of its TaskGroup.
+    key
+        The task's.
+    run
+        Dask's number of the run (``TaskState.run_id``): new with each message that sends a task
+        to a worker, and known there, too.
+    """
+    return _digest(f"{dask_id}~{run}/{key_text(key)}", 8)
+
+
+def is_sampled(key: Hashable, ratio: float) -> bool:
+    """Whether a task has a span because of the ratio alone. Worker and scheduler decide alike.
+
+    Parameters
+    ----------
+    ratio
+        From 0.0, for none, to 1.0, for all.
+    """
+    return ratio > 0.0 and _digest(f"task/{key_text(key)}", 8) <= ratio * 2.0**64
+
+
+def key_text(key: Hashable) -> str:
+    """Return a task's key as text that is the same in every process. Never raises.
+
+    Dask's keys are texts, bytes, numbers, and tuples of these. A subclass of one of them, such as
+    an enumeration's member or a number of NumPy's, may arrive in another process as the plain
+    value: so the subclass has no say in this.
+    """
+    if type(key) is str:
+        return key
+    try:
+        return _plain(key)
+    except Exception:  # noqa: BLE001 - anything can come
+        return _UNREADABLE
+
+
+def _plain(key: Hashable) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)
+    if isinstance(key, tuple):
+        return f"({','.join([_plain(part) for part in key])})"
+    for kind in (int, float, bytes):
+        if isinstance(key, kind):
+            return kind.__repr__(key)
+    return repr(key)

@@ -132,6 +132,44 @@ class FinishedGroup:
     types: tuple[str, ...]
 
 
+class TaskPart(NamedTuple):
+    """Something that a worker did for one run of a task: ``transfer`` or ``disk-read``."""
+
+    action: str
+    start: float
+    #: As the worker measured it.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTask:
+    """One run of a task that is shown by itself. Times are seconds since the epoch."""
+
+    key: Hashable
+    #: Dask's number of the run.
+    run: int
+    #: Name, prefix and ordinal of its group in the generation.
+    group: str
+    prefix: str
+    ordinal: int
+    #: When it computed, and for how long, as the worker measured it.
+    start: float
+    stop: float
+    seconds: float
+    #: The worker's name, as its metrics have it.
+    worker: str | None = None
+    #: Which of the task's runs this was; None if that is not known.
+    attempt: int | None = None
+    #: Seconds in the scheduler's queue; None where they were not measured.
+    queued: float | None = None
+    #: Size and type of the result; None for a run that failed.
+    nbytes: int | None = None
+    type: str | None = None
+    #: What came before the computing.
+    parts: tuple[TaskPart, ...] = ()
+    failure: Failure | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedSpan:
     """One generation of a Dask span, complete and ready for export."""
@@ -165,6 +203,10 @@ class FinishedSpan:
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups left out by the cap.
     dropped_groups: int = 0
+    #: Runs of own tasks that are shown by themselves: those that failed, then the longest first.
+    tasks: tuple[FinishedTask, ...] = ()
+    #: Those left out by the cap.
+    dropped_tasks: int = 0
     failures: tuple[Failure, ...] = ()
     #: Failures left out by the cap.
     dropped_failures: int = 0
@@ -186,7 +228,7 @@ class FinishedSpan:
     @property
     def weight(self) -> int:
         """How many OpenTelemetry spans this becomes."""
-        return 1 + len(self.groups)
+        return 1 + len(self.groups) + len(self.tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from dask_otel._dask.adapter import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.questions import SettledSpans
 from dask_otel.core.life.open_span import Limits
+from dask_otel.core.life.task_runs import TaskLimits
 from dask_otel.core.metrics.batch import Observation
 from dask_otel.core.records import FinishedSpan, Progress
 from dask_otel.pump.pump import Pump
@@ -473,6 +474,7 @@ def _limits(settings: Settings) -> Limits:
         progress_after=spans.progress_after,
         progress_interval=spans.progress_interval,
         groups=spans.detail == "group",
+        tasks=TaskLimits(spans.tasks.slowest, spans.tasks.ratio, spans.tasks.max),
     )
 
 

@@ -41,6 +41,7 @@ from dask_otel.settings.rules import (
     one_of,
     patterns,
     propagation,
+    ratio,
     tag_keys,
     trace_url,
     variable,
@@ -53,6 +54,7 @@ __all__ = [
     "PatternSettings",
     "Settings",
     "SpanSettings",
+    "TaskSettings",
     "differences",
     "setting",
 ]
@@ -87,6 +89,40 @@ def _knob(default: str, rule: Rule, meaning: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """Section ``otel.spans.tasks``: which tasks have spans of their own."""
+
+    slowest: int = _knob(
+        "1",
+        count(0, 1000),
+        """
+        How many of each task group's runs have a span of their own because they took longest
+
+        Runs that failed for good have one anyway. See [task spans](lifecycle.md#task-spans).
+        """,
+    )
+    ratio: float = _knob(
+        "0.0",
+        ratio(),
+        """
+        Which part of all tasks has a span of its own, chosen by a hash of the key
+
+        The same tasks are chosen everywhere and each time.
+        """,
+    )
+    max: int = _knob(
+        "100",
+        count(0, 10_000),
+        """
+        Tasks with spans of their own below one span: those that failed, then the longest; 0 for
+        none at all
+
+        The others are counted in `dask.span.dropped_task.count`.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SpanSettings:
     """Section ``otel.spans``. Durations are seconds."""
 
@@ -106,8 +142,8 @@ class SpanSettings:
         """
         What a trace shows below a Dask span
 
-        `span` exports the Dask spans alone; `group` adds one child span for each task group, which
-        shows what work filled the span.
+        `group` adds one child span for each task group, which shows what work filled the span;
+        `span` leaves these out. `otel.spans.tasks` says which tasks are shown, with either.
         """,
     )
     linger: float = _knob(
@@ -195,6 +231,7 @@ class SpanSettings:
         How many exported spans are kept in mind, so that later work on them becomes a continuation
         """,
     )
+    tasks: TaskSettings = field(default_factory=TaskSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +460,9 @@ class Settings:
             **parsed["otel"],
             environment=parsed[_ENVIRONMENT],
             client=ClientSettings(**parsed["otel.client"]),
-            spans=SpanSettings(**parsed["otel.spans"]),
+            spans=SpanSettings(
+                **parsed["otel.spans"], tasks=TaskSettings(**parsed["otel.spans.tasks"])
+            ),
             metrics=MetricSettings(
                 **parsed["otel.metrics"],
                 span_names=PatternSettings(**parsed["otel.metrics.span-names"]),
@@ -445,6 +484,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
         "otel": settings,
         "otel.client": settings.client,
         "otel.spans": settings.spans,
+        "otel.spans.tasks": settings.spans.tasks,
         "otel.metrics": settings.metrics,
         "otel.metrics.span-names": settings.metrics.span_names,
         "otel.metrics.prefixes": settings.metrics.prefixes,
@@ -474,6 +514,7 @@ _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel": _rules(Settings),
     "otel.client": _rules(ClientSettings),
     "otel.spans": _rules(SpanSettings),
+    "otel.spans.tasks": _rules(TaskSettings),
     "otel.metrics": _rules(MetricSettings),
     "otel.metrics.span-names": _rules(PatternSettings),
     "otel.metrics.prefixes": _rules(PatternSettings),
@@ -483,7 +524,8 @@ _SECTIONS: Final = (*_RULES, _ENVIRONMENT)
 _NAMES: Final[Mapping[str, Mapping[str, None]]] = {
     "otel": dict.fromkeys([*_RULES["otel"], "environment", "client", "spans", "metrics"]),
     "otel.client": dict.fromkeys(_RULES["otel.client"]),
-    "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
+    "otel.spans": dict.fromkeys([*_RULES["otel.spans"], "tasks"]),
+    "otel.spans.tasks": dict.fromkeys(_RULES["otel.spans.tasks"]),
     "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
     "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
     "otel.metrics.prefixes": dict.fromkeys(_RULES["otel.metrics.prefixes"]),
@@ -548,6 +590,7 @@ def knobs() -> dict[str, Knob]:
         "otel": Settings,
         "otel.client": ClientSettings,
         "otel.spans": SpanSettings,
+        "otel.spans.tasks": TaskSettings,
         "otel.metrics": MetricSettings,
         "otel.metrics.span-names": PatternSettings,
         "otel.metrics.prefixes": PatternSettings,

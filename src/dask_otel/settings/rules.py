@@ -87,6 +87,19 @@ def count(least: int, most: int) -> Rule:
     )
 
 
+def ratio() -> Rule:
+    """Return the rule for a part of a whole."""
+
+    def parse(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise ValueError
+        return float(value)
+
+    return Rule(
+        "a number from 0 to 1", parse, {"type": "number", "minimum": 0, "maximum": 1}, "0 to 1"
+    )
+
+
 def duration(least: float, most: float) -> Rule:
     """Return the rule for a duration, parsed to seconds; both limits are allowed."""
 

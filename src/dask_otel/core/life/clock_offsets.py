@@ -171,6 +171,10 @@ class WorkerOffset:
             return self.upper
         return max(applied, 0.5 * (self.lower + self.upper))
 
+    def offset(self) -> float:
+        """Return the scheduler's clock less the worker's, as runs are shown by; may be infinite."""
+        return self._offset(self._applied)
+
     def _narrow(self, lower: float, upper: float, now: float) -> None:
         """Take in the bounds that a message gives."""
         drifted = DRIFT * abs(now - self._at)
@@ -214,6 +218,14 @@ class ClockOffsets:
     def left(self, worker: str) -> None:
         """A worker is gone."""
         self._workers.pop(worker, None)
+
+    def offset(self, worker: str | None) -> float | None:
+        """Return the scheduler's clock less a worker's own; None if that is not known."""
+        known = self._workers.get(worker)
+        if known is None:
+            return None
+        offset = known.offset()
+        return offset if -inf < offset < inf else None
 
     def shown(
         self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dask_otel.core.life.open_span import Below, Cluster, GroupFacts, Limits, OpenSpan
+from dask_otel.core.life.open_span import Below, Cluster, Group, GroupFacts, Limits, OpenSpan
+from dask_otel.core.life.task_runs import finish_tasks
 from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
@@ -51,7 +52,8 @@ def finish(
     """
     below = span.below or Below()
     complete = complete and below.complete
-    groups, facts = _finish_groups(span, cluster)
+    groups, facts, ordinals = _finish_groups(span, cluster)
+    tasks, dropped_tasks = finish_tasks(span, ordinals, limits.tasks)
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
     counts = TaskCounts()
     for group in span.groups:
@@ -82,6 +84,8 @@ def finish(
         activities=span.activities,
         groups=tuple(kept) if limits.groups else (),
         dropped_groups=len(groups) - len(kept) if limits.groups else 0,
+        tasks=tasks,
+        dropped_tasks=dropped_tasks,
         failures=failures,
         dropped_failures=dropped_failures,
         tree_failure=failures[0] if failures else below.failure,
@@ -113,14 +117,16 @@ def _own_result(counts: TaskCounts, complete: bool, cut_off: Result) -> Result:
 
 def _finish_groups(
     span: OpenSpan, cluster: Cluster
-) -> tuple[list[FinishedGroup], list[GroupFacts]]:
-    """Return the groups in which something computed, and the facts of all."""
+) -> tuple[list[FinishedGroup], list[GroupFacts], dict[Group, int]]:
+    """Return the groups in which something computed, and the facts and ordinals of all."""
     finished, facts = [], []
+    by_group: dict[Group, int] = {}
     ordinals: dict[str, int] = {}
     for group in span.groups:
         fact = cluster.group_facts(group)
         facts.append(fact)
         ordinal = ordinals[group.name] = ordinals.get(group.name, 0) + 1
+        by_group[group] = ordinal
         if group.start:
             finished.append(
                 FinishedGroup(
@@ -135,7 +141,7 @@ def _finish_groups(
                     types=fact.types,
                 )
             )
-    return finished, facts
+    return finished, facts, by_group
 
 
 def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:

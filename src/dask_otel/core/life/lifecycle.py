@@ -43,6 +43,7 @@ from dask_otel.core.life.open_span import (
 )
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
+from dask_otel.core.life.task_runs import forgiven
 from dask_otel.core.records import (
     Attributes,
     Failure,
@@ -109,6 +110,7 @@ class Lifecycle:
         self, limits: Limits, cluster: Cluster, generations: Generations | None = None
     ) -> None:
         self._limits = limits
+        self._floor = limits.tasks.floor
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
         #: What the workers' heartbeats say; the adapter feeds it.
@@ -192,7 +194,7 @@ class Lifecycle:
 
     def add_group(self, span: OpenSpan, name: str, prefix: str, source: object) -> Group:
         """Add a task group to an open span."""
-        group = Group(span, name, prefix, source)
+        group = Group(span, name, prefix, source, self._floor)
         span.groups.append(group)
         return group
 
@@ -247,6 +249,7 @@ class Lifecycle:
         failed = group.span.failed
         if key in failed:
             del failed[key]
+            forgiven(group.span, key)
             counts.erred -= 1
         elif cause == "retried" or not group.blamed:
             # An earlier generation's: here it is a task of its own.

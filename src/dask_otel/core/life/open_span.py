@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
+from dask_otel.core.life.task_runs import KeptRun, SpanTasks, TaskLimits
 from dask_otel.core.records import (
     Attributes,
     Failure,
@@ -64,6 +65,8 @@ class Limits:
     progress_interval: float = 300.0
     #: Whether groups become spans of their own.
     groups: bool = True
+    #: Which runs of tasks do.
+    tasks: TaskLimits = field(default_factory=TaskLimits)
 
 
 class GroupFacts(NamedTuple):
@@ -120,15 +123,19 @@ class Group:
     __slots__ = (
         "blamed",
         "counts",
+        "floor",
         "name",
         "prefix",
+        "slowest",
         "source",
         "span",
         "start",
         "stop",
     )
 
-    def __init__(self, span: OpenSpan, name: str, prefix: str, source: object) -> None:
+    def __init__(
+        self, span: OpenSpan, name: str, prefix: str, source: object, floor: float
+    ) -> None:
         self.span = span
         self.name = name
         self.prefix = prefix
@@ -140,6 +147,9 @@ class Group:
         #: First start and last stop of computing; 0.0 until something computed.
         self.start = 0.0
         self.stop = 0.0
+        #: A heap of its slowest runs, and what a run's seconds must exceed to be one of them.
+        self.slowest: list[KeptRun] | None = None
+        self.floor = floor
 
     @property
     def unfinished(self) -> int:
@@ -202,6 +212,7 @@ class OpenSpan:
         "shown",
         "shown_until",
         "start",
+        "tasks",
         "unfinished",
         "workers",
         "zombies",
@@ -274,3 +285,5 @@ class OpenSpan:
         self.shown = 0
         self.shown_until = start
         self.below: Below | None = None
+        #: Runs that are kept to be shown, other than the groups' slowest.
+        self.tasks: SpanTasks | None = None

@@ -22,6 +22,7 @@ from dask_otel.core.records import (
     Failure,
     FinishedGroup,
     FinishedSpan,
+    FinishedTask,
     Incident,
     Link,
     Progress,
@@ -45,6 +46,12 @@ from dask_otel.core.traces.exceptions import error_type
 #: OTLP has 64 bits, of which some backends read the highest as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
+
+#: Events of a task, by Dask's word for what they tell of.
+_PART_EVENTS: Final = {
+    "transfer": semconv.EVENT_TASK_TRANSFER,
+    "disk-read": semconv.EVENT_TASK_DISK_READ,
+}
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
 
@@ -97,7 +104,8 @@ def translate(
 ) -> list[SpanRecord]:
     """Return the OpenTelemetry spans of one generation of a Dask span.
 
-    The span itself comes first, then one child per task group in it. Never raises.
+    The span itself comes first, then one child per task group in it, then the tasks that are
+    shown by themselves. Never raises.
 
     Parameters
     ----------
@@ -305,8 +313,16 @@ class _Translation(_Parts):
         self.finished = finished
 
     def records(self) -> list[SpanRecord]:
-        """Return the span and its groups."""
-        return [self._span(), *[self._group(group) for group in self.finished.groups]]
+        """Return the span, its groups, and its tasks."""
+        groups = [self._group(group) for group in self.finished.groups]
+        if not self.finished.tasks:
+            return [self._span(), *groups]
+        parents = {
+            (group.name, group.ordinal): record.span_id
+            for group, record in zip(self.finished.groups, groups, strict=True)
+        }
+        tasks = [self._task(task, parents) for task in self.finished.tasks]
+        return [self._span(), *groups, *tasks]
 
     # ------------------------------------------------------------------------------- span
 
@@ -360,6 +376,8 @@ class _Translation(_Parts):
             self._put_count(out, semconv.SPAN_DROPPED_COUNT, finished.dropped_groups)
         if dropped_events:
             self._put_count(out, semconv.SPAN_DROPPED_EVENT_COUNT, dropped_events)
+        if finished.dropped_tasks:
+            self._put_count(out, semconv.SPAN_DROPPED_TASK_COUNT, finished.dropped_tasks)
         self._put_origin(out)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_given(out)
@@ -409,11 +427,15 @@ class _Translation(_Parts):
         if not self.finished.failures:
             return self._text(f"A task below failed: {failed}")
         first = self.finished.failures[0]
-        what = failed
-        if self.limits.message and first.text is not None:
-            # Type and message; counted where the event has them.
-            what = exceptions.last_line(first, Sanitizer(), self.limits.message)
+        what = self._last_line(first, failed)
         return self._text(f"Task {self._text(first.key)} failed: {what}")
+
+    def _last_line(self, failure: Failure, otherwise: str) -> str:
+        """Return type and message of a failure, where messages may be shown."""
+        if not self.limits.message or failure.text is None:
+            return otherwise
+        # Counted where the event has them.
+        return exceptions.last_line(failure, Sanitizer(), self.limits.message)
 
     # ----------------------------------------------------------------------------- events
 
@@ -498,6 +520,87 @@ class _Translation(_Parts):
             error=f"{erred} of its tasks failed" if erred else None,
             root_name=self.root_name or semconv.EMPTY,
         )
+
+    # ------------------------------------------------------------------------------ tasks
+
+    def _task(self, task: FinishedTask, parents: Mapping[tuple[str, int], int]) -> SpanRecord:
+        """Return a run of a task, with what the worker did for it before it computed.
+
+        Parameters
+        ----------
+        parents
+            Span ids of the groups that are exported, by name and ordinal.
+        """
+        who = self.finished.identity
+        prefix = self._text(task.prefix)
+        computed_ns, end_ns = self._interval(task.start, task.stop)
+        if self.start_ns < computed_ns == self.end_ns:
+            # Of no length, at the very end of its span: it must not leave it.
+            computed_ns, end_ns = computed_ns - 1, computed_ns
+        events = self._task_events(task, computed_ns)
+        start_ns = min([event.time_ns for event in events])
+        out = self._identity("task")
+        out[semconv.TASK_KEY] = self._text(_readable(task.key))
+        out[semconv.TASK_PREFIX] = prefix
+        out[semconv.TASK_GROUP_NAME] = self._text(task.group)
+        if task.worker is not None:
+            out[semconv.WORKER_NAME] = self._text(task.worker)
+        if task.attempt is not None:
+            self._put_count(out, semconv.TASK_ATTEMPT, task.attempt)
+        if task.queued is not None:
+            self._put_seconds(out, semconv.TASK_QUEUE_TIME, task.queued)
+        if task.nbytes is not None:
+            self._put_count(out, semconv.TASK_OUTPUT_SIZE, task.nbytes)
+        if task.type is not None:
+            out[semconv.TASK_OUTPUT_TYPE] = self._text(task.type)
+        error = None
+        if task.failure is not None:
+            failed = error_type(task.failure, self.note)
+            out[semconv.ERROR_TYPE] = failed
+            error = self._text(self._last_line(task.failure, failed))
+            events.append(self._exception(task.failure))
+        return SpanRecord(
+            trace_id=who.trace_id,
+            span_id=identity.task_span_id(who.dask_id, task.key, task.run),
+            parent_span_id=parents.get((task.group, task.ordinal), who.span_id),
+            name=self._child_name(prefix or semconv.EMPTY, "task"),
+            kind="internal",
+            start_ns=start_ns,
+            end_ns=end_ns,
+            attributes=self._limited(out),
+            events=tuple(sorted(events, key=_event_time)),
+            links=(),
+            error=error,
+            root_name=self.root_name or semconv.EMPTY,
+        )
+
+    def _task_events(self, task: FinishedTask, computed_ns: int) -> list[Event]:
+        """Return what the worker did for a run: each at its start, with its seconds."""
+        compute: _Attributes = {}
+        seconds = self._seconds(task.seconds)
+        if seconds is not None:
+            compute[semconv.TASK_PART_TIME] = seconds
+        events = [Event(semconv.EVENT_TASK_COMPUTE, computed_ns, compute)]
+        for part in task.parts:
+            name = _PART_EVENTS.get(part.action)
+            start_ns = self._time(part.start)
+            took = self._seconds(part.seconds)
+            if name is None or start_ns is None or took is None:
+                continue
+            # Nothing is done for a task before its span was there, or after it has begun.
+            start_ns = min(max(start_ns, self.start_ns), computed_ns)
+            events.append(Event(name, start_ns, {semconv.TASK_PART_TIME: took}))
+        return events
+
+
+def _readable(key: object) -> object:
+    """Return a key as text, as Dask shows it: that it is a tuple is nothing to be told of."""
+    if isinstance(key, (tuple, int, float)):
+        try:
+            return str(key)
+        except Exception:  # noqa: BLE001 - what can't be turned into text is counted later
+            return key
+    return key
 
 
 def _event_time(event: Event) -> int:

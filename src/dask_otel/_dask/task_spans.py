@@ -1,0 +1,192 @@
+"""Runs of tasks that are shown by themselves: what Dask tells of each of them.
+
+Everything here is known on the scheduler anyway. Of most runs nothing is looked at but their
+seconds: see `dask_otel.core.life.task_runs`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from dask_otel.core.identity import is_sampled
+from dask_otel.core.life import task_runs
+from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.life.open_span import Group, OpenSpan
+from dask_otel.core.life.task_runs import KeptRun, TaskLimits
+from dask_otel.core.records import Failure
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskState, WorkerState
+
+#: Queued tasks whose waiting begins to be measured; that of others, while there are so many, is
+#: not known. A task on the scheduler has ten times the memory that this takes.
+MAX_QUEUED: Final = 100_000
+
+#: Parts of one run that are kept, the longest ones.
+MAX_PARTS: Final = 16
+
+#: How the ids of the messages begin by which a worker tells of the end of a run. Another one may
+#: repeat what a worker said of a run with another number.
+_ENDS: Final = ("task-finished", "task-erred")
+
+#: What a worker does for a task before it runs.
+_PARTS: Final = frozenset({"transfer", "disk-read"})
+
+_Part: TypeAlias = tuple[str, float, float]
+
+
+class Ended(NamedTuple):
+    """What is known of a run that ended."""
+
+    #: What the worker said of it.
+    info: Mapping[str, Any]
+    #: For how long it computed.
+    seconds: float
+    #: When it was sent to the worker (0.0 if nobody saw it); when it began and ended to compute.
+    sent: float
+    start: float
+    stop: float
+    #: Seconds in the scheduler's queue; None if that is not known.
+    queued: float | None
+    #: Id of the worker's message.
+    stimulus_id: str
+    #: Where it was sent.
+    assigned: WorkerState | None
+
+
+class TaskSpans:
+    """Keeps the runs that are to be shown, in the open spans that they belong to.
+
+    Parameters
+    ----------
+    scheduler
+        A running scheduler.
+    limits
+        Which runs are kept.
+    clocks
+        Those of the workers.
+    """
+
+    def __init__(self, scheduler: Scheduler, limits: TaskLimits, clocks: ClockOffsets) -> None:
+        self._scheduler = scheduler
+        self._limits = limits
+        self._clocks = clocks
+        self._measures = limits.most > 0
+        #: Whether a run can be chosen by its key.
+        self.sampling = limits.ratio > 0.0 and limits.most > 0
+        #: When tasks came into the queue that have not ended; None if that is not known.
+        self._queued: dict[Hashable, float | None] = {}
+        #: Whether there were others that are not in it: they look like those that never queued.
+        self._overflowed = False
+
+    # --------------------------------------------------------------------- in the queue
+
+    def attach(self) -> None:
+        """Take note of tasks that have been waiting, nobody knows for how long."""
+        for task in (*self._scheduler.queued, *self._scheduler.unrunnable):
+            self.queued(task.key, None)
+
+    def queued(self, key: Hashable, now: float | None) -> None:
+        """A task could run, and there is no worker for it yet."""
+        if not self._measures:
+            return
+        if len(self._queued) < MAX_QUEUED:
+            self._queued[key] = now
+        else:
+            self._overflowed = True
+
+    def over(self, key: Hashable, sent: float) -> float | None:
+        """A task left the unfinished states: return how long it was queued, if that is known.
+
+        Parameters
+        ----------
+        sent
+            When it was sent to a worker; 0.0 if it was not, or nobody saw it.
+        """
+        since = self._queued.pop(key, 0.0) if self._queued else 0.0
+        if not sent or since is None:
+            return None
+        if since:
+            return max(0.0, sent - since)
+        return None if self._overflowed else 0.0
+
+    def clear(self) -> None:
+        """Every task is gone."""
+        self._queued.clear()
+        self._overflowed = False
+
+    # ------------------------------------------------------------------------- the runs
+
+    def succeeded(self, group: Group, task: TaskState, end: Ended) -> None:
+        """A run gave a result, and is one of the slowest so far, or may be chosen by its key."""
+        sampled = self.sampling and is_sampled(task.key, self._limits.ratio)
+        if sampled or end.seconds > group.floor:
+            run = self._run(group, task, end)
+            if run is not None:
+                task_runs.succeeded(group, run, sampled, self._limits)
+
+    def failed(self, group: Group, task: TaskState, end: Ended, failure: Failure) -> None:
+        """A run failed for good."""
+        if self._measures:
+            run = self._run(group, task, end)
+            if run is not None:
+                task_runs.failed(group, run, failure, self._limits)
+
+    def repeated(self, span: OpenSpan, key: Hashable) -> None:
+        """A task is to run again."""
+        if self._measures:
+            task_runs.repeated(span, key)
+
+    def _run(self, group: Group, task: TaskState, end: Ended) -> KeptRun | None:
+        number = task.run_id
+        if number is None or not end.stimulus_id.startswith(_ENDS) or not end.seconds < inf:
+            return None
+        info = end.info
+        nbytes, kind = info.get("nbytes"), info.get("typename")
+        return (
+            end.seconds,
+            number,
+            task.key,
+            None if end.assigned is None else str(end.assigned.name),
+            end.start,
+            end.stop,
+            task_runs.attempt(group.span, task.key),
+            end.queued,
+            nbytes if type(nbytes) is int else None,
+            kind if type(kind) is str else None,
+            # Most runs only compute.
+            () if len(info["startstops"]) == 1 else self._parts(end),
+        )
+
+    def _parts(self, end: Ended) -> tuple[_Part, ...]:
+        """Return what came before the computing: action, start and seconds of each part.
+
+        A transfer is shifted as its run is. A disk read is told by the worker's own clock.
+        """
+        before, computed = task_runs.last_run(end.info["startstops"])
+        offset = self._clocks.offset(end.info.get("worker"))
+        parts: list[_Part] = []
+        for startstop in before:
+            action = startstop["action"]
+            shift = end.start - computed if action == "transfer" else offset
+            took = startstop["stop"] - startstop["start"]
+            if action not in _PARTS or shift is None:
+                continue
+            stop = min(startstop["stop"] + shift, end.start)
+            # What ended before the task was sent there was done for an earlier run.
+            if 0.0 <= took < inf and stop >= end.sent:
+                parts.append((action, max(stop - took, end.sent), took))
+        if len(parts) > MAX_PARTS:
+            parts = sorted(heapq.nlargest(MAX_PARTS, parts, key=_seconds), key=_began)
+        return tuple(parts)
+
+
+def _seconds(part: _Part) -> float:
+    return part[2]
+
+
+def _began(part: _Part) -> float:
+    return part[1]

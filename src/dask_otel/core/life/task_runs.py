@@ -1,0 +1,220 @@
+"""Which runs of tasks are shown by themselves, and how many of them are kept.
+
+Three kinds are: those that failed for good, the slowest of each group, and a part of all that is
+chosen by their keys. What is kept of a generation is bounded, and so is what is exported; what is
+beyond that is counted.
+
+Every task comes here, so a comparison with the group's `floor` comes first, and nothing else is
+done for a run that is not slow enough. What is kept are plain tuples of texts and numbers:
+Python's collector of garbage passes over these, and there are many of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from dask_otel.core.identity import is_sampled
+from dask_otel.core.records import Failure, FinishedTask, TaskPart
+
+if TYPE_CHECKING:
+    from dask_otel.core.life.open_span import Group, OpenSpan
+
+#: Seconds of computing; the run's number, which no two runs share, so that nothing after it is
+#: ever compared; key; worker's name; start and stop; attempt; seconds in the queue; size and type
+#: of the result; parts.
+KeptRun: TypeAlias = tuple[
+    float,
+    int,
+    Hashable,
+    str | None,
+    float,
+    float,
+    int | None,
+    float | None,
+    int | None,
+    str | None,
+    tuple[tuple[str, float, float], ...],
+]
+_SECONDS: Final = 0
+_RUN: Final = 1
+_KEY: Final = 2
+
+#: Tasks of a generation of which it is kept in mind how often they ran.
+REPEATED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """Which runs are shown by themselves; see ``otel.spans.tasks``."""
+
+    #: Of each group.
+    slowest: int = 0
+    #: Of all, by their keys: from 0.0 to 1.0.
+    ratio: float = 0.0
+    #: Of one generation; 0 for none at all.
+    most: int = 100
+
+    @property
+    def floor(self) -> float:
+        """Seconds that the first run of a group must exceed to be among its slowest."""
+        return -1.0 if self.slowest and self.most else inf
+
+
+class SpanTasks:
+    """Runs of one generation that are kept for another reason than that they are slow."""
+
+    __slots__ = ("failed", "repeated", "sampled", "sampled_count")
+
+    def __init__(self) -> None:
+        #: Runs that failed for good, by key, with their group; None beyond the limit.
+        self.failed: dict[Hashable, tuple[KeptRun, Group, Failure] | None] = {}
+        #: A heap of those that were chosen by their key, the longest ones, with their groups.
+        self.sampled: list[tuple[float, int, KeptRun, Group]] = []
+        self.sampled_count = 0
+        #: How often tasks ran that ran more than once. Where the limit is reached, the others'
+        #: numbers are not known.
+        self.repeated: dict[Hashable, int] = {}
+
+
+def repeated(span: OpenSpan, key: Hashable) -> None:
+    """A task is to run again."""
+    tasks = _of(span)
+    known = tasks.repeated.get(key)
+    if known is not None or len(tasks.repeated) < REPEATED:
+        tasks.repeated[key] = (known or 1) + 1
+
+
+def attempt(span: OpenSpan, key: Hashable) -> int | None:
+    """Return which run of a task is the present one; None if that is not known."""
+    if span.partial:
+        return None
+    if span.tasks is None:
+        return 1
+    known = span.tasks.repeated
+    return known.get(key, 1 if len(known) < REPEATED else None)
+
+
+def succeeded(group: Group, run: KeptRun, sampled: bool, limits: TaskLimits) -> None:
+    """Keep a run that gave a result, if it is among the slowest or was chosen by its key."""
+    if run[_SECONDS] > group.floor:
+        _keep_slow(group, run, min(limits.slowest, limits.most))
+    if sampled:
+        tasks = _of(group.span)
+        tasks.sampled_count += 1
+        entry = (run[_SECONDS], run[_RUN], run, group)
+        if len(tasks.sampled) < limits.most:
+            heapq.heappush(tasks.sampled, entry)
+        else:
+            heapq.heappushpop(tasks.sampled, entry)
+
+
+def _keep_slow(group: Group, run: KeptRun, most: int) -> None:
+    slowest = group.slowest
+    if slowest is None:
+        slowest = group.slowest = [run]
+    elif len(slowest) < most:
+        heapq.heappush(slowest, run)
+    else:
+        heapq.heapreplace(slowest, run)
+    if len(slowest) == most:
+        group.floor = slowest[0][_SECONDS]
+
+
+def failed(group: Group, run: KeptRun, failure: Failure, limits: TaskLimits) -> None:
+    """Keep a run that failed for good: the first ones, up to the limit."""
+    runs = _of(group.span).failed
+    room = len(runs) < limits.most or runs.get(run[_KEY]) is not None
+    runs[run[_KEY]] = (run, group, failure) if room else None
+
+
+def forgiven(span: OpenSpan, key: Hashable) -> None:
+    """A client has a task retried that had failed for good: it did not."""
+    if span.tasks is not None:
+        span.tasks.failed.pop(key, None)
+
+
+def _of(span: OpenSpan) -> SpanTasks:
+    if span.tasks is None:
+        span.tasks = SpanTasks()
+    return span.tasks
+
+
+def finish_tasks(
+    span: OpenSpan, ordinals: Mapping[Group, int], limits: TaskLimits
+) -> tuple[tuple[FinishedTask, ...], int]:
+    """Return the runs to be shown, and how many more there would be without the limit.
+
+    Parameters
+    ----------
+    ordinals
+        Of all groups of the span.
+    """
+    tasks = span.tasks
+    failures = () if tasks is None else tuple(tasks.failed.values())
+    shown = [
+        _finished(run, group, ordinals[group], failure)
+        for run, group, failure in filter(None, failures)
+    ]
+    count = len(failures)
+    others: dict[int, tuple[KeptRun, Group]] = {}
+    if tasks is not None:
+        others.update((run[_RUN], (run, group)) for _, _, run, group in tasks.sampled)
+        count += tasks.sampled_count
+    for group in span.groups:
+        for run in group.slowest or ():
+            others[run[_RUN]] = run, group
+            # The others were counted where they came.
+            count += not is_sampled(run[_KEY], limits.ratio)
+    longest = sorted(others.values(), key=_descending)
+    for run, group in longest[: max(0, limits.most - len(shown))]:
+        shown.append(_finished(run, group, ordinals[group], None))
+    return tuple(shown), count - len(shown)
+
+
+def _descending(entry: tuple[KeptRun, Group]) -> tuple[float, int]:
+    run = entry[0]
+    return -run[_SECONDS], run[_RUN]
+
+
+def _finished(run: KeptRun, group: Group, ordinal: int, failure: Failure | None) -> FinishedTask:
+    seconds, number, key, worker, start, stop, attempt, queued, nbytes, kind, parts = run
+    # As the group's own: nothing starts before it was asked for.
+    start = max(start, group.span.start)
+    return FinishedTask(
+        key=key,
+        run=number,
+        group=group.name,
+        prefix=group.prefix,
+        ordinal=ordinal,
+        start=start,
+        stop=max(start, stop),
+        seconds=seconds,
+        worker=worker,
+        attempt=attempt,
+        queued=queued,
+        nbytes=nbytes,
+        type=kind,
+        parts=tuple([TaskPart(*part) for part in parts]),
+        failure=failure,
+    )
+
+
+def last_run(
+    startstops: Iterable[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], float]:
+    """Return what a worker did for the last run of a task before it computed, and when it did.
+
+    A worker appends to the list for as long as it knows the task, so earlier runs may be in it.
+    """
+    parts: list[Mapping[str, Any]] = []
+    last, computed = parts, 0.0
+    for startstop in startstops:
+        if startstop["action"] == "compute":
+            last, parts, computed = parts, [], startstop["start"]
+        else:
+            parts.append(startstop)
+    return last, computed
