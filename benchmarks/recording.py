@@ -46,6 +46,7 @@ class _Task:
         self.key = key
         self.group = group
         self.processing_on: Any = None
+        self.run_id: int | None = None
 
 
 class _Submitted:
@@ -104,6 +105,7 @@ class Recorder(SchedulerPlugin):
             self.tasks[key] = _Task(key, self._scheduler.tasks[key].group)
         elif finish == "processing" and key in self.tasks:
             self.tasks[key].processing_on = self._scheduler.tasks[key].processing_on
+            self.tasks[key].run_id = self._scheduler.tasks[key].run_id
 
     def _observe_tasks(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def observe_tasks(tss: Iterable[Any], *args: Any, **kwargs: Any) -> Any:

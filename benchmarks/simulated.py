@@ -174,11 +174,15 @@ class Observer:
 
         from dask_otel._dask.adapter import SchedulerAdapter
         from dask_otel.core.life.open_span import Limits
+        from dask_otel.core.life.task_runs import TaskLimits
         from dask_otel.scheduler.bridge import ErrorBoundary
+        from dask_otel.settings.keys import TaskSettings
 
         self.cluster = cluster
         self.boundary = ErrorBoundary()
-        self.adapter = SchedulerAdapter(cluster.scheduler, Limits(linger=0.0), self.boundary)
+        tasks = TaskSettings()
+        limits = Limits(linger=0.0, tasks=TaskLimits(tasks.slowest, tasks.ratio, tasks.max))
+        self.adapter = SchedulerAdapter(cluster.scheduler, limits, self.boundary)
         self.adapter.attach()
         plugin = SchedulerPlugin()
         plugin.transition = self.adapter.transition

@@ -15,11 +15,13 @@ from dask_otel.core.records import (
     Failure,
     FinishedGroup,
     FinishedSpan,
+    FinishedTask,
     Incident,
     Progress,
     SpanIdentity,
     SpanRecord,
     TaskCounts,
+    TaskPart,
 )
 from dask_otel.core.traces.translate import translate, translate_progress
 
@@ -186,6 +188,26 @@ EVERYTHING = FinishedSpan(
     capacity=0.75,
     groups=(FinishedGroup("g", "p", 1, 2.0, 3.0, COUNTS, 7, {"compute": 1.0}, ("int",)),),
     dropped_groups=1,
+    tasks=(
+        FinishedTask(
+            key="k",
+            run=1,
+            group="g",
+            prefix="p",
+            ordinal=1,
+            start=2.5,
+            stop=3.0,
+            seconds=0.5,
+            worker="w",
+            attempt=2,
+            queued=0.5,
+            nbytes=7,
+            type="int",
+            failure=FAILURE,
+            parts=(TaskPart("transfer", 2.1, 0.1), TaskPart("disk-read", 2.3, 0.1)),
+        ),
+    ),
+    dropped_tasks=1,
     failures=(FAILURE,),
     dropped_failures=1,
     tree_failure=FAILURE,
@@ -238,7 +260,9 @@ def test_a_span_with_everything_has_every_attribute_with_its_type() -> None:
 
 
 def test_a_span_with_everything_has_every_event() -> None:
-    events = {event.name: event.attributes for event in exported()["span"].events}
+    kinds = exported()
+    found = [*kinds["span"].events, *kinds["task"].events]
+    events = {event.name: event.attributes for event in found}
     assert events.keys() == semconv.EVENT_ATTRIBUTES.keys()
     for name, attributes in events.items():
         check_types(attributes, semconv.EVENT_ATTRIBUTES[name])

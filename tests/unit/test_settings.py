@@ -72,7 +72,7 @@ def _by_key(owner: Any, section: str) -> dict[str, Any]:
     for knob in fields(owner):
         key = f"{section}.{knob.name.replace('_', '-')}"
         value = getattr(owner, knob.name)
-        if knob.name in ("client", "spans", "metrics", "span_names", "prefixes"):
+        if knob.name in ("client", "spans", "tasks", "metrics", "span_names", "prefixes"):
             found |= _by_key(value, key)
         else:
             found[key] = as_yaml(value)
@@ -144,7 +144,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 33
+    assert len(shipped) == 36
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -513,7 +513,7 @@ def test_one_error_lists_every_problem():
         "  - otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
         "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
-        "exception-stacktrace, progress-after, progress-interval, remember.\n"
+        "exception-stacktrace, progress-after, progress-interval, remember, tasks.\n"
         "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "propagation, baggage, trace-url, environment, client, spans, metrics.\n"
