@@ -16,11 +16,13 @@ from dask_otel.core.records import (
     Failure,
     FinishedGroup,
     FinishedSpan,
+    FinishedTask,
     Incident,
     Link,
     Progress,
     SpanIdentity,
     TaskCounts,
+    TaskPart,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.exceptions import said
@@ -530,6 +532,29 @@ GROUPS = st.builds(
 )
 
 
+TASKS = st.builds(
+    FinishedTask,
+    key=TEXTS,
+    run=st.integers(0, 2**70),
+    group=st.text(st.characters()),
+    prefix=TEXTS,
+    ordinal=st.integers(1, 3),
+    start=NUMBERS,
+    stop=NUMBERS,
+    seconds=NUMBERS,
+    worker=st.none() | TEXTS,
+    attempt=st.none() | NUMBERS,
+    queued=st.none() | NUMBERS,
+    nbytes=st.none() | NUMBERS,
+    type=st.none() | TEXTS,
+    parts=st.lists(
+        st.builds(TaskPart, TEXTS | st.sampled_from(["transfer", "disk-read"]), NUMBERS, NUMBERS),
+        max_size=3,
+    ).map(tuple),
+    failure=st.none() | FAILURES,
+)
+
+
 def tuples(items):
     return st.lists(items, max_size=3).map(tuple)
 
@@ -563,6 +588,8 @@ HOSTILE = st.builds(
     activities=PARTS,
     groups=tuples(GROUPS),
     dropped_groups=NUMBERS,
+    tasks=tuples(TASKS),
+    dropped_tasks=NUMBERS,
     failures=tuples(FAILURES),
     dropped_failures=NUMBERS,
     tree_failure=st.none() | FAILURES,
@@ -574,7 +601,14 @@ HOSTILE = st.builds(
     late=st.booleans(),
 )
 
-SECONDS = ("dask.span.queue.time", "dask.span.dask.", "dask.span.activity.", "dask.task_group.dur")
+SECONDS = (
+    "dask.span.queue.time",
+    "dask.task.queue.time",
+    "dask.task.part.",
+    "dask.span.dask.",
+    "dask.span.activity.",
+    "dask.task_group.dur",
+)
 INTEGERS = (".count", ".size", ".generation", ".line.number")
 
 
@@ -618,3 +652,127 @@ def test_whatever_comes_the_records_are_valid(finished):
     is_error = finished.result in ("failure", "error")
     assert (records[0].error is not None) == is_error
     assert ("error.type" in records[0].attributes) == is_error
+
+
+# ------------------------------------------------------------------------------ tasks
+
+
+def make_task(**changes) -> FinishedTask:
+    task = FinishedTask(
+        key="load-1",
+        run=7,
+        group="load-123",
+        prefix="load",
+        ordinal=1,
+        start=T + 3,
+        stop=T + 5,
+        seconds=2.0,
+        worker="w-1",
+        attempt=1,
+        queued=0.5,
+        nbytes=100,
+        type="numpy.ndarray",
+    )
+    return replace(task, **changes)
+
+
+def test_a_task_below_its_group() -> None:
+    span, group, task = translate(make_span(groups=(make_group(),), tasks=(make_task(),)))
+    assert (task.name, task.kind) == ("load task", "internal")
+    assert task.trace_id == span.trace_id
+    assert task.parent_span_id == group.span_id
+    assert task.span_id == identity.task_span_id("root", "load-1", 7)
+    assert (task.start_ns, task.end_ns) == (T_NS + 3 * 10**9, T_NS + 5 * 10**9)
+    assert task.attributes == {
+        "dask.span.type": "task",
+        "dask.span.id": "root",
+        "dask.span.root.id": "root",
+        "dask.span.root.name": "workflow",
+        "dask.task.key": "load-1",
+        "dask.task.prefix": "load",
+        "dask.task_group.name": "load-123",
+        "dask.worker.name": "w-1",
+        "dask.task.attempt": 1,
+        "dask.task.queue.time": 0.5,
+        "dask.task.output.size": 100,
+        "dask.task.output.type": "numpy.ndarray",
+    }
+    assert task.events == (Event("dask.task.compute", task.start_ns, {"dask.task.part.time": 2.0}),)
+    assert task.error is None
+    assert task.root_name == span.root_name
+
+
+@pytest.mark.parametrize("groups", [(), (make_group(ordinal=2),), (make_group(name="x"),)])
+def test_a_task_whose_group_is_not_exported_hangs_below_the_span(groups) -> None:
+    span, *_, task = translate(make_span(groups=groups, tasks=(make_task(),)))
+    assert task.parent_span_id == span.span_id
+
+
+def test_a_task_in_another_trace_and_generation_has_the_trace_of_its_span() -> None:
+    who = make_identity(trace_id=77, span_id=88, generation=3, parent_span_id=99)
+    _, task = translate(make_span(identity=who, tasks=(make_task(),)))
+    assert (task.trace_id, task.parent_span_id) == (77, 88)
+
+
+def test_what_was_done_for_a_task_begins_it() -> None:
+    parts = (TaskPart("transfer", T + 1, 0.5), TaskPart("disk-read", T + 2, 0.25))
+    _, task = translate(make_span(tasks=(make_task(parts=parts),)))
+    assert (task.start_ns, task.end_ns) == (T_NS + 10**9, T_NS + 5 * 10**9)
+    assert task.events == (
+        Event("dask.task.transfer", T_NS + 10**9, {"dask.task.part.time": 0.5}),
+        Event("dask.task.disk_read", T_NS + 2 * 10**9, {"dask.task.part.time": 0.25}),
+        Event("dask.task.compute", T_NS + 3 * 10**9, {"dask.task.part.time": 2.0}),
+    )
+
+
+def test_nothing_is_done_for_a_task_before_its_span_or_after_its_begin() -> None:
+    parts = (TaskPart("transfer", T - 9, 0.5), TaskPart("disk-read", T + 9, 0.25))
+    _, task = translate(make_span(tasks=(make_task(parts=parts),)))
+    assert [event.time_ns - T_NS for event in task.events] == [0, 3 * 10**9, 3 * 10**9]
+    assert task.start_ns == T_NS
+
+
+def test_a_task_that_failed() -> None:
+    failure = make_failure("ValueError('no')")
+    task = make_task(failure=failure, nbytes=None, type=None, queued=None, attempt=None)
+    _, record = translate(make_span(tasks=(task,)))
+    assert record.error == "ValueError: no"
+    assert record.attributes["error.type"] == "ValueError"
+    assert not {key for key in record.attributes if "output" in key or "queue" in key}
+    _, exception = record.events
+    assert exception.name == "exception"
+    assert exception.attributes["exception.message"] == "no"
+    assert exception.attributes["exception.stacktrace"].endswith("ValueError: no")
+    (_, silent) = translate(make_span(tasks=(task,)), SpanLimits(message=0, stacktrace=0))
+    assert silent.error == "ValueError"
+    assert silent.events[1].attributes.keys() == {
+        "exception.type",
+        "dask.task.key",
+        "dask.task.prefix",
+        "dask.worker.name",
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "shown", "counted"),
+    [
+        (("x", 0, "y"), "('x', 0, 'y')", {}),
+        (7, "7", {}),
+        (b"\xffa", "\\xffa", {"type": 1}),
+        ("x" * 5000, "x" * 1023 + "…", {"cut": 1}),
+        (("x" * 5000, 1), "('" + "x" * 1021 + "…", {"cut": 1}),
+        ("a\0b\ud800", "a\ufffdb\ufffd", {"nul": 1, "surrogate": 1}),
+        (Unprintable(), "<unreadable>", {"type": 1, "repr": 1}),
+    ],
+)
+def test_keys_of_any_kind(key, shown: str, counted: dict[str, int]) -> None:
+    note = Sanitizer()
+    _, task = translate(make_span(tasks=(make_task(key=key),)), note=note)
+    assert task.attributes["dask.task.key"] == shown
+    assert note.counts == counted
+
+
+def test_a_task_of_no_length_stays_in_its_span() -> None:
+    task = make_task(start=T + 10, stop=T + 10, seconds=0.0)
+    span, record = translate(make_span(tasks=(task,)))
+    assert span.start_ns <= record.start_ns < record.end_ns <= span.end_ns

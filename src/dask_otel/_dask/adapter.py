@@ -184,6 +184,9 @@ class SchedulerAdapter:
         self._sent: dict[Hashable, float] = {}
         self._clocks = ClockOffsets(made_at)
         self.task_spans = TaskSpans(scheduler, limits.tasks, self._clocks)
+        self._queued_since = self.task_spans.since
+        #: When anything became of a task last: in the same stimulus it is still now.
+        self._now = 0.0
         #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
         #: group is hashed in no time, its series is not.
         self._runs: dict[Group, int] = {}
@@ -319,7 +322,7 @@ class SchedulerAdapter:
                     self._sent[key] = time()
                     self.time.assigned(key, task)
                 elif finish != "waiting":
-                    self.task_spans.queued(key, time())
+                    self.task_spans.queued(key, self._now)
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":
@@ -389,7 +392,7 @@ class SchedulerAdapter:
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """A task has work left to do."""
-        now = time()
+        now = self._now = time()
         dask_group = self.scheduler.tasks[key].group
         group = self._groups.get(dask_group)
         if group is None:
@@ -448,12 +451,12 @@ class SchedulerAdapter:
                 else:
                     run = self._run(key, assigned, stimulus_id, seen, sent)
                     self.time.left(assigned, key, stimulus_id)
-        queued = self.task_spans.over(key, sent)
+        queued = self._queued_since.pop(key, 0.0)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
         if group is None:
             return
-        now = time()
+        now = self._now = time()
         lifecycle = self.lifecycle
         worker: str | None = info.get("worker")
         if stopped:
@@ -695,6 +698,7 @@ class SchedulerAdapter:
             del self._assigned[key]
             self.runs.ended(key)
             self._sent.pop(key, None)
+        self.task_spans.repair()
 
     def _take_in_spans(self) -> None:
         """Open the spans that Dask has made since the last call."""

@@ -49,7 +49,7 @@ class Ended(NamedTuple):
     sent: float
     start: float
     stop: float
-    #: Seconds in the scheduler's queue; None if that is not known.
+    #: When it came into the scheduler's queue: as in `TaskSpans.since`, and 0.0 if it is not there.
     queued: float | None
     #: Id of the worker's message.
     stimulus_id: str
@@ -78,7 +78,8 @@ class TaskSpans:
         #: Whether a run can be chosen by its key.
         self.sampling = limits.ratio > 0.0 and limits.most > 0
         #: When tasks came into the queue that have not ended; None if that is not known.
-        self._queued: dict[Hashable, float | None] = {}
+        self.since: dict[Hashable, float | None] = {}
+        self._most_queued = MAX_QUEUED if self._measures else 0
         #: Whether there were others that are not in it: they look like those that never queued.
         self._overflowed = False
 
@@ -91,31 +92,28 @@ class TaskSpans:
 
     def queued(self, key: Hashable, now: float | None) -> None:
         """A task could run, and there is no worker for it yet."""
-        if not self._measures:
-            return
-        if len(self._queued) < MAX_QUEUED:
-            self._queued[key] = now
+        if len(self.since) < self._most_queued:
+            self.since[key] = now
         else:
             self._overflowed = True
 
-    def over(self, key: Hashable, sent: float) -> float | None:
-        """A task left the unfinished states: return how long it was queued, if that is known.
+    def repair(self) -> None:
+        """Forget tasks whose end was missed, after an error of ours."""
+        tasks = self._scheduler.tasks
+        for key in [key for key in self.since if _is_over(tasks.get(key))]:
+            del self.since[key]
 
-        Parameters
-        ----------
-        sent
-            When it was sent to a worker; 0.0 if it was not, or nobody saw it.
-        """
-        since = self._queued.pop(key, 0.0) if self._queued else 0.0
-        if not sent or since is None:
+    def _waited(self, end: Ended) -> float | None:
+        """Return for how long a task was queued, if that is known."""
+        if not end.sent or end.queued is None:
             return None
-        if since:
-            return max(0.0, sent - since)
+        if end.queued:
+            return max(0.0, end.sent - end.queued)
         return None if self._overflowed else 0.0
 
     def clear(self) -> None:
         """Every task is gone."""
-        self._queued.clear()
+        self.since.clear()
         self._overflowed = False
 
     # ------------------------------------------------------------------------- the runs
@@ -154,7 +152,7 @@ class TaskSpans:
             end.start,
             end.stop,
             task_runs.attempt(group.span, task.key),
-            end.queued,
+            self._waited(end),
             nbytes if type(nbytes) is int else None,
             kind if type(kind) is str else None,
             # Most runs only compute.
@@ -182,6 +180,10 @@ class TaskSpans:
         if len(parts) > MAX_PARTS:
             parts = sorted(heapq.nlargest(MAX_PARTS, parts, key=_seconds), key=_began)
         return tuple(parts)
+
+
+def _is_over(task: TaskState | None) -> bool:
+    return task is None or task.state not in ("queued", "no-worker", "processing")
 
 
 def _seconds(part: _Part) -> float:

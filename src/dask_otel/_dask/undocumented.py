@@ -46,6 +46,7 @@ UNDOCUMENTED: Final = {
         "has_lost_dependencies",
         "processing_on",
         "run_id",
+        "state",
         "waiters",
         "who_wants",
     ),

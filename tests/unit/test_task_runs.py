@@ -1,0 +1,311 @@
+"""Which runs of tasks are kept, and that nothing is lost without being counted."""
+
+from __future__ import annotations
+
+import enum
+import gc
+import subprocess
+import sys
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core import identity
+from dask_otel.core.life import task_runs
+from dask_otel.core.life.completion import finish
+from dask_otel.core.life.open_span import Group, Limits, OpenSpan
+from dask_otel.core.life.task_runs import KeptRun, TaskLimits, last_run
+from dask_otel.core.records import Failure, FinishedSpan, FinishedTask, SpanIdentity
+from dask_otel.core.traces.translate import translate
+from tests.unit.simulation import Simulation
+
+T = 1_000_000.0
+FAILURE = Failure(T, "k", "load", "tcp://w", "ValueError('no')", '  File "a.py", line 1\n')
+
+
+class Runs:
+    """One open span into which runs are put as the adapter puts them."""
+
+    def __init__(self, limits: TaskLimits, **others: Any) -> None:
+        self.limits = limits
+        self.all = Limits(tasks=limits, **others)
+        ident = SpanIdentity("d", "d", ("a",), 1, 1, 2, None)
+        self.span = OpenSpan(ident, T, None, False)
+        self.number = 0
+
+    def group(self, name: str = "load-1") -> Group:
+        group = Group(self.span, name, name.partition("-")[0], None, self.limits.floor)
+        self.span.groups.append(group)
+        return group
+
+    def run(self, group: Group, key: Hashable, seconds: float) -> KeptRun:
+        self.number += 1
+        group.start = group.start or T
+        group.stop = max(group.stop, T + seconds)
+        attempt = task_runs.attempt(self.span, key)
+        return seconds, self.number, key, "w", T, T + seconds, attempt, 0.0, 8, "int", ()
+
+    def succeed(self, group: Group, key: Hashable, seconds: float) -> KeptRun:
+        run = self.run(group, key, seconds)
+        sampled = identity.is_sampled(key, self.limits.ratio)
+        # As in the hot path: most runs are not even looked at.
+        if seconds > group.floor or sampled:
+            task_runs.succeeded(group, run, sampled, self.limits)
+        return run
+
+    def fail(self, group: Group, key: Hashable, seconds: float) -> KeptRun:
+        run = self.run(group, key, seconds)
+        task_runs.failed(group, run, FAILURE, self.limits)
+        return run
+
+    def finish(self) -> FinishedSpan:
+        return finish(self.span, Simulation(self.all), self.all, True)
+
+
+def seconds_of(tasks: tuple[FinishedTask, ...]) -> list[float]:
+    return [task.seconds for task in tasks]
+
+
+# ------------------------------------------------------------------------ what is kept
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[TaskLimits, list[tuple[int, int, float, bool]], int]:
+    """Return limits, runs (group, key, seconds, whether it failed), and the most groups."""
+    limits = TaskLimits(
+        draw(st.integers(0, 4)), draw(st.sampled_from([0.0, 0.3, 1.0])), draw(st.integers(0, 12))
+    )
+    run = st.tuples(
+        st.integers(0, 3),
+        st.integers(0, 30),
+        st.sampled_from([0.0, 0.1, 1.0, 2.5]) | st.floats(0, 9),
+        st.booleans(),
+    )
+    return limits, draw(st.lists(run, max_size=40)), draw(st.integers(0, 4))
+
+
+@given(histories())
+def test_the_failed_the_slowest_and_the_chosen_are_kept_and_the_others_counted(
+    history: tuple[TaskLimits, list[tuple[int, int, float, bool]], int],
+) -> None:
+    limits, runs, max_groups = history
+    given = Runs(limits, max_groups=max_groups)
+    groups = [given.group(f"g{i}-1") for i in range(4)]
+    failed: dict[int, float] = {}
+    good: dict[int, list[tuple[float, bool]]] = {}
+    for number, key, seconds, fails in runs:
+        if fails and limits.most:
+            given.fail(groups[number], key, seconds)
+            failed[key] = seconds
+        elif not fails:
+            given.succeed(groups[number], key, seconds)
+            good.setdefault(number, []).append((seconds, identity.is_sampled(key, limits.ratio)))
+    finished = given.finish()
+    tasks = finished.tasks
+
+    # The slow way: all runs, sorted.
+    wanted: list[float] = []
+    for those in good.values():
+        wanted += [seconds for seconds, sampled in those if sampled]
+        slowest = sorted((seconds for seconds, _ in those), reverse=True)
+        slowest = slowest[: min(limits.slowest, limits.most)]
+        # Of runs that took equally long, any may be among the slowest.
+        left = list(slowest)
+        for seconds, sampled in those:
+            if sampled and seconds in left:
+                left.remove(seconds)
+        wanted += left
+    kept_failed = [task for task in tasks if task.failure is not None]
+    kept_others = [task for task in tasks if task.failure is None]
+    assert len(tasks) <= limits.most
+    assert len(kept_failed) == min(len(failed), limits.most)
+    room = limits.most - len(kept_failed)
+    assert seconds_of(tuple(kept_others)) == sorted(seconds_of(tuple(kept_others)), reverse=True)
+    distinct = len({seconds for _, _, seconds, _ in runs}) == len(runs)
+    if distinct or limits.ratio in (0.0, 1.0):
+        # Of a part of all with ties, it is not said here which of the equal ones are kept.
+        assert seconds_of(tuple(kept_others)) == sorted(wanted, reverse=True)[:room]
+        if limits.most:
+            assert len(tasks) + finished.dropped_tasks == len(failed) + len(wanted)
+    assert finished.dropped_tasks >= 0
+    assert finished.weight == 1 + len(finished.groups) + len(tasks)
+    assert tasks == (*kept_failed, *kept_others)
+
+    records = translate(finished)
+    ids = [record.span_id for record in records]
+    assert len(set(ids)) == len(ids)
+    assert all(record.parent_span_id in (None, *ids) for record in records)
+    shown = [record for record in records if record.attributes["dask.span.type"] == "task"]
+    exported = {group.name: group for group in finished.groups}
+    for record in shown:
+        above = next(r for r in records if r.span_id == record.parent_span_id)
+        name = record.attributes["dask.task_group.name"]
+        assert above.attributes["dask.span.type"] == ("group" if name in exported else "span")
+        assert above.attributes.get("dask.task_group.name", name) == name
+
+
+@pytest.mark.parametrize("order", [range(1000), range(999, -1, -1)])
+def test_a_heap_keeps_exactly_the_slowest(order: range) -> None:
+    runs = Runs(TaskLimits(slowest=3))
+    group = runs.group()
+    for i in order:
+        runs.succeed(group, f"k{i}", float(i))
+        assert len(group.slowest or ()) <= 3
+    finished = runs.finish()
+    assert [task.key for task in finished.tasks] == ["k999", "k998", "k997"]
+    assert finished.dropped_tasks == 0
+    assert group.floor == 997.0
+
+
+def test_runs_that_take_no_time_count_too() -> None:
+    runs = Runs(TaskLimits(slowest=2))
+    group = runs.group()
+    for i in range(5):
+        runs.succeed(group, i, 0.0)
+    assert len(runs.finish().tasks) == 2
+
+
+@pytest.mark.parametrize("limits", [TaskLimits(0), TaskLimits(3, 0.0, 0)])
+def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
+    runs = Runs(limits)
+    group = runs.group()
+    runs.succeed(group, "k", 1e300)
+    assert group.slowest is None
+    assert runs.span.tasks is None
+    assert runs.finish().tasks == ()
+
+
+def test_a_client_that_retries_a_failure_takes_it_back() -> None:
+    sim = Simulation(Limits(tasks=TaskLimits()))
+    dask_id = sim.create(None)
+    task = sim.submit(dask_id, "f")
+    group = sim.groups[dask_id, "f"]
+    failure = replace(FAILURE, key=task.key)
+    sim.lifecycle.task_failed(group, task.key, failure, 0.0, 0.0, sim.now)
+    run = (1.0, 1, task.key, "w", sim.now, sim.now, 1, None, None, None, ())
+    task_runs.failed(group, run, failure, TaskLimits())
+    assert group.span.tasks is not None
+    assert list(group.span.tasks.failed) == [task.key]
+    sim.lifecycle.task_added(group, task.key, sim.now, "retried")
+    assert not group.span.tasks.failed
+
+
+def test_a_key_that_fails_again_is_one_task() -> None:
+    runs = Runs(TaskLimits(most=1))
+    group = runs.group()
+    for key in ("a", "b", "a", "b"):
+        runs.fail(group, key, 1.0)
+    finished = runs.finish()
+    assert [(task.key, task.run) for task in finished.tasks] == [("a", 3)]
+    assert finished.dropped_tasks == 1
+
+
+def test_attempts_are_known_or_absent() -> None:
+    runs = Runs(TaskLimits())
+    span = runs.span
+    assert task_runs.attempt(span, "a") == 1
+    task_runs.repeated(span, "a")
+    task_runs.repeated(span, "a")
+    assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, 1)
+    for i in range(task_runs.REPEATED):
+        task_runs.repeated(span, i)
+    assert span.tasks is not None
+    assert len(span.tasks.repeated) == task_runs.REPEATED
+    assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
+    span.partial = True
+    assert task_runs.attempt(span, "a") is None
+
+
+def test_what_is_kept_is_nothing_to_collectors_of_garbage() -> None:
+    runs = Runs(TaskLimits(slowest=1))
+    group = runs.group()
+    runs.succeed(group, "k", 1.5)
+    gc.collect()
+    assert group.slowest is not None
+    assert not gc.is_tracked(group.slowest[0])
+
+
+def test_what_came_before_the_last_computing_belongs_to_it() -> None:
+    def part(action: str, start: float) -> dict[str, Any]:
+        return {"action": action, "start": start, "stop": start + 1}
+
+    told = [part("transfer", 1), part("compute", 2), part("transfer", 3), part("disk-read", 4)]
+    told += [part("compute", 5), part("disk-write", 6)]
+    assert last_run(told) == (told[2:4], 5)
+    assert last_run(told[:1]) == (told[:1], 0.0)
+    assert last_run([]) == ([], 0.0)
+
+
+# ---------------------------------------------------------------------------- the keys
+
+
+class Colour(str, enum.Enum):
+    RED = "red"
+
+
+class Odd(int):
+    def __repr__(self) -> str:
+        return "odd"
+
+
+class Unreadable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+KEYS = st.recursive(
+    st.text() | st.binary() | st.integers() | st.floats(allow_nan=False),
+    lambda keys: st.lists(keys, max_size=3).map(tuple),
+    max_leaves=5,
+)
+
+
+@given(KEYS, KEYS)
+def test_different_keys_have_different_texts_and_ids(one: Any, other: Any) -> None:
+    if repr(one) == repr(other):
+        assert identity.key_text(one) == identity.key_text(other)
+    else:
+        ids = {identity.task_span_id("d", key, 1) for key in (one, other)}
+        texts = {identity.key_text(key) for key in (one, other)}
+        # A text may spell what a number or a tuple is: runs' numbers tell these apart.
+        assert len(ids) == len(texts)
+
+
+def test_subclasses_are_what_arrives_elsewhere() -> None:
+    assert identity.key_text(Colour.RED) == "red"
+    assert identity.key_text(("x", Odd(3), Colour.RED)) == identity.key_text(("x", 3, "red"))
+
+
+@pytest.mark.parametrize("key", [Unreadable(), (Unreadable(),), "\ud800", "x" * 10**6, b"\xff", ()])
+def test_any_key_has_an_id(key: Hashable) -> None:
+    assert 0 < identity.task_span_id("d", key, 1) < 2**64
+    assert identity.is_sampled(key, 1.0)
+    assert not identity.is_sampled(key, 0.0)
+
+
+def test_a_key_of_endless_depth_has_an_id() -> None:
+    key: Any = ()
+    for _ in range(100_000):
+        key = (key,)
+    assert identity.key_text(key) == "<unreadable>"
+
+
+def test_another_process_decides_alike() -> None:
+    code = (
+        "from dask_otel.core.identity import is_sampled, task_span_id\n"
+        "print([is_sampled(('x', i), 0.3) for i in range(99)], task_span_id('d', ('x', 1), 7))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    chosen = [identity.is_sampled(("x", i), 0.3) for i in range(99)]
+    assert done.stdout.strip() == f"{chosen} {identity.task_span_id('d', ('x', 1), 7)}"
+    assert 10 < sum(chosen) < 50
+
+
+@given(st.text(), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_ratio_chooses_what_a_smaller_one_does(key: str, one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    assert identity.is_sampled(key, more) >= identity.is_sampled(key, less)
