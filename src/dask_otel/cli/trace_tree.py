@@ -18,6 +18,8 @@ from dask_otel.cli.received import Plain, number, plain_attributes, spans
 
 #: Task groups shown under one span; a note tells of the rest.
 MAX_GROUPS = 4
+#: Tasks shown below one group, or span; a note tells of the rest.
+MAX_TASKS = 2
 #: From this width on there is room for the timeline.
 WIDE = 100
 
@@ -36,6 +38,11 @@ class SpanNode:
     def is_group(self) -> bool:
         """Whether this is one task group of a Dask span."""
         return self.attributes.get(semconv.SPAN_TYPE) == "group"
+
+    @property
+    def is_task(self) -> bool:
+        """Whether this is one run of a task."""
+        return self.attributes.get(semconv.SPAN_TYPE) == "task"
 
     @property
     def duration(self) -> float:
@@ -109,23 +116,36 @@ class _OneTrace:
         yield tree
 
     def _add_children(self, tree: Tree, node: SpanNode, depth: int) -> None:
-        for line in _failures(node):
+        # Those of a task are its span's, too.
+        for line in () if node.is_task else _failures(node):
             shown = text.cut(line, self.width - depth * _GUIDE - 2, self.marks.ellipsis)
             tree.add(Text(f"{self.marks.failed} {shown}", style="red"))
         groups = [child for child in node.children if child.is_group]
+        tasks = [child for child in node.children if child.is_task]
+        if node.is_group and number(node.attributes.get(semconv.TASK_COUNT)) == 1:
+            # It says what its group says.
+            tasks = [task for task in tasks if _failed(task)]
         shown_groups = sorted(groups, key=lambda child: -child.duration)[:MAX_GROUPS]
+        shown_tasks = sorted(tasks, key=lambda child: (not _failed(child), -child.duration))
+        shown_tasks = shown_tasks[:MAX_TASKS]
         for child in node.children:
             if child.is_group and child not in shown_groups:
+                continue
+            if child.is_task and child not in shown_tasks:
                 continue
             branch = tree.add(self._label(child, depth))
             self._add_children(branch, child, depth + 1)
         if left_out := len(groups) - len(shown_groups):
             plural = "s" if left_out > 1 else ""
             tree.add(Text(f"{left_out} shorter task group{plural}", style="dim italic"))
+        if left_out := len(tasks) - len(shown_tasks):
+            plural = "s" if left_out > 1 else ""
+            tree.add(Text(f"{left_out} more task{plural} with a span", style="dim italic"))
 
     def _label(self, node: SpanNode, depth: int) -> Text:
         attributes = node.attributes
-        queue = number(attributes.get(semconv.SPAN_QUEUE_TIME))
+        waited = semconv.TASK_QUEUE_TIME if node.is_task else semconv.SPAN_QUEUE_TIME
+        queue = number(attributes.get(waited))
         tasks = number(attributes.get(semconv.TASK_COUNT))
         values = (
             text.seconds(node.duration),
@@ -134,10 +154,13 @@ class _OneTrace:
             _result(node),
         )
         name = node.span.name
+        if node.is_task:
+            # Which one it is: all of a group have the same name.
+            name = str(attributes.get(semconv.TASK_KEY, name))
         generation = number(attributes.get(semconv.SPAN_GENERATION)) or 1
         if generation > 1:
             name += f" (continued, {generation:.0f})"
-        style = "dim" if node.is_group else "bold" if depth == 0 else ""
+        style = "dim" if node.is_group or node.is_task else "bold" if depth == 0 else ""
         return self._row(name, depth, values, self._track(node), style)
 
     def _row(
@@ -169,7 +192,8 @@ class _OneTrace:
         width = min(self.timeline, max(1, round(share * self.timeline)))
         start = min(max(0, round(offset * self.timeline)), self.timeline - width)
         dots = self.marks.track
-        colour = "red" if _failed(node) else "blue" if node.is_group else "green"
+        colour = "blue" if node.is_group else "cyan" if node.is_task else "green"
+        colour = "red" if _failed(node) else colour
         return Text.assemble(
             (dots * start, "dim"),
             (self.marks.bar * width, colour),
