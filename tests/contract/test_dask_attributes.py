@@ -56,9 +56,9 @@ def test_every_class_is_checked(live: dict[str, Any]) -> None:
 
 
 def test_the_states_that_the_adapter_counts_are_dasks(live: dict[str, Any]) -> None:
-    from dask_otel._dask.adapter import _STATES
+    from dask_otel._dask.facts import STATES
 
-    assert {*_STATES, "forgotten"} == set(live["TaskGroup"].states)
+    assert {*STATES, "forgotten"} == set(live["TaskGroup"].states)
 
 
 def test_history_of_threads_is_pairs_of_time_and_count(live: dict[str, Any]) -> None:
