@@ -227,7 +227,7 @@ def test_spans_that_no_exporter_was_there_for_are_counted_and_measured(
         monkeypatch.setattr(hand_over, "MAX_WAITING", 2)
         async with bridged(monkeypatch, pump, made) as (_, bridge):
             bridge.adapter.lifecycle.finished += [finished(n, groups=1) for n in range(5)]
-            await until(lambda: len(bridge.adapter.lifecycle.finished) == 2)
+            await until(lambda: len(bridge.hand_over._waiting) == 2)
             made.set()
             dropped = (semconv.OTEL_DROPPED.name, "traces", "not_ready")
             # A span and its group each.
