@@ -19,6 +19,7 @@ UNDOCUMENTED: Final = {
         "total_nthreads",
         "total_nthreads_history",
         "transition_counter",
+        "worker_plugins",
         "workers",
     ),
     "ClientState": ("last_seen",),
@@ -59,4 +60,7 @@ UNDOCUMENTED: Final = {
         "processing",
         "time_delay",
     ),
+    "Worker": ("actor_execute", "execute", "executors", "handlers", "plugins", "state"),
+    "WorkerTask": ("annotations", "key", "span_id"),
+    "Nanny": ("preload", "preload_argv"),
 }

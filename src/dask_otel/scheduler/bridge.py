@@ -16,6 +16,7 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
+from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel import semconv
@@ -28,6 +29,7 @@ from dask_otel.core.records import FinishedSpan, Observation, Progress, RawSerie
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.own_cost import TransitionCost
 from dask_otel.scheduler.wiring import make_pump
+from dask_otel.scheduler.workers import Delivery
 from dask_otel.settings.keys import ConfigurationError, Settings
 
 if TYPE_CHECKING:
@@ -137,6 +139,8 @@ class Bridge:
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._transitions: TransitionCost | None = None
+        self._delivery: Delivery | None = None
+        self._taking_back: asyncio.Task[None] | None = None
         #: Seconds of the event loop: those of the timers since the last hand-over, and what
         #: the adapter had spent then.
         self._spent = 0.0
@@ -161,7 +165,30 @@ class Bridge:
             plugin, self.adapter.transition, self.adapter.transitions
         )
         self._every("tick", TICK, self._tick)
+        if self.settings.workers.context:
+            self._bring_to_workers()
         self._connecting = asyncio.ensure_future(self._connect())
+
+    def _bring_to_workers(self) -> None:
+        """Bring the worker's part to all workers; without it the bridge goes on."""
+        try:
+            delivery = Delivery(
+                self._scheduler, {"inject": self.settings.logs.inject}, self.boundary
+            )
+            delivery.begin()
+        except Exception:
+            self.boundary.failed("worker context")
+        else:
+            self._delivery = delivery
+
+    def _take_back_from_workers(self) -> None:
+        delivery, self._delivery = self._delivery, None
+        if delivery is None:
+            return
+        if self._scheduler.status in (Status.closing, Status.closed):
+            delivery.drop()
+        else:
+            self._taking_back = asyncio.ensure_future(delivery.end())
 
     async def _connect(self) -> None:
         """Make the exporters in a thread: imports are heavy, resource detectors may block."""
@@ -231,6 +258,7 @@ class Bridge:
 
     async def _close(self) -> None:
         deadline = clocks.monotonic() + self.settings.close_timeout
+        self._guarded(self._take_back_from_workers)
         try:
             await self._last_words(deadline)
             self._stop_timers()
@@ -249,6 +277,9 @@ class Bridge:
                     "(otel.close-timeout): everything that it has seen is lost",
                     self.settings.close_timeout,
                 )
+            if self._taking_back is not None:
+                left = max(0.0, deadline - clocks.monotonic())
+                await asyncio.wait([self._taking_back], timeout=left)
         except Exception:
             self.boundary.failed("close")
         finally:
@@ -281,6 +312,7 @@ class Bridge:
 
     def _let_go(self) -> None:
         self._stop_timers()
+        self._guarded(self._take_back_from_workers)
         if self._routes is not None:
             self._routes.remove()
         self.settled.close()

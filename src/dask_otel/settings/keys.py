@@ -321,11 +321,10 @@ class LogSettings:
         "false",
         flag(),
         """
-        Whether log records of workers get `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and
-        `dask.task.key`
+        Whether log records of workers name the trace, the span and the task that they come from
 
-        For those who do not use OpenTelemetry's own logging instrumentation. Needs
-        `otel.workers.context`.
+        By `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`: for those who
+        do not use OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
         See [Trace context](context.md#in-logs).
         """,
     )
