@@ -112,6 +112,16 @@ class Cluster:
             "--local-directory", str(self.folder), env=env,
         )  # fmt: skip
 
+    def start_nanny(
+        self, name: str = "n", *args: str, env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Start one worker below a nanny."""
+        return self._start(
+            f"worker-{name}", "worker", self.address, "--nthreads", "2", "--name", name,
+            "--nworkers", "1", "--no-dashboard", "--memory-limit", "0",
+            "--local-directory", str(self.folder), *args, env=env,
+        )  # fmt: skip
+
     def _start(self, log: str, *args: str, env: Mapping[str, str] | None) -> Process:
         process = Process(self.folder / f"{log}.log", *args, env=env or {})
         self.processes.append(process)

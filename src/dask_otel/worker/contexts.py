@@ -52,7 +52,7 @@ class TaskContexts:
         self.garbage: Counter[str] = Counter()
         #: By the texts that the scheduler wrote.
         self._decided: dict[Hashable, Context] = {}
-        #: By Dask's ids, from the root's on.
+        #: By Dask's id of the span.
         self._computed: dict[Hashable, Context] = {}
 
     def of(self, task: Task) -> Context | None:
@@ -68,12 +68,14 @@ class TaskContexts:
             try:
                 span = annotations.get("span")
                 if span is not None:
-                    return self._hashed(tuple(span["ids"]))
+                    ids = span["ids"]
+                    return self._hashed(ids[-1], ids[0])
             except Exception:
                 self._count("span")
         try:
-            # Dask leaves the annotation out for the default span.
-            return None if task.span_id is None else self._hashed((task.span_id,))
+            # Dask leaves the annotation out for the default span, which is a root. Where a task of
+            # none joins a group of another span, that one was most likely seen before.
+            return None if task.span_id is None else self._hashed(task.span_id, task.span_id)
         except Exception:
             self._count("span")
             return None
@@ -105,13 +107,13 @@ class TaskContexts:
         )
         return _keep(self._decided, known, context)
 
-    def _hashed(self, ids: tuple[str, ...]) -> Context:
-        """Return the context of a span by Dask's ids, the root's first: computed, not told."""
+    def _hashed(self, dask_id: str, root: str) -> Context:
+        """Return the context of a span by Dask's ids: computed, not told."""
         try:
-            return self._computed[ids]
+            return self._computed[dask_id]
         except KeyError:
-            parent = Traceparent(trace_id(ids[0]), span_id(ids[-1]), _SAMPLED)
-            return _keep(self._computed, ids, remote_parent(parent))
+            parent = Traceparent(trace_id(root), span_id(dask_id), _SAMPLED)
+            return _keep(self._computed, dask_id, remote_parent(parent))
 
     def _text(self, value: object, limit: int, kind: str) -> str | None:
         if value is None or (isinstance(value, str) and len(value) <= limit):
