@@ -103,13 +103,17 @@ class Cluster:
         return scheduler
 
     def start_worker(
-        self, name: str = "w", nthreads: int = 2, env: Mapping[str, str] | None = None
+        self,
+        name: str = "w",
+        *args: str,
+        nthreads: int = 2,
+        env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start one worker, without a nanny."""
         return self._start(
             f"worker-{name}", "worker", self.address, "--nthreads", str(nthreads), "--name", name,
             "--no-nanny", "--no-dashboard", "--memory-limit", "0",
-            "--local-directory", str(self.folder), env=env,
+            "--local-directory", str(self.folder), *args, env=env,
         )  # fmt: skip
 
     def start_nanny(

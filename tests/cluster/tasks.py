@@ -5,6 +5,7 @@ Workers without the package must be able to import it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -61,6 +62,22 @@ def in_own_thread() -> Ids | None:
     thread.start()
     thread.join()
     return found[0]
+
+
+def logs(message: str) -> None:
+    """Log in a task."""
+    logging.getLogger("user").warning(message)
+
+
+async def logs_async(message: str) -> None:
+    """Log in an async task."""
+    logs(message)
+
+
+def logs_and_fails(message: str) -> None:
+    """Log, and make Dask log."""
+    logs(message)
+    raise ValueError(message)
 
 
 def with_span_of_own() -> tuple[Ids | None, Ids | None, Ids | None]:

@@ -10,10 +10,11 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, span
+from distributed import Client, LocalCluster, span
 
 import dask_otel
-from dask_otel.core.context import DECISION_KEY
+from dask_otel.core import identity
+from dask_otel.core.context import CARRIER_KEY, DECISION_KEY, STATE_KEY
 from tests.cluster import tasks
 from tests.cluster.conftest import Start
 from tests.cluster.processes import Cluster, cluster
@@ -144,6 +145,63 @@ def start_scheduler(
     )
 
 
+@pytest.mark.unreconciled("no bridge runs")
+def test_what_the_scheduler_decides_wins_and_garbage_is_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing that a user writes into the annotations reaches his task, or stops it."""
+    garbage = ["", "00-0-0-00", 7, None, ["a"], {"a": 1}, "x" * 100_000]
+    with (
+        LocalCluster(
+            n_workers=1,
+            processes=False,
+            dashboard_address=":0",
+            silence_logs=False,
+            preload=["dask_otel.preload"],
+        ) as local,
+        Client(local) as client,
+    ):
+        with dask.annotate(**{DECISION_KEY: f"00-{5:032x}-{6:016x}-00"}):
+            assert client.submit(tasks.current_by_default).result() == (5, 6, 0)
+        with span("garbled") as span_id:
+            futures = []
+            for value in garbage:
+                with dask.annotate(**{DECISION_KEY: value, CARRIER_KEY: value, STATE_KEY: value}):
+                    futures.append(client.submit(tasks.current, pure=False))
+            found = client.gather(futures)
+        assert set(found) == {(identity.trace_id(span_id), identity.span_id(span_id), 1)}
+        (worker,) = local.workers.values()
+        # None is the same as no annotation.
+        counted = worker.plugins["dask-otel-preload"].hooks.context.contexts.garbage
+        assert counted == {"decision": len(garbage) - 1}
+    assert len([r for r in caplog.records if "annotations of a task" in r.getMessage()]) == 1
+
+
+@pytest.mark.unreconciled("the bridge is taken off")
+def test_what_somebody_wrapped_around_ours_stays(start: Start) -> None:
+    with start(n_workers=1) as bridged:
+        (worker,) = bridged.cluster.workers.values()
+        ours = worker.execute
+
+        async def theirs(key: Any, **kwargs: Any) -> Any:
+            return await ours(key, **kwargs)
+
+        worker.execute = theirs
+        assert dask_otel.unregister(bridged.client) == "stopped"
+        assert worker.execute is theirs
+        assert tasks.hooked(worker) == {**LEFT_ALONE, "execute": True}
+        assert bridged.client.submit(tasks.current_by_default).result() is None
+        del worker.execute
+
+
+@pytest.mark.unreconciled("nothing is exported")
+def test_it_can_be_switched_off(start: Start) -> None:
+    with start({"workers": {"context": False}}, n_workers=1) as bridged:
+        assert bridged.client.submit(tasks.current_by_default).result() is None
+        assert set(bridged.client.run(tasks.hooked).popitem()[1].values()) == {False}
+        assert not bridged.client.run_on_scheduler(brought)
+
+
 # ------------------------------------------------------------------- how it reaches workers
 
 
@@ -214,17 +272,17 @@ def test_a_running_cluster_gets_it_and_is_left_as_it_was(tmp_path: Path) -> None
             config = {"environment": received.environ}
             assert dask_otel.register(client, config) == "started"
             eventually(lambda: list(client.run(tasks.plugins).values()) == [BROUGHT] * 2)
-            client.restart()
-            client.wait_for_workers(1)
-            eventually(lambda: BROUGHT in client.run(tasks.plugins).values())
-            for hooks in client.run(tasks.hooked).values():
-                assert hooks == HOOKED
+            (nannied,) = [
+                a for a, w in client.scheduler_info()["workers"].items() if w["nanny"] is not None
+            ]
+            assert client.restart_workers([nannied]) == {nannied: "OK"}
+            eventually(lambda: list(client.run(tasks.plugins).values()) == [BROUGHT] * 2)
+            assert list(client.run(tasks.hooked).values()) == [HOOKED] * 2
             assert client.submit(tasks.current_by_default).result() is not None
 
             assert dask_otel.unregister(client) == "stopped"
             assert set(map(tuple, client.run(tasks.plugins).values())) == {()}
-            for hooks in client.run(tasks.hooked).values():
-                assert hooks == LEFT_ALONE
+            assert list(client.run(tasks.hooked).values()) == [LEFT_ALONE] * 2
             assert client.run_on_scheduler(brought) == []
             assert client.submit(tasks.current, "after").result() is None
 
@@ -262,3 +320,35 @@ def test_a_worker_that_stands_still_holds_up_itself_alone(tmp_path: Path) -> Non
             eventually(lambda: client.run(tasks.plugins) == {address: BROUGHT, others[0]: BROUGHT})
             assert dask_otel.unregister(client) == "stopped"
             assert client.run(tasks.plugins) == {address: [], others[0]: []}
+
+
+@pytest.mark.unreconciled("no bridge runs at first")
+def test_by_the_preload_of_worker_or_nanny_and_never_twice(tmp_path: Path) -> None:
+    preload = ("--preload", "dask_otel.preload")
+    with receiver() as received, cluster(tmp_path) as dask_processes:
+        dask_processes.start_scheduler()
+        dask_processes.start_nanny("by-worker", *preload)
+        dask_processes.start_nanny("by-nanny", "--preload-nanny", "dask_otel.preload")
+        dask_processes.start_nanny("by-both", *preload, "--preload-nanny", "dask_otel.preload")
+        preloaded = ["dask-otel-preload: TaskContextPlugin"]
+        with Client(dask_processes.address) as client:
+            client.wait_for_workers(3)
+            assert list(client.run(tasks.plugins).values()) == [preloaded] * 3
+            assert dask_otel.register(client, {"environment": received.environ}) == "started"
+            eventually(
+                lambda: (
+                    list(client.run(tasks.plugins).values()) == [[*preloaded, *BROUGHT]] * 3
+                    or list(client.run(tasks.plugins).values()) == [[*BROUGHT, *preloaded]] * 3
+                )
+            )
+            # One hook: under it is Dask's own method.
+            assert set(client.run(wrapped_by_dasks_own).values()) == {True}
+            assert dask_otel.unregister(client) == "stopped"
+            assert list(client.run(tasks.plugins).values()) == [preloaded] * 3
+            assert list(client.run(tasks.hooked).values()) == [HOOKED] * 3
+            assert client.submit(tasks.current_by_default).result() is not None
+
+
+def wrapped_by_dasks_own(dask_worker: Any) -> bool:
+    own = vars(type(dask_worker))["execute"]
+    return getattr(dask_worker.execute.__wrapped__, "__func__", None) is own
