@@ -141,7 +141,12 @@ def start_scheduler(
     dask_processes.start_scheduler(
         "--preload",
         "dask_otel.preload",
-        env={**received.environ, "DASK_OTEL__SPANS__LINGER": "100ms", **(env or {})},
+        env={
+            **received.environ,
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            "DASK_OTEL__SPANS__LINGER": "100ms",
+            **(env or {}),
+        },
     )
 
 

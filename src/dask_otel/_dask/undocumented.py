@@ -61,6 +61,6 @@ UNDOCUMENTED: Final = {
         "time_delay",
     ),
     "Worker": ("actor_execute", "execute", "executors", "handlers", "plugins", "state"),
-    "WorkerTask": ("annotations", "key", "span_id"),
+    "Worker.TaskState": ("annotations", "key", "span_id"),
     "Nanny": ("preload", "preload_argv"),
 }
