@@ -73,6 +73,8 @@ def flat(found: Any) -> Iterator[Any]:
             yield value
 
 
+# Dask 2025.1 warns of itself where an actor calls another one.
+@pytest.mark.filterwarnings("ignore:The `Worker.actors` attribute:FutureWarning")
 def test_in_threads_async_tasks_nested_work_and_actors(start: Start) -> None:
     with start(n_workers=1, threads_per_worker=4) as bridged:
         found, actor = everywhere(bridged.client)

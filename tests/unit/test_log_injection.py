@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,18 +67,31 @@ def test_records_of_tasks_have_the_fields_and_others_have_them_empty(logger: log
     assert fields(logged(logger, "x")) == OUTSIDE
 
 
-def test_the_documented_format_string_and_json(logger: logging.Logger):
-    text = logging.Formatter(
-        "%(levelname)s [trace_id=%(trace_id)s span_id=%(span_id)s task=%(dask.task.key)s] "
-        "%(message)s"
-    )
+def test_what_the_docs_show(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch):
+    """The format string and the JSON, for records in a task, outside, and without the fields."""
+    root = logging.Logger("root")
+    monkeypatch.setattr(logging, "getLogger", lambda: root)
+    page = (Path(__file__).parents[2] / "docs" / "context.md").read_text(encoding="utf-8")
+    shown: dict[str, Any] = {"json": json}
+    for block in re.findall(r"```python\n(.*?)```", page.partition("## In logs")[2], re.DOTALL):
+        exec(block, shown)
+    assert shown["FIELDS"] == FIELDS
+    shown["dask_setup"](None)
+    (handler,) = root.handlers
     record = in_task(logger, "read %d rows", 3)
-    assert text.format(record) == (
-        f"WARNING [trace_id={7:032x} span_id={8:016x} task=('x', 1)] read 3 rows"
-    )
-    assert text.format(logged(logger, "x")) == "WARNING [trace_id= span_id= task=] x"
-    line = {"message": record.getMessage(), **fields(record)}
-    assert json.loads(json.dumps(line)) == {"message": "read 3 rows", **IN_TASK}
+    outside = logged(logger, "x")
+    before = logging.LogRecord("user", logging.WARNING, "", 1, "x", None, None)
+    ends = [handler.format(each).partition(" WARNING ")[2] for each in (record, outside, before)]
+    assert ends == [
+        f"[trace_id={7:032x} span_id={8:016x} task=('x', 1)] read 3 rows",
+        "[trace_id= span_id= task=] x",
+        "[trace_id= span_id= task=] x",
+    ]
+    lines = [json.loads(shown["JsonFormatter"]().format(each)) for each in (record, outside)]
+    assert lines == [
+        {"message": "read 3 rows", "level": "WARNING", **IN_TASK},
+        {"message": "x", "level": "WARNING"},
+    ]
 
 
 def test_what_the_user_gives_stays_and_raises_nothing(logger: logging.Logger):
