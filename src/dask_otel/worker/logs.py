@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import wraps
 from threading import Lock
@@ -18,7 +17,7 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel._otel.api.current import current_ids
 from dask_otel.core.text import Sanitizer, span_path
-from dask_otel.worker.contexts import Task
+from dask_otel.worker.contexts import KEPT, Task
 
 #: The task whose code runs.
 running: Final[ContextVar[Task | None]] = ContextVar("dask_otel_task", default=None)
@@ -62,9 +61,11 @@ class Injection:
         def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
             record = make(*args, **kwargs)
             if self._wanted:
-                # Nothing may reach the code that logs.
-                with suppress(Exception):
+                try:  # noqa: SIM105 - half the price of `suppress`
                     _add(record.__dict__)
+                except Exception:
+                    # Nothing may reach the code that logs.
+                    pass
             return record
 
         return make_record
@@ -74,18 +75,38 @@ injection: Final = Injection()
 
 
 def _add(record: dict[str, Any]) -> None:
+    put = record.setdefault
     ids = current_ids()
     task = running.get()
-    values = (
-        *(("", "", "") if ids is None else ids),
-        *(("", "") if task is None else (_span_name(task), str(task.key))),
-    )
-    for name, value in zip(FIELDS, values, strict=True):
-        record.setdefault(name, value)
+    if ids is None:
+        put("trace_id", "")
+        put("span_id", "")
+        put("trace_flags", "")
+    else:
+        put("trace_id", ids[0])
+        put("span_id", ids[1])
+        put("trace_flags", ids[2])
+    if task is None:
+        put(semconv.SPAN_NAME, "")
+        put(semconv.TASK_KEY, "")
+    else:
+        put(semconv.SPAN_NAME, _span_name(task))
+        put(semconv.TASK_KEY, str(task.key))
 
 
 def _span_name(task: Task) -> str:
-    annotations = task.annotations
-    if annotations and "span" in annotations:
-        return span_path(annotations["span"]["name"], Sanitizer())
-    return "default" if task.span_id else ""
+    span = task.annotations.get("span") if task.annotations else None
+    if span is None:
+        return "default" if task.span_id else ""
+    # By the id: tags are of any type, and those that are equal may read differently.
+    dask_id = span["ids"][-1]
+    name = _names.get(dask_id)
+    if name is None:
+        if len(_names) >= KEPT:
+            _names.clear()
+        name = _names[dask_id] = span_path(span["name"], Sanitizer())
+    return name
+
+
+#: Names by Dask's ids of the spans. Threads may write it at once: what they write is the same.
+_names: Final[dict[str, str]] = {}

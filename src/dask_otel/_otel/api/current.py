@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -65,6 +66,9 @@ class Ids(NamedTuple):
 def current_ids() -> Ids | None:
     """Return the ids of the current span; None where there is none."""
     span = get_current_span().get_span_context()
-    if not span.is_valid:
-        return None
-    return Ids(f"{span.trace_id:032x}", f"{span.span_id:016x}", f"{span.trace_flags & 0xFF:02x}")
+    return _texts(span.trace_id, span.span_id, span.trace_flags) if span.is_valid else None
+
+
+@lru_cache(256)
+def _texts(trace_id: int, span_id: int, flags: int) -> Ids:
+    return Ids(f"{trace_id:032x}", f"{span_id:016x}", f"{flags & 0xFF:02x}")
