@@ -151,6 +151,26 @@ def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.Mo
     asyncio.run(run())
 
 
+def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
+    async def run() -> None:
+        still = asyncio.Event()
+        scheduler = Scheduler(still=[still])
+        first, _ = delivery(scheduler)
+        first.begin()
+        await settled()
+        ending = asyncio.ensure_future(first.end())
+        await settled()
+        second, _ = delivery(scheduler)
+        second.begin()
+        await settled()
+        still.set()
+        await ending
+        assert scheduler.sent == [("still", "plugin-add")] * 2
+        assert set(scheduler.worker_plugins) == {"users", NAME}
+
+    asyncio.run(run())
+
+
 def test_a_worker_that_has_left_is_no_error():
     async def run() -> None:
         scheduler = Scheduler(gone=[OSError("closed")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,11 @@ from tests.cluster.tasks import current
 
 
 class Executor:
+    """Runs a call in another thread, with none of the caller's context variables."""
+
     def submit(self, call: Callable[..., Any], *args: Any) -> Any:
-        return call(*args)
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(call, *args).result()
 
 
 class Worker:
