@@ -12,7 +12,8 @@ import pytest
 from distributed import Client, Scheduler, Worker, span
 
 from dask_otel import semconv
-from dask_otel.core.records import MetricBatch, Tags
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import Tags
 from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.plugin import install, plugin_of, uninstall

@@ -64,9 +64,9 @@ def check_whole(received: Receiver) -> None:
     for sign in signs:
         above = spans[sign.parent_id]
         assert sign.attributes["dask.span.id"] == above.attributes["dask.span.id"]
-        assert above.start_ns <= sign.start_ns <= sign.end_ns <= above.end_ns
+        assert above.start_ns <= sign.start_ns < sign.end_ns <= above.end_ns
         if sign.attributes["dask.span.type"] == "marker":
-            assert sign.start_ns == sign.end_ns == above.start_ns
+            assert (sign.start_ns, sign.end_ns) == (above.start_ns, above.start_ns + 1)
 
 
 def test_short_spans_and_those_that_are_metrics_only_show_nothing(start: Start) -> None:

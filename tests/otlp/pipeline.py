@@ -9,11 +9,10 @@ import time
 from dataclasses import dataclass
 
 from dask_otel.core import identity
+from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
 from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
-    MetricBatch,
-    SpanDeltas,
     SpanIdentity,
     TaskCounts,
 )

@@ -11,7 +11,12 @@ from importlib.metadata import version
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.records import Event, Exemplar, Link, NumberPoint
+from dask_otel.core.records import (
+    Event,
+    Exemplar,
+    Link,
+    NumberPoint,
+)
 from tests.otlp.conftest import Build
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, SECOND, TRACE_ID, counter, number
 from tests.receiver import Receiver
@@ -270,18 +275,6 @@ def test_nobody_listens(build: Build, protocol: str, caplog: pytest.LogCaptureFi
         assert not sink.rejected
         assert sink.last_error()
     assert caplog.records == [], "the exporters' own messages are held back"
-
-
-@pytest.fixture
-def no_long_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK 1.28 retries for 63 seconds, whatever its timeout says."""
-    import opentelemetry.exporter.otlp.proto.grpc.exporter as grpc_exporter
-    import opentelemetry.exporter.otlp.proto.http.metric_exporter as metric_exporter
-    import opentelemetry.exporter.otlp.proto.http.trace_exporter as trace_exporter
-
-    for module in (grpc_exporter, metric_exporter, trace_exporter):
-        if hasattr(module, "_create_exp_backoff_generator"):
-            monkeypatch.setattr(module, "_create_exp_backoff_generator", lambda max_value: [0, 64])
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import pytest
 
 from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import MetricBatch, MetricRecord
+from dask_otel.core.records import MetricRecord
 from dask_otel.pump import lanes
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.waiting import eventually
@@ -24,6 +25,8 @@ class Sink:
     """Keeps what it gets; it may hang."""
 
     rejected = False
+    lost = 0
+    said = ""
 
     def __init__(self, name: str) -> None:
         self.name = name

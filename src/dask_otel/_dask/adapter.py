@@ -32,9 +32,9 @@ from dask_otel.core.life.open_span import (
     SpanFacts,
 )
 from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
+from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
 from dask_otel.core.metrics.distribution import Distribution
-from dask_otel.core.metrics.filling import deltas_of
-from dask_otel.core.records import Failure, MetricBatch, SpanDeltas, Tags
+from dask_otel.core.records import Failure, Tags
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -466,8 +466,7 @@ class SchedulerAdapter:
         durations.add(seconds)
 
     def _count(self, *series: Hashable, count: int = 1) -> None:
-        increments = self.batch.increments
-        increments[series] = increments.get(series, 0) + count
+        self.batch.add(*series, value=count)
 
     def _stolen(self, message: Any) -> None:
         """A task was moved to another worker, for which there is no transition."""
@@ -636,10 +635,9 @@ class SchedulerAdapter:
             self._worker_deltas(ws.metrics)
 
     def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:
-        deltas = self.batch.worker_deltas
         for key, value in metrics.get("digests_total_since_heartbeat", {}).items():
             if type(key) is tuple and key and key[0] not in _SPAN_CONTEXTS:
-                deltas[key] = deltas.get(key, 0) + value
+                self.batch.add_of_worker(key, value)
 
     def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
         open_spans = self.lifecycle.open
@@ -676,17 +674,16 @@ class SchedulerAdapter:
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
         if span is not None:
             ident = span.identity
-            return deltas_of(self.batch, span_id, ident.tags, (ident.trace_id, ident.span_id))
+            return self.batch.deltas_of(span_id, ident.tags, (ident.trace_id, ident.span_id))
         dask_span = self._extension.spans[span_id]
         ancestors = _ancestors(dask_span)
         root_id = ancestors[0].id if ancestors else span_id
         ids = identity.trace_id(root_id), identity.span_id(span_id)
-        return deltas_of(self.batch, span_id, dask_span.name, ids)
+        return self.batch.deltas_of(span_id, dask_span.name, ids)
 
     def _late(self, unit: Hashable, value: float) -> None:
-        series = (semconv.OTEL_LATE.name, unit if unit in _LATE_KINDS else "other")
-        increments = self.batch.increments
-        increments[series] = increments.get(series, 0) + value
+        kind = unit if unit in _LATE_KINDS else "other"
+        self.batch.add(semconv.OTEL_LATE.name, kind, value=value)
 
     # ------------------------------------------------- what the lifecycle asks and tells
 
@@ -738,16 +735,12 @@ class SchedulerAdapter:
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
         self.time.span_active(span)
-        series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
-        increments = self.batch.increments
-        increments[series] = increments.get(series, 0) + 1
+        self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags)
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
         """Count the span as no longer active."""
         self.time.span_inactive(span)
-        series = (semconv.SPAN_ACTIVE.name, span.identity.tags)
-        increments = self.batch.increments
-        increments[series] = increments.get(series, 0) - 1
+        self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags, value=-1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return what is known of a span's own work, exported or not; None if nothing is."""

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from dask_otel import semconv
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.life.open_span import OpenSpan
-from dask_otel.core.records import MetricBatch, Tags
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -291,29 +292,27 @@ class ThreadTime:
         closed, self._closed = self._closed, None
         since = closed.since
         assert since is not None
-        add = batch.increments
         name = semconv.CLUSTER_TIME.name
         for activity, seconds in closed.activities.items():
-            add[name, activity] = add.get((name, activity), 0.0) + seconds
+            batch.add(name, activity, value=seconds)
         for activity, seconds in (
             ("idle", since.idle),
             ("unused", since.unused),
             ("lost", since.lost),
         ):
-            add[name, activity] = add.get((name, activity), 0.0) + seconds
+            batch.add(name, activity, value=seconds)
         for metric, seconds in (
             (semconv.CLUSTER_CAPACITY_TIME, since.capacity),
             (semconv.CLUSTER_EXCESS_TIME, since.excess),
         ):
-            add[metric.name,] = add.get((metric.name,), 0.0) + seconds
-        batch.levels[semconv.CLUSTER_INFLIGHT_TIME.name,] = max(0.0, since.in_flight)
+            batch.add(metric.name, value=seconds)
+        batch.set_level(semconv.CLUSTER_INFLIGHT_TIME.name, value=max(0.0, since.in_flight))
         for metric, by_tags in (
             (semconv.SPAN_IDLE_TIME, closed.idle),
             (semconv.SPAN_CAPACITY_TIME, closed.capacity),
         ):
             for tags, seconds in by_tags.items():
-                series = (metric.name, tags)
-                add[series] = add.get(series, 0.0) + seconds
+                batch.add(metric.name, tags, value=seconds)
 
 
 class _Closed:

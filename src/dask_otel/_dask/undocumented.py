@@ -64,3 +64,9 @@ UNDOCUMENTED: Final = {
     "Worker.TaskState": ("annotations", "key", "span_id"),
     "Nanny": ("preload", "preload_argv"),
 }
+
+#: Attributes that are a part of Dask's documented interface, or of Tornado's.
+DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {}
+
+#: What is read of values that have no type, such as what workers report.
+OF_ANYTHING: Final = frozenset[str]()

@@ -14,7 +14,7 @@ from dask.utils import parse_timedelta
 from distributed.metrics import time
 
 from dask_otel import semconv
-from dask_otel.core.records import MetricBatch, RawSeries
+from dask_otel.core.metrics.batch import MetricBatch, RawSeries
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
@@ -192,7 +192,5 @@ class LoopHealth:
     def export(self, batch: MetricBatch) -> None:
         """Add the seconds since the last export to a batch."""
         for role, seconds in self._blocked.items():
-            series = _BLOCKED, role
-            # There is something already if the batch could not be handed over before.
-            batch.increments[series] = batch.increments.get(series, 0.0) + seconds
+            batch.add(_BLOCKED, role, value=seconds)
             self._blocked[role] = 0.0

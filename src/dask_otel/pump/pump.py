@@ -24,7 +24,8 @@ from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, MetricBatch, Progress, SpanRecord
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import FinishedSpan, Progress, SpanRecord
 from dask_otel.pump.health import Health, Series, Tally
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, MetricTotals, PumpLimits, SpanSink
@@ -196,6 +197,7 @@ class _Own:
         """Return what was counted since the last call, and how much waits now."""
         batch = MetricBatch(increments=self._tally.since(self._seen))
         if self._spans:
-            batch.levels[semconv.OTEL_QUEUE_SIZE.name,] = max(lane.size for lane in self._spans)
-            batch.levels[semconv.OTEL_QUEUE_CAPACITY.name,] = self._limits.queue_size
+            waiting = max(lane.size for lane in self._spans)
+            batch.set_level(semconv.OTEL_QUEUE_SIZE.name, value=waiting)
+            batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, value=self._limits.queue_size)
         return batch

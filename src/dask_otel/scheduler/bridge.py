@@ -24,8 +24,8 @@ from dask_otel._dask.adapter import DEFAULT_SPAN, SchedulerAdapter
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.questions import SettledSpans
 from dask_otel.core.life.open_span import Limits
-from dask_otel.core.metrics.filling import observe
-from dask_otel.core.records import FinishedSpan, Observation, Progress, RawSeries
+from dask_otel.core.metrics.batch import Observation
+from dask_otel.core.records import FinishedSpan, Progress
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.own_cost import TransitionCost
 from dask_otel.scheduler.wiring import make_pump
@@ -382,7 +382,7 @@ class Bridge:
         """Put a span into the histograms: it is measured whether it is exported or not."""
         if span.identity.generation == 1:
             for observation in _observations(span):
-                observe(self.adapter.batch, observation)
+                self.adapter.batch.observe(observation)
 
     def _exports(self, span: FinishedSpan | Progress) -> bool:
         return span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export"
@@ -437,26 +437,22 @@ class Bridge:
     def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None
         self._count_own()
-        self.adapter.batch.levels[semconv.OTEL_RUNNING.name,] = 1 if running else 0
+        self.adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=1 if running else 0)
         self._pump.offer_metrics(self.adapter.swap(clocks.time_ns()))
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""
-        increments = self.adapter.batch.increments
-
-        def add(series: RawSeries, value: float) -> None:
-            # There is something already if the batch could not be handed over before.
-            increments[series] = increments.get(series, 0) + value
-
+        # Where the batch could not be handed over before, there is something in it already.
+        add = self.adapter.batch.add
         for kind, count in self.boundary.take().items():
-            add((semconv.OTEL_INTERNAL_ERRORS.name, kind), count)
+            add(semconv.OTEL_INTERNAL_ERRORS.name, kind, value=count)
         unsettled = self.adapter.lifecycle.unsettled
         if unsettled > self._unsettled:
-            add((semconv.OTEL_UNSETTLED.name, "timeout"), unsettled - self._unsettled)
+            add(semconv.OTEL_UNSETTLED.name, "timeout", value=unsettled - self._unsettled)
             self._unsettled = unsettled
-        add((semconv.OTEL_LOOP_TIME.name,), self._loop_time())
+        add(semconv.OTEL_LOOP_TIME.name, value=self._loop_time())
         if self._dropped:
-            add((semconv.OTEL_DROPPED.name, "traces", "not_ready"), self._dropped)
+            add(semconv.OTEL_DROPPED.name, "traces", "not_ready", value=self._dropped)
             self._dropped = 0
 
     def _loop_time(self) -> float:

@@ -13,7 +13,12 @@ from dask_otel._version import __version__
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, Patterns
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import FinishedSpan, Progress, SpanRecord, Temporality
+from dask_otel.core.records import (
+    FinishedSpan,
+    Progress,
+    SpanRecord,
+    Temporality,
+)
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import SpanLimits, translate, translate_progress
 from dask_otel.pump.breath import Breath

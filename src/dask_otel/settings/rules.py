@@ -248,7 +248,8 @@ def _name_rule(entry: Any) -> NameRule:
     return NameRule(pattern, replace)
 
 
-#: Python's own parser of regular expressions: there is no public one.
+#: Python's own parser of regular expressions: there is no public one, and a pattern's text alone
+#: does not tell what repeats inside what.
 _REGEX_PARSER: Final[Any] = importlib.import_module(
     "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 )
@@ -260,7 +261,8 @@ def _backtracks(pattern: Any, repeated: bool) -> bool:
     """Return whether a match may take time exponential in the length of the text.
 
     That needs a repetition whose inside can match in more than one way: another repetition,
-    or a choice. Python's matching cannot be interrupted, and holds up every thread.
+    or a choice. Python's matching cannot be interrupted, and holds up every thread. One
+    tag is enough: ``(a+)+$`` on 22 letters took 0.2 to 0.8 s, and twice as long with each more.
     """
     for operation, argument in pattern:
         name = str(operation)

@@ -288,11 +288,6 @@ class Accounting:
 
     # ------------------------------------------------------------------------ export
 
-    def export(self, now: float) -> Increments:
-        """Get everything that passed since the last export. O(workers + active spans)."""
-        self.begin_export(now)
-        return self.finish_export()
-
     def begin_export(self, now: float) -> None:
         """Close the interval that the next export tells of. O(workers)."""
         self._advance(now)

@@ -179,13 +179,6 @@ class IdleSharing:
         del unsettled[start:]
         return not unsettled
 
-    def take(self, now: float) -> tuple[float, float, dict[str, float]]:
-        """Get idle and unused seconds, and idle by span, since the last call."""
-        idle, unused = self.close(now)
-        self.settle()
-        shares, self.closed_shares = self.closed_shares, {}
-        return idle, unused, shares
-
     def _advance(self, now: float) -> None:
         if now > self._now:
             if self._free:

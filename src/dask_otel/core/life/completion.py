@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dask_otel.core.life.open_span import Below, Cluster, GroupFacts, Limits, OpenSpan
-from dask_otel.core.records import FinishedGroup, FinishedSpan, Result, TaskCounts
+from dask_otel.core.records import (
+    FinishedGroup,
+    FinishedSpan,
+    Result,
+    TaskCounts,
+)
 
 #: Over a tree the worst result wins.
 SEVERITY: Mapping[Result, int] = {"success": 0, "cancellation": 1, "error": 2, "failure": 3}

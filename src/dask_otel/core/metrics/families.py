@@ -12,11 +12,12 @@ from typing import Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.metrics import cardinality
+from dask_otel.core.metrics.batch import RawSeries
 from dask_otel.core.metrics.cardinality import NameSlots, SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules
 from dask_otel.core.metrics.routing import is_ignored_worker_key, route_span_key, route_worker_key
 from dask_otel.core.metrics.series import HistogramSeries, LevelSeries, NumberSeries
-from dask_otel.core.records import RawSeries, WorkerMetricKey
+from dask_otel.core.records import WorkerMetricKey
 from dask_otel.core.text import Sanitizer, label_text
 from dask_otel.semconv import METRICS, Metric
 
@@ -109,11 +110,6 @@ class Families:
 
     def __iter__(self) -> Iterator[Family]:
         return iter(self._families.values())
-
-    @property
-    def name_count(self) -> int:
-        """Return the number of span names in use, without `semconv.FOLDED`."""
-        return len(self._slots)
 
     def drain_folded(self) -> dict[str, int]:
         """Return how often something was folded since the last call.

@@ -2,7 +2,7 @@
 
 Applying the merged batch comes to the same totals and levels as applying the batches one after
 the other. What it takes is bounded by the number of series, and of spans up to the limit of
-`filling`, but not by the number of batches.
+`batch`, but not by the number of batches.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from dask_otel.core.metrics.filling import deltas_of, distribution
+from dask_otel.core.metrics.batch import MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.metrics.series import number
-from dask_otel.core.records import MetricBatch, RawSeries, SpanDeltas
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -50,10 +49,10 @@ def merge(
         merged.levels.update(batch.levels)
         ended.update(dict.fromkeys(batch.ended))
         for series, durations in batch.distributions.items():
-            distribution(merged, series).merge(durations)
+            merged.distribution(*series).merge(durations)
         for metric, labels, value, _ in batch.observations:
             breathe()
-            distribution(merged, (metric, *labels)).add(value)
+            merged.distribution(metric, *labels).add(value)
     merged.ended = list(ended)
     return merged
 
@@ -61,7 +60,7 @@ def merge(
 def _add_span(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> None:
     known = batch.span_deltas.get(span_id)
     if known is None:
-        known = deltas_of(batch, span_id, deltas.tags, deltas.ids)
+        known = batch.deltas_of(span_id, deltas.tags, deltas.ids)
     elif known.ids is not None:
         # A later generation may be another trace: exemplars point to the last one.
         known.ids = deltas.ids

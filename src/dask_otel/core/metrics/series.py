@@ -16,7 +16,12 @@ from typing import Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.metrics.distribution import Distribution
-from dask_otel.core.records import Attributes, Exemplar, HistogramPoint, NumberPoint
+from dask_otel.core.records import (
+    Attributes,
+    Exemplar,
+    HistogramPoint,
+    NumberPoint,
+)
 
 #: (trace id, span id)
 Ids: TypeAlias = tuple[int, int]

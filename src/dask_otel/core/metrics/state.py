@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.distribution import Distribution
 from dask_otel.core.metrics.families import AnySeries, Families, Family
@@ -31,11 +32,8 @@ from dask_otel.core.metrics.labels import LabelRules
 from dask_otel.core.metrics.series import HistogramSeries, Ids, LevelSeries, number
 from dask_otel.core.records import (
     HistogramPoint,
-    MetricBatch,
     MetricRecord,
     NumberPoint,
-    RawSeries,
-    SpanDeltas,
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
@@ -283,11 +281,6 @@ class MetricState:
         self._sent_zeros = False
         self._sent_epoch = 0
         return again
-
-    @property
-    def name_count(self) -> int:
-        """Return the number of span names in use, without `_OTHER`."""
-        return self._families.name_count
 
     def _max_zero_age_ns(self) -> int:
         age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dask_otel import semconv
-from dask_otel.core.metrics.filling import MAX_OF_NAME, MAX_SINGLE, deltas_of, observe
+from dask_otel.core.metrics.batch import MAX_OF_NAME, MAX_SINGLE, MetricBatch, Observation
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import MetricBatch, Observation
 
 
 def test_a_batch_that_nobody_takes_grows_with_the_names_alone():
@@ -13,10 +12,10 @@ def test_a_batch_that_nobody_takes_grows_with_the_names_alone():
     for number in range(MAX_SINGLE + 500):
         tags = (f"name {number % 3}",)
         span_id, ids = f"s{number}", (1, number + 1)
-        deltas = batch.span_deltas.get(span_id) or deltas_of(batch, span_id, tags, ids)
+        deltas = batch.span_deltas.get(span_id) or batch.deltas_of(span_id, tags, ids)
         key = ("execute", "inc", "thread-cpu", "seconds")
         deltas.values[key] = deltas.values.get(key, 0.0) + 1.0
-        observe(batch, Observation(semconv.SPAN_DURATION.name, (tags, "success"), 2.0, ids))
+        batch.observe(Observation(semconv.SPAN_DURATION.name, (tags, "success"), 2.0, ids))
     assert len(batch.span_deltas) == 3 * (MAX_OF_NAME + 1)
     assert len(batch.observations) == MAX_SINGLE
     expected.apply(batch)
@@ -33,7 +32,7 @@ def test_only_a_span_that_stands_alone_is_an_exemplar():
     key = ("execute", "inc", "thread-cpu", "seconds")
     for _ in range(2):
         for number in range(1, 100):
-            place = batch.span_deltas.get(number) or deltas_of(batch, number, ("x",), (1, number))
+            place = batch.span_deltas.get(number) or batch.deltas_of(number, ("x",), (1, number))
             place.values[key] = place.values.get(key, 0.0) + float(number)
     state.apply(batch)
     records = {record.name: record for record in state.collect(2 * 10**18)}
