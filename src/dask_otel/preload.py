@@ -14,7 +14,7 @@ from distributed import Client, Nanny, Scheduler, Worker
 
 logger = logging.getLogger("dask_otel")
 
-#: The name of this module, for a nanny's worker.
+#: This module, as a nanny's worker can import it, however it was named for the nanny.
 MODULE: Final = "dask_otel.preload"
 
 
@@ -32,7 +32,9 @@ async def dask_setup(server: Any) -> None:
     elif isinstance(server, Worker):
         await _put_on_worker(server)
     elif isinstance(server, Nanny):
-        _name_for_worker(server)
+        from dask_otel.worker.preloaded import name_for_worker
+
+        name_for_worker(server, MODULE)
 
 
 async def dask_teardown(server: Any) -> None:
@@ -46,15 +48,14 @@ async def dask_teardown(server: Any) -> None:
 
         leave_distributed_span()
     elif isinstance(server, Worker):
-        from dask_otel.worker.plugin import PRELOADED
+        from dask_otel.worker.preloaded import take_off
 
-        if PRELOADED in server.plugins:
-            await server.plugin_remove(PRELOADED)
+        await take_off(server)
 
 
 async def _put_on_worker(worker: Worker) -> None:
     from dask_otel.settings.keys import ConfigurationError, Settings
-    from dask_otel.worker.plugin import PRELOADED, TaskContextPlugin
+    from dask_otel.worker.preloaded import put_on
 
     try:
         settings = Settings.from_config()
@@ -62,16 +63,4 @@ async def _put_on_worker(worker: Worker) -> None:
         logger.error("dask-otel does nothing on this worker: %s", error)
         return
     if settings.enabled and settings.workers.context:
-        await worker.plugin_add(TaskContextPlugin(settings.logs.inject), name=PRELOADED)
-
-
-def _name_for_worker(nanny: Nanny) -> None:
-    """Have the nanny's worker, which is another process, load this module, too."""
-    preload = [nanny.preload] if isinstance(nanny.preload, str) else list(nanny.preload or ())
-    if MODULE in preload:
-        return
-    argv = nanny.preload_argv
-    if argv and not isinstance(argv[0], str):
-        # One list for each preload.
-        nanny.preload_argv = [*argv, []]
-    nanny.preload = [*preload, MODULE]
+        await put_on(worker, settings.logs.inject)

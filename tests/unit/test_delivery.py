@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from dask_otel._dask import delivery as on_its_way
+from dask_otel._dask.delivery import Delivery
 from dask_otel.scheduler import workers
-from dask_otel.scheduler.workers import NAME, Delivery, SourceText
+from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.worker.plugin import TaskContextPlugin
 
-PICKLED = pickle.dumps(SourceText({"inject": True}), protocol=4)
+PICKLED = pickled({"inject": True})
 
 
 def test_it_is_the_plugin_where_the_package_is():
@@ -47,8 +49,8 @@ def test_it_reads_in_the_syntax_of_every_python_that_runs_a_worker():
 
 
 def test_settings_of_another_version_are_taken():
-    assert type(pickle.loads(pickle.dumps(SourceText({"later": [1]})))) is TaskContextPlugin
-    assert type(pickle.loads(pickle.dumps(SourceText({})))) is TaskContextPlugin
+    assert type(pickle.loads(pickled({"later": [1]}))) is TaskContextPlugin
+    assert type(pickle.loads(pickled({}))) is TaskContextPlugin
 
 
 def test_unpickling_leaves_no_names_behind():
@@ -116,7 +118,7 @@ class Scheduler:
 
 def delivery(scheduler: Any) -> tuple[Delivery, Boundary]:
     boundary = Boundary()
-    return Delivery(scheduler, {"inject": False}, boundary), boundary
+    return Delivery(scheduler, NAME, PICKLED, boundary), boundary
 
 
 async def settled() -> None:
@@ -125,8 +127,8 @@ async def settled() -> None:
 
 
 def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workers, "PAUSE", 0.01)
-    monkeypatch.setattr(workers, "FAREWELL", 0.01)
+    monkeypatch.setattr(on_its_way, "PAUSE", 0.01)
+    monkeypatch.setattr(on_its_way, "FAREWELL", 0.01)
 
     async def run() -> None:
         still = asyncio.Event()

@@ -60,7 +60,7 @@ UNDOCUMENTED: Final = {
         "processing",
         "time_delay",
     ),
-    "Worker": ("actor_execute", "execute", "executors", "handlers", "plugins", "state"),
+    "Worker": ("execute", "executors", "handlers", "plugins", "state"),
     "Worker.TaskState": ("annotations", "key", "span_id"),
     "Nanny": ("preload", "preload_argv"),
 }

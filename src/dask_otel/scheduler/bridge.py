@@ -21,6 +21,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.adapter import DEFAULT_SPAN, SchedulerAdapter
+from dask_otel._dask.delivery import Delivery
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.questions import SettledSpans
 from dask_otel.core.life.open_span import Limits
@@ -29,7 +30,7 @@ from dask_otel.core.records import FinishedSpan, Progress
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.own_cost import TransitionCost
 from dask_otel.scheduler.wiring import make_pump
-from dask_otel.scheduler.workers import Delivery
+from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
 
 if TYPE_CHECKING:
@@ -172,9 +173,8 @@ class Bridge:
     def _bring_to_workers(self) -> None:
         """Bring the worker's part to all workers; without it the bridge goes on."""
         try:
-            delivery = Delivery(
-                self._scheduler, {"inject": self.settings.logs.inject}, self.boundary
-            )
+            plugin = pickled({"inject": self.settings.logs.inject})
+            delivery = Delivery(self._scheduler, NAME, plugin, self.boundary)
             delivery.begin()
         except Exception:
             self.boundary.failed("worker context")

@@ -1,4 +1,4 @@
-"""Brings the worker's part to the workers, present and to come.
+"""The worker's part as it travels to the workers.
 
 Dask sends a plugin as a pickle to every worker, and a worker that can't read it dies at its start.
 By reference, that is one without this package; by value, one with another Python, whose bytecode
@@ -8,23 +8,12 @@ plugin that does nothing where it is not.
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+from typing import Any, Final
 
 #: The plugin's name on the workers.
 NAME: Final = "dask-otel"
-
-#: Seconds before a worker that could not be reached is tried again; twice as long each time.
-PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
-
-#: The longest wait for the workers' answers when the plugin is taken back.
-FAREWELL: Final = 1.0
 
 #: Runs on workers of any version, with `settings` and no names but these.
 SOURCE: Final = """
@@ -63,114 +52,6 @@ class SourceText:
         return eval, ("exec(source) or plugin", self._names)
 
 
-class Boundary(Protocol):
-    """Where errors end."""
-
-    def failed(self, kind: str) -> None:
-        """Take the exception that is being handled."""
-
-
-class Delivery:
-    """The plugin on its way to the workers.
-
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    settings
-        What all workers must share, as plain values.
-    boundary
-        Where errors end.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop. Nothing waits for a worker: one that stands
-    still holds up its own delivery alone.
-    """
-
-    def __init__(
-        self, scheduler: Scheduler, settings: Mapping[str, Any], boundary: Boundary
-    ) -> None:
-        self._scheduler = scheduler
-        self._boundary = boundary
-        # Protocol 4: what every Python that runs a worker reads.
-        self._plugin = pickle.dumps(SourceText(settings), protocol=4)
-        self._withdrawn = asyncio.Event()
-        #: By address: those who have not answered.
-        self._under_way: dict[str, asyncio.Task[None]] = {}
-
-    def begin(self) -> None:
-        """Give it to all workers that come, and begin to send it to those that are there."""
-        # Not `register_worker_plugin`: it gives up with the first worker that fails.
-        self._scheduler.worker_plugins[NAME] = self._plugin
-        for address in list(self._scheduler.workers):
-            self._start(address, self._bring(address))
-
-    async def end(self) -> None:
-        """Take it back from all workers, and leave the scheduler as it was."""
-        if self._withdrawn.is_set():
-            return
-        self._withdrawn.set()
-        scheduler = self._scheduler
-        if scheduler.worker_plugins.get(NAME) is not self._plugin:
-            # Somebody took it off already, from the workers, too.
-            return
-        del scheduler.worker_plugins[NAME]
-        # A task that brings it also takes it back.
-        for address in scheduler.workers.keys() - self._under_way.keys():
-            self._start(address, self._take_back(address))
-        if self._under_way:
-            # Those that stand still do it when they go on.
-            await asyncio.wait(self._under_way.values(), timeout=FAREWELL)
-
-    def drop(self) -> None:
-        """Let go at once, at the end of the scheduler: its workers end with it."""
-        self._withdrawn.set()
-        self._scheduler.worker_plugins.pop(NAME, None)
-        for task in self._under_way.values():
-            task.cancel()
-
-    def _start(self, address: str, coroutine: Any) -> None:
-        task = self._under_way[address] = asyncio.ensure_future(coroutine)
-        task.add_done_callback(lambda _: self._under_way.pop(address, None))
-
-    async def _bring(self, address: str) -> None:
-        pause = PAUSE
-        while not self._withdrawn.is_set():
-            if await self._sent(address, op="plugin-add", plugin=self._plugin):
-                break
-            if address not in self._scheduler.workers:
-                return
-            try:
-                await asyncio.wait_for(self._withdrawn.wait(), pause)
-            except asyncio.TimeoutError:
-                pause = min(2 * pause, LONGEST_PAUSE)
-        else:
-            return
-        if self._withdrawn.is_set():
-            await self._take_back(address)
-
-    async def _take_back(self, address: str) -> None:
-        if NAME not in self._scheduler.worker_plugins:
-            # Else another bridge has begun, which has the same name for it.
-            await self._sent(address, op="plugin-remove")
-
-    async def _sent(self, address: str, **message: Any) -> bool:
-        """Return whether the worker has answered."""
-        try:
-            answers = await self._scheduler.broadcast(
-                msg={**message, "name": NAME}, workers=[address], on_error="return"
-            )
-            answer = answers[address]
-            if isinstance(answer, Exception):
-                if address in self._scheduler.workers:
-                    raise answer
-                return False
-            if answer.get("status") != "OK":
-                raise RuntimeError(f"{address} answered {answer}")
-        except OSError:
-            self._boundary.failed("worker context")
-            return False
-        except Exception:
-            self._boundary.failed("worker context")
-        return True
+def pickled(settings: Mapping[str, Any]) -> bytes:
+    """Return the plugin as it travels, for workers with any supported Python."""
+    return pickle.dumps(SourceText(settings), protocol=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import Token
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from distributed.worker import Worker
 
 T = TypeVar("T")
-
-#: The plugin's name where the preload of the worker has put it on. The scheduler's has another
-#: one, so that neither takes the other off.
-PRELOADED: Final = "dask-otel-preload"
 
 
 class TaskContext:
