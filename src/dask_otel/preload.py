@@ -2,7 +2,7 @@
 
 The same module may be named for every kind of Dask process
 (``distributed.scheduler.preload``, ``distributed.client.preload`` and so on): it does
-nothing where there is nothing to do.
+nothing where there is nothing to do, and imports nothing of the other kinds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ MODULE: Final = "dask_otel.preload"
 
 
 async def dask_setup(server: Any) -> None:
-    """Put a bridge on a scheduler, trace context on a worker; have a client tell of its blocks."""
+    """Put a bridge on a scheduler, contexts on a worker; instrument a client."""
     # Each kind of process imports what it needs: a worker neither the SDK nor the scheduler's side.
     if isinstance(server, Scheduler):
         from dask_otel.scheduler.plugin import install
 
         install(server)
     elif isinstance(server, Client):
-        from dask_otel.client.blocks import help_distributed_span
+        from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        help_distributed_span()
+        INSTRUMENTATION.hold()
     elif isinstance(server, Worker):
         await _put_on_worker(server)
     elif isinstance(server, Nanny):
@@ -44,9 +44,9 @@ async def dask_teardown(server: Any) -> None:
 
         await uninstall(server)
     elif isinstance(server, Client):
-        from dask_otel.client.blocks import leave_distributed_span
+        from dask_otel.client.instrumentation import INSTRUMENTATION
 
-        leave_distributed_span()
+        INSTRUMENTATION.release()
     elif isinstance(server, Worker):
         from dask_otel.worker.preloaded import take_off
 

@@ -62,7 +62,7 @@ class Observer(SchedulerPlugin):
 
     async def close(self) -> None:
         self._ticking.cancel()
-        self.adapter.lifecycle.close(time())
+        self.adapter.close(time())
         self._take()
         self.adapter.detach()
 

@@ -29,7 +29,7 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         lifecycle.open,
         lifecycle.reports,
         lifecycle.finished,
-        lifecycle._generations,
+        lifecycle.generations,
         lifecycle._settling,
         lifecycle._lingering,
         lifecycle._long,
@@ -87,5 +87,5 @@ def test_many_short_spans_leave_a_bounded_table_and_nothing_else() -> None:
             assert len(lines) <= SPARE + 50
             lines.clear()
             sizes.append(len(kept(o.adapter)))
-        assert len(o.adapter.lifecycle._generations._exported) == 20
+        assert len(o.adapter.lifecycle.generations._exported) == 20
         assert max(sizes[1:]) <= sizes[0] + 5, sizes

@@ -57,7 +57,7 @@ FAMILIES: dict[str, type] = {
     "dask.span.activity.time.": float,
     "dask.task_group.duration.": float,
 }
-OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
 
 
 def inc(x: int) -> int:

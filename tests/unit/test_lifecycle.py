@@ -136,6 +136,19 @@ def test_a_heartbeat_that_began_before_the_end_does_not_settle(sim: Simulation) 
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the second one since"
 
 
+def test_a_run_that_ends_in_the_future_keeps_its_length(sim: Simulation) -> None:
+    a = sim.create(None)
+    task = sim.submit(a, "f")
+    sim.advance(0.0625)
+    sim.finish(task, "w0", 0.03125, 0.09375)
+    settle(sim)
+    (span,) = exported(sim)
+    (group,) = span.groups
+    assert span.first_start is not None
+    assert span.first_start - span.start == 0.03125
+    assert (group.start, group.stop) == (1_000_000.03125, 1_000_000.0625)
+
+
 def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
     a = sim.create(None)
     sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
@@ -279,7 +292,8 @@ def test_a_parent_waits_for_its_children_and_contains_them(sim: Simulation) -> N
     assert child.identity.parent_span_id == parent.identity.span_id
     assert parent.stop == child.stop
     assert parent.counts == child.counts
-    assert parent.first_start is None
+    # As Dask's `Span.start`, which is of the tree.
+    assert parent.first_start == child.first_start == parent.start + 2.0
 
 
 def test_a_child_after_its_parents_export_is_late(sim: Simulation) -> None:

@@ -13,14 +13,18 @@ from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
-from dask_otel._dask.threads import ThreadTime, run_times
+from dask_otel._dask.past import Past, leave, past_of
+from dask_otel._dask.runs import RunsUnderWay, Seen
+from dask_otel._dask.threads import ThreadTime, made_at, run_times
 from dask_otel._dask.workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
 from dask_otel.core.life.blocks import TOPIC
+from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import (
     Cause,
@@ -29,6 +33,7 @@ from dask_otel.core.life.open_span import (
     Limits,
     OpenSpan,
     RetryReason,
+    Run,
     SpanFacts,
 )
 from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
@@ -42,6 +47,18 @@ if TYPE_CHECKING:
 
 #: Task states in which there is work left to do.
 UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
+
+#: States of a scheduler that is about to end, and its work with it.
+_ENDING: Final = frozenset(
+    {
+        Status.stopping,
+        Status.stopped,
+        Status.closing,
+        Status.closing_gracefully,
+        Status.closed,
+        Status.failed,
+    }
+)
 
 #: The states that are counted: all but ``forgotten``, which is no state to be in.
 _STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
@@ -137,8 +154,11 @@ class SchedulerAdapter:
                 "to export; start it with its default extensions"
             )
         self.scheduler = scheduler
-        self.lifecycle = Lifecycle(limits, self)
-        self.time = ThreadTime(scheduler, boundary)
+        #: Of a bridge that was taken off this scheduler.
+        self._past = past = past_of(scheduler)
+        self.lifecycle = Lifecycle(limits, self, None if past is None else past.generations)
+        self.runs = RunsUnderWay(self.lifecycle)
+        self.time = ThreadTime(scheduler, boundary, self._executing)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
@@ -146,7 +166,11 @@ class SchedulerAdapter:
         self._durations: dict[str, Distribution] = {}
         #: What changed in the metrics since the last `swap`.
         self.batch = MetricBatch()
-        self._summaries = Summaries(limits.remember)
+        if past is None:
+            self._summaries = Summaries(limits.remember)
+        else:
+            self._summaries = past.summaries
+            self._summaries.resume(limits.remember)
         self._boundary = boundary
         self._extension: SpansSchedulerExtension = extension
         self._groups: dict[TaskGroup, Group] = {}
@@ -154,6 +178,9 @@ class SchedulerAdapter:
         self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
         #: Where the tasks in processing were sent.
         self._assigned: dict[Hashable, WorkerState] = {}
+        #: When they were.
+        self._sent: dict[Hashable, float] = {}
+        self._clocks = ClockOffsets(made_at)
         #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
         #: group is hashed in no time, its series is not.
         self._runs: dict[Group, int] = {}
@@ -163,6 +190,8 @@ class SchedulerAdapter:
         self._seen = 0
         #: Whether an error of ours may have left the counts of unfinished tasks wrong.
         self._drifted = False
+        #: Whether the bridge was taken off a scheduler that goes on; known when it is closed.
+        self.taken_off = False
         #: Seconds of the event loop that heartbeats and submissions took, up to now.
         self.spent = 0.0
         self._unwrap: list[Callable[[], None]] = []
@@ -176,20 +205,43 @@ class SchedulerAdapter:
             self._first_report(address)
             self._assigned.update((task.key, ws) for task in ws.processing)
         now = time()
+        known = self._known_before()
         for group in self.scheduler.task_groups.values():
-            self._take_in(group, now)
+            self._take_in(group, now, known)
         self.time.take_in_tasks()
         self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
 
-    def detach(self) -> None:
-        """Put everything back as it was, and let go of Dask's objects."""
+    def close(self, now: float) -> None:
+        """Export what is open: the scheduler closes, or the bridge is taken off it."""
+        for key, ws in self._assigned.items():
+            seen = self.runs.ended(key)
+            if seen is not None:
+                group = self._groups.get(self.scheduler.tasks[key].group)
+                if group is not None:
+                    self.lifecycle.ran(group, Run(ws.address, seen.start, now), now)
+        self.taken_off = self.scheduler.status not in _ENDING
+        self.lifecycle.close(now, "unknown" if self.taken_off else "error")
+
+    def detach(self, exported: bool = True) -> None:
+        """Put everything back as it was, and let go of Dask's objects.
+
+        Parameters
+        ----------
+        exported
+            Whether anything was exported, for the next bridge to know.
+        """
+        if exported and self.attached:
+            seen = len(self._extension.spans)
+            leave(self.scheduler, Past(self.lifecycle.generations, self._summaries, seen))
         self.time.detach()
         while self._unwrap:
             self._unwrap.pop()()
         self._groups.clear()
         self._assigned.clear()
+        self.runs.clear()
+        self._sent.clear()
 
     def _wrap(self, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Replace a method on the extension's instance, which Dask looks up for each call."""
@@ -215,13 +267,28 @@ class SchedulerAdapter:
         """Whether the adapter observes the scheduler."""
         return bool(self._unwrap)
 
-    def _take_in(self, group: TaskGroup, now: float) -> None:
+    def _known_before(self) -> Callable[[str], bool]:
+        """Return what tells whether an earlier bridge may have exported a span."""
+        if self._past is None:
+            return lambda _: False
+        spans = self._extension.spans
+        since = set(islice(reversed(spans), len(spans) - self._past.seen))
+        may_have_exported = self.lifecycle.generations.may_have_exported
+        return lambda dask_id: dask_id not in since and may_have_exported(dask_id)
+
+    def _take_in(self, group: TaskGroup, now: float, known: Callable[[str], bool]) -> None:
         """Adopt the unfinished work that was there before the bridge."""
         unfinished = _unfinished(group)
         if not unfinished or not group.span_id:
             return
         dask_span = self._extension.spans[group.span_id]
-        span = self.lifecycle.open.get(dask_span.id) or self._created(dask_span)
+        span = self.lifecycle.open.get(dask_span.id)
+        if span is None:
+            if known(dask_span.id):
+                span = self._reopened(dask_span, now)
+            else:
+                span = self._created(dask_span, known)
+            span.partial |= any(_has_ended(group) for group in dask_span.groups)
         own = self._add_group(span, group)
         self.lifecycle.tasks_taken_in(own, unfinished, now)
 
@@ -244,6 +311,7 @@ class SchedulerAdapter:
                 elif finish == "processing":
                     task = self.scheduler.tasks[key]
                     self._assigned[key] = task.processing_on
+                    self._sent[key] = time()
                     self.time.assigned(key, task)
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
@@ -264,6 +332,8 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.restart``: every task is gone."""
         try:
             self._assigned.clear()
+            self.runs.clear()
+            self._sent.clear()
             self.lifecycle.all_forgotten(time())
         except Exception:
             self._drifted = True
@@ -300,6 +370,8 @@ class SchedulerAdapter:
         """See ``SchedulerPlugin.remove_worker``."""
         try:
             self.lifecycle.reports.left(address)
+            self.runs.worker_removed(address)
+            self._clocks.left(address)
             self.loops.worker_removed(address)
             self.time.worker_removed(address)
         except Exception:
@@ -329,6 +401,9 @@ class SchedulerAdapter:
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
         """A task is to run again."""
         self._count(semconv.TASK_RETRIED.name, group.span.identity.tags, group.prefix, reason)
+        if reason == "rescheduled":
+            # As it wished: no trouble, of which the events tell.
+            return
         self.lifecycle.incident(
             group.span,
             now,
@@ -348,17 +423,21 @@ class SchedulerAdapter:
         self, key: Hashable, start: str, finish: str, stimulus_id: str, info: dict[str, Any]
     ) -> None:
         """A task has no work left to do, or is about to begin again."""
-        started = stopped = 0.0
+        started = stopped = computed = 0.0
         startstops = info.get("startstops")
         if startstops:
             started, stopped, seconds = run_times(startstops)
-        assigned = None
+        assigned = run = None
+        sent = 0.0
         if start == "processing":
             assigned = self._assigned.pop(key, None)
+            sent = self._sent.pop(key, 0.0)
+            seen = self.runs.ended(key)
             if assigned is not None:
                 if startstops:
                     self.time.ended(assigned, key, seconds)
                 else:
+                    run = self._run(key, assigned, stimulus_id, seen, sent)
                     self.time.left(assigned, key, stimulus_id)
         task = self.scheduler.tasks[key]
         group = self._groups.get(task.group)
@@ -366,32 +445,64 @@ class SchedulerAdapter:
             return
         now = time()
         lifecycle = self.lifecycle
+        worker: str | None = info.get("worker")
+        if stopped:
+            computed = stopped - started
+            started, stopped = self._clocks.shown(worker, started, stopped, stimulus_id, sent, now)
         if finish == "memory":
-            lifecycle.task_finished(group, info.get("worker"), started, stopped, now)
+            lifecycle.task_finished(group, worker, started, stopped, now)
             if start == "processing":
                 runs = self._runs
                 runs[group] = runs.get(group, 0) + 1
                 if stopped:
-                    self._ran(group.prefix, stopped - started)
+                    self._ran(group.prefix, computed)
         elif finish == "erred":
             if info.get("cause") == key:
-                self._failed(group, key, info, now, assigned, was_unfinished=True)
+                self._failed(group, key, info, started, stopped, now, assigned)
+                if stopped:
+                    self._ran(group.prefix, computed)
             else:
                 lifecycle.task_blamed(group, now)
         elif task.exception_blame is not None:
             lifecycle.task_blamed(group, now)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            by_error = stimulus_id.startswith(("task-erred", "reschedule"))
-            reason: RetryReason = "error" if by_error else "worker_lost"
-            ran = start == "processing"
-            lifecycle.task_interrupted(group, key, reason if ran else None, now)
+            reason = _reason(stimulus_id) if start == "processing" else None
+            lifecycle.task_interrupted(group, key, reason, now, run)
         else:
             worker = None if assigned is None else assigned.address
-            lifecycle.task_cancelled(group, worker, now)
+            lifecycle.task_cancelled(group, worker, now, run)
             if start == "processing":
+                if worker is not None and run is None:
+                    self.runs.cancelled(key, worker, group, now)
                 self._count(
                     semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "cancelled"
                 )
+
+    def _run(
+        self,
+        key: Hashable,
+        assigned: WorkerState,
+        stimulus_id: str,
+        seen: Seen | None,
+        sent: float,
+    ) -> Run | None:
+        """Return what is known of a run whose end the transition does not tell."""
+        if stimulus_id.startswith("task-erred"):
+            # It failed, with retries left.
+            started, stopped, _ = run_times(self.time.failed_run(key))
+            if stopped:
+                worker = assigned.address
+                shown = self._clocks.shown(worker, started, stopped, stimulus_id, sent, time())
+                return Run(worker, *shown)
+        if seen is None:
+            return None
+        # It ran until now, or until its worker was lost, nobody knows when.
+        lost = assigned.address not in self.scheduler.workers
+        return Run(assigned.address, seen.start, seen.last if lost else time())
+
+    def _executing(self, ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
+        """A heartbeat says for how long the tasks have been running that a worker executes."""
+        self.runs.heartbeat(ws.address, executing, self._assigned)
 
     def _erred_at_rest(self, key: Hashable, stimulus_id: str) -> None:
         """A task erred that had no work left to do.
@@ -409,7 +520,7 @@ class SchedulerAdapter:
         if group is None:
             return
         if lost:
-            self._failed(group, key, {}, now, None, was_unfinished=False)
+            self._failed(group, key, {}, 0.0, 0.0, now, None, was_unfinished=False)
         else:
             self.lifecycle.task_added(group, key, now)
             self.lifecycle.task_blamed(group, now)
@@ -432,18 +543,19 @@ class SchedulerAdapter:
         group: Group,
         key: Hashable,
         info: dict[str, Any],
+        started: float,
+        stopped: float,
         now: float,
         assigned: WorkerState | None,
-        was_unfinished: bool,
+        was_unfinished: bool = True,
     ) -> None:
-        started, stopped, _ = run_times(info.get("startstops") or ())
         worker: str | None = info.get("worker")
         text = info.get("exception_text")
         scheduler_error = None
         if text is None:
             scheduler_error = _pickled_class(info.get("exception")) or "RuntimeError"
         failure = Failure(
-            time=min(stopped, now) if stopped else now,
+            time=stopped or now,
             key=str(key),
             prefix=group.prefix,
             worker=worker,
@@ -453,8 +565,6 @@ class SchedulerAdapter:
             scheduler_error=scheduler_error,
         )
         self.lifecycle.task_failed(group, key, failure, started, stopped, now, was_unfinished)
-        if stopped:
-            self._ran(group.prefix, stopped - started)
         if was_unfinished:
             self._count(semconv.TASK_FINISHED.name, group.span.identity.tags, group.prefix, "erred")
 
@@ -562,6 +672,8 @@ class SchedulerAdapter:
         processing = {task.key for ws in self.scheduler.workers.values() for task in ws.processing}
         for key in [key for key in self._assigned if key not in processing]:
             del self._assigned[key]
+            self.runs.ended(key)
+            self._sent.pop(key, None)
 
     def _take_in_spans(self) -> None:
         """Open the spans that Dask has made since the last call."""
@@ -572,19 +684,25 @@ class SchedulerAdapter:
                 self._created(dask_span)
             self._seen += 1
 
-    def _created(self, dask_span: Span) -> OpenSpan:
+    def _created(self, dask_span: Span, known: Callable[[str], bool] | None = None) -> OpenSpan:
         ancestors = _ancestors(dask_span)
         for ancestor in ancestors:
             # Only where the bridge came to a running cluster: else they are there, or gone.
-            if not self.attached and ancestor.id not in self.lifecycle.open:
-                self._created(ancestor)
+            missing = known is not None and ancestor.id not in self.lifecycle.open
+            if missing and known is not None and not known(ancestor.id):
+                self._created(ancestor, known)
         return self.lifecycle.span_created(
             dask_span.id, dask_span.name, tuple(a.id for a in ancestors), dask_span.enqueued
         )
 
     def _reopened(self, dask_span: Span, now: float) -> OpenSpan:
-        ancestors = tuple(ancestor.id for ancestor in _ancestors(dask_span))
-        return self.lifecycle.span_reopened(dask_span.id, dask_span.name, ancestors, now)
+        span = self.lifecycle.open.get(dask_span.id)
+        if span is None:
+            ancestors = tuple(ancestor.id for ancestor in _ancestors(dask_span))
+            span = self.lifecycle.span_reopened(dask_span.id, dask_span.name, ancestors, now)
+            # What it did before is forgotten, or was never seen.
+            span.partial = not self._summaries.knows(dask_span.id)
+        return span
 
     def _adopt(self, group: TaskGroup, now: float) -> Group | None:
         """Return our record of a task group, on its span's open generation."""
@@ -621,6 +739,10 @@ class SchedulerAdapter:
         metrics = ws.metrics
         cancelled = metrics.get("task_counts", {}).get("cancelled", 0)
         self.lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
+        # How long the worker waited for the answer to the heartbeat before.
+        waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
+        waited = waited if type(waited) is float else None
+        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
         self._worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
@@ -630,6 +752,7 @@ class SchedulerAdapter:
         """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
         ws = self.scheduler.workers[address]
         self.lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
+        self._clocks.heartbeat(address, ws.last_seen, ws.time_delay, None)
         self.loops.heartbeat(ws)
         if self.attached:
             self._worker_deltas(ws.metrics)
@@ -667,6 +790,8 @@ class SchedulerAdapter:
                 activity = key[3] if len(key) == 5 else key[3:-1]
                 self.time.metered(span_id, activity, value)
                 if span is not None:
+                    # Also of runs that gave no result.
+                    span.workers[worker] = None
                     activities = span.activities
                     activities[activity] = activities.get(activity, 0.0) + value
                     span.execute_seconds += value
@@ -829,10 +954,28 @@ class SchedulerAdapter:
         return levels
 
 
+def _reason(stimulus_id: str) -> RetryReason | None:
+    """Return why a run is to be repeated that gave no result."""
+    if stimulus_id.startswith("task-erred"):
+        return "error"
+    if stimulus_id.startswith("reschedule"):
+        # The task raised `Reschedule`.
+        return "rescheduled"
+    if stimulus_id.startswith("steal"):
+        # Its thief left when it had been given up: it had not started.
+        return None
+    return "worker_lost"
+
+
 def _unfinished(group: TaskGroup) -> int:
     """Return how many tasks of a group have work left to do."""
     states = group.states
     return sum(states[state] for state in UNFINISHED)
+
+
+def _has_ended(group: TaskGroup) -> bool:
+    """Whether tasks of a group have ended, or are gone."""
+    return any(count for state, count in group.states.items() if state not in UNFINISHED)
 
 
 def _time_of(entry: tuple[float, int]) -> float:

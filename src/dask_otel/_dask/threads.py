@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
+#: What the ``stimulus_id`` of a message says by which a worker tells of the end of a run.
+_ENDS: Final = frozenset({"task-finished", "task-erred"})
+
 #: Spans in a step of a hand-over.
 STEP: Final = 250
 
@@ -47,6 +50,8 @@ class ThreadTime:
         A running scheduler.
     boundary
         Takes every error of ours: Dask does not guard its handlers.
+    executing
+        Told of each heartbeat: the seconds of every task that it lists as running.
 
     Notes
     -----
@@ -54,9 +59,15 @@ class ThreadTime:
     guarded there.
     """
 
-    def __init__(self, scheduler: Scheduler, boundary: Boundary) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        boundary: Boundary,
+        executing: Callable[[WorkerState, Mapping[Hashable, float]], None],
+    ) -> None:
         self._scheduler = scheduler
         self._boundary = boundary
+        self._tell_executing = executing
         self._accounting = Accounting(monotonic())
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
@@ -138,13 +149,18 @@ class ThreadTime:
 
     def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
         """A task is no longer in processing, and the transition does not say how long it ran."""
-        if stimulus_id.startswith("task-erred"):
-            # It failed, with retries left.
-            failed, startstops = self._failing
-            seconds = run_times(startstops)[2] if startstops and failed == key else None
+        if stimulus_id.startswith(("task-erred", "reschedule")):
+            # It failed, with retries left, or asked to run again: it has ended.
+            startstops = self.failed_run(key)
+            seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(ws.address, key, seconds, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
+
+    def failed_run(self, key: Hashable) -> Iterable[Mapping[str, Any]]:
+        """Return the ``startstops`` of the failure that is being handled, if it is of that task."""
+        failed, startstops = self._failing
+        return startstops if startstops and failed == key else ()
 
     def moved(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
@@ -216,6 +232,7 @@ class ThreadTime:
         executing = message.get("executing") or {}
         seconds, self._seconds = self._seconds, {}
         self._accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
+        self._tell_executing(ws, executing)
 
     # --------------------------------------------------------------------------- spans
 
@@ -362,3 +379,18 @@ def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, fl
             started, stopped = startstop["start"], startstop["stop"]
             seconds += stopped - started
     return started, stopped, seconds
+
+
+def made_at(stimulus_id: str) -> float | None:
+    """Return when a worker made the message that a run ended, by its own clock.
+
+    Dask writes it into the message's ``stimulus_id``. A message that repeats what a worker said
+    before has another one, and there is none then.
+    """
+    what, _, clock = stimulus_id.rpartition("-")
+    if what not in _ENDS:
+        return None
+    try:
+        return float(clock)
+    except ValueError:
+        return None

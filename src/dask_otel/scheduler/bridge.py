@@ -62,6 +62,9 @@ class Carrier(Protocol):
     def carry(self, bridge: Bridge) -> None:
         """Take up the bridge: from now on Dask's calls go to it."""
 
+    def mute(self) -> None:
+        """Pass no more transitions on."""
+
     def drop(self) -> None:
         """Let go of the bridge, and leave the scheduler."""
 
@@ -246,6 +249,16 @@ class Bridge:
             logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
     @property
+    def leaving(self) -> bool:
+        """Whether it has begun to let go of the scheduler."""
+        return self._closing is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has let go of the scheduler, or was never put on."""
+        return self._plugin is None
+
+    @property
     def exporting(self) -> bool:
         """Whether the exporters have been made."""
         return self._pump is not None
@@ -262,9 +275,13 @@ class Bridge:
         try:
             await self._last_words(deadline)
             self._stop_timers()
+            # What is cut off has not settled: nobody is to be told that it has.
+            self.settled.close()
             # Spans that are cut off have their share of idle time up to now.
             self._guarded(self._fold_time)
-            self._guarded(partial(self.adapter.lifecycle.close, time()))
+            self._guarded(lambda: self.adapter.close(time()))
+            # What comes from here on is a next bridge's, if there is one.
+            self._guarded(self._look_away)
             if self._connecting is not None:
                 await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
             if self._pump is not None:
@@ -308,7 +325,16 @@ class Bridge:
     def _abandon(self) -> None:
         """Take ourselves off: there is nowhere to export to."""
         self._stop_timers()
+        self._look_away(exported=False)
         self._let_go()
+
+    def _look_away(self, exported: bool = True) -> None:
+        """Observe the scheduler no longer."""
+        if self._transitions is not None:
+            self._transitions.disarm()
+        if self._plugin is not None:
+            self._plugin.mute()
+        self.adapter.detach(exported)
 
     def _let_go(self) -> None:
         self._stop_timers()
@@ -316,9 +342,7 @@ class Bridge:
         if self._routes is not None:
             self._routes.remove()
         self.settled.close()
-        self.adapter.detach()
-        if self._transitions is not None:
-            self._transitions.disarm()
+        self._look_away()
         if self._plugin is not None:
             self._plugin.drop()
             self._plugin = None
@@ -380,6 +404,9 @@ class Bridge:
 
     def _measured(self, span: FinishedSpan) -> None:
         """Put a span into the histograms: it is measured whether it is exported or not."""
+        if not span.complete and self.adapter.taken_off:
+            # It goes on, nobody knows for how long.
+            return
         if span.identity.generation == 1:
             for observation in _observations(span):
                 self.adapter.batch.observe(observation)

@@ -11,8 +11,10 @@ no key here. Every key has its default, its rule and its meaning here; ``otel.ya
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -38,11 +40,14 @@ from dask_otel.settings.rules import (
     name_rules,
     one_of,
     patterns,
+    propagation,
     tag_keys,
+    trace_url,
     variable,
 )
 
 __all__ = [
+    "ClientSettings",
     "ConfigurationError",
     "LogSettings",
     "MetricSettings",
@@ -51,7 +56,10 @@ __all__ = [
     "SpanSettings",
     "WorkerSettings",
     "differences",
+    "setting",
 ]
+
+logger = logging.getLogger("dask_otel")
 
 #: Where a field's metadata has its `Knob`.
 _KNOB: Final = "knob"
@@ -331,6 +339,24 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Section ``otel.client``: what runs beside the user's code."""
+
+    span_per_caller: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether work under a caller's span without a Dask span gets one Dask span for each caller's
+        span
+
+        It takes the place of `default`. Dask never forgets a span, about 680 bytes each, and its
+        name is a metric label: [read this first](context.md#one-dask-span-per-caller). Read on the
+        client.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
@@ -363,9 +389,40 @@ class Settings:
         What could not be exported by then is dropped.
         """,
     )
+    propagation: Literal["adopt", "link", "off"] = _knob(
+        "adopt",
+        propagation(),
+        """
+        What becomes of the span that is current where work is submitted
+
+        `adopt` makes the Dask root its child, in its trace; `link` leaves the Dask root a trace of
+        its own, with a link; `off` ignores it. On the client it says which trace its links name.
+        See [the caller](context.md#the-caller).
+        """,
+    )
+    baggage: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether the caller's baggage travels with its context
+
+        At most 8192 characters of it, with the message of each task. Read on the client.
+        """,
+    )
+    trace_url: str | None = _knob(
+        "null",
+        trace_url(),
+        """
+        Where a trace can be looked at; `null` for no links
+
+        An http or https address in which `{trace_id}` and `{span_id}` stand for the ids. Read where
+        links are shown: on the client. See [links to a trace](context.md#links-to-a-trace).
+        """,
+    )
     #: OTEL_* variable: value, for those that the scheduler's environment does not set.
     #: Not in the repr: headers can hold credentials. A plain dict, as it has to be pickled.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
@@ -403,6 +460,7 @@ class Settings:
         return cls(
             **parsed["otel"],
             environment=parsed[_ENVIRONMENT],
+            client=ClientSettings(**parsed["otel.client"]),
             spans=SpanSettings(**parsed["otel.spans"]),
             metrics=MetricSettings(
                 **parsed["otel.metrics"],
@@ -425,6 +483,7 @@ def _flat(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value."""
     owners = {
         "otel": settings,
+        "otel.client": settings.client,
         "otel.spans": settings.spans,
         "otel.metrics": settings.metrics,
         "otel.metrics.span-names": settings.metrics.span_names,
@@ -455,6 +514,7 @@ _VARIABLE: Final = variable()
 #: Section: name: rule, of all sections with fixed names.
 _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel": _rules(Settings),
+    "otel.client": _rules(ClientSettings),
     "otel.spans": _rules(SpanSettings),
     "otel.metrics": _rules(MetricSettings),
     "otel.metrics.span-names": _rules(PatternSettings),
@@ -463,10 +523,13 @@ _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel.logs": _rules(LogSettings),
 }
 _SECTIONS: Final = (*_RULES, _ENVIRONMENT)
-_SECTIONS_OF_OTEL: Final = ("environment", "spans", "metrics", "workers", "logs")
+_SECTIONS_OF_OTEL: Final = (
+    "environment", "client", "spans", "metrics", "workers", "logs",
+)  # fmt: skip
 #: Section: every name in it, sections too, as dask.config.canonical_name wants it.
 _NAMES: Final[Mapping[str, Mapping[str, None]]] = {
     "otel": dict.fromkeys([*_RULES["otel"], *_SECTIONS_OF_OTEL]),
+    "otel.client": dict.fromkeys(_RULES["otel.client"]),
     "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
     "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
     "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
@@ -532,6 +595,7 @@ def knobs() -> dict[str, Knob]:
     """Return every key with a rule of its own and what is said of it, in the order of the docs."""
     owners = {
         "otel": Settings,
+        "otel.client": ClientSettings,
         "otel.spans": SpanSettings,
         "otel.metrics": MetricSettings,
         "otel.metrics.span-names": PatternSettings,
@@ -564,6 +628,43 @@ _ENVIRONMENT_MEANING: Final = cleandoc(
     See [below](configuration.md#when-the-environment-cannot-be-set).
     """
 )
+
+
+# ------------------------------------------------------------------ beside the user's code
+
+_ABSENT: Final = object()
+#: Bad values that `setting` has warned about.
+_warned: set[str] = set()
+
+
+def setting(key: str) -> Any:
+    """Return one setting as Dask's configuration has it now; its default if that is not valid.
+
+    For what runs beside the user's code, where a mistake in the configuration, which the
+    scheduler reports as a whole, must not be in the way: it is one warning.
+
+    Parameters
+    ----------
+    key
+        The full key, such as ``otel.client.span-per-caller``.
+    """
+    value = dask.config.get(key, _ABSENT)
+    if value is not _ABSENT:
+        section, _, name = key.rpartition(".")
+        rule = _RULES[section][name]
+        try:
+            return rule.parse(value)
+        except ValueError:
+            line = problem.bad_value(key, value, "Dask's configuration", rule.allowed)
+            if line not in _warned:
+                _warned.add(line)
+                logger.warning("dask-otel uses the default of %s: %s", key, line)
+    return _defaults()[key]
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return _flat(Settings())
 
 
 # ------------------------------------------------------------------------------ defaults

@@ -1,5 +1,4 @@
-"""The API's part: the current context, and nothing that exports.
+"""OpenTelemetry's API, for what runs beside the user's code: no SDK, no exporter.
 
-Clients and workers import it, and nothing else of OpenTelemetry: what the user's own provider
-and instrumentations make there becomes part of the trace.
+What is done with it is up to the user's own provider and instrumentations.
 """

@@ -39,6 +39,7 @@ from dask_otel.core.life.open_span import (
     OpenSpan,
     Phase,
     RetryReason,
+    Run,
 )
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
@@ -48,6 +49,7 @@ from dask_otel.core.records import (
     FinishedSpan,
     Incident,
     Progress,
+    Result,
     SpanIdentity,
     Tags,
 )
@@ -66,7 +68,7 @@ class Trigger(Enum):
     TIMED_OUT = "timed out"
     #: The linger is over and no span below it is left.
     ELAPSED = "elapsed"
-    #: The scheduler closes.
+    #: The scheduler closes, or the bridge is taken off it.
     CLOSED = "closed"
 
 
@@ -94,13 +96,18 @@ class Lifecycle:
         Times and caps.
     cluster
         Dask's side.
+    generations
+        What an earlier lifecycle of the same scheduler has exported, to go on from there: an id is
+        never made twice.
 
     Notes
     -----
     Belongs to the thread that runs the scheduler's event loop.
     """
 
-    def __init__(self, limits: Limits, cluster: Cluster) -> None:
+    def __init__(
+        self, limits: Limits, cluster: Cluster, generations: Generations | None = None
+    ) -> None:
         self._limits = limits
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
@@ -116,8 +123,12 @@ class Lifecycle:
         #: Tasks that left their state only to come back, and did not yet: none but in the
         #: middle of a stimulus.
         self.interrupted = 0
-        self._generations = Generations(limits)
-        self._long = LongSpans(limits, self._generations, self.open)
+        if generations is None:
+            generations = Generations(limits)
+        else:
+            generations.resume(limits)
+        self.generations = generations
+        self._long = LongSpans(limits, generations, self.open)
         #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
@@ -140,7 +151,7 @@ class Lifecycle:
         enqueued
             ``Span.enqueued``.
         """
-        return self._open(self._generations.first(dask_id, tags, ancestors), ancestors, enqueued)
+        return self._open(self.generations.first(dask_id, tags, ancestors), ancestors, enqueued)
 
     def span_reopened(
         self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], now: float
@@ -153,8 +164,8 @@ class Lifecycle:
         span = self.open.get(dask_id)
         if span is not None:
             return span
-        start = max(now, self._generations.earliest_start(dask_id))
-        ident = self._generations.next(dask_id, tags, ancestors, start, self.open)
+        start = max(now, self.generations.earliest_start(dask_id))
+        ident = self.generations.next(dask_id, tags, ancestors, start, self.open)
         return self._open(ident, ancestors, start)
 
     def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
@@ -203,7 +214,9 @@ class Lifecycle:
         if span.reruns and key in span.reruns:
             reason = span.reruns.pop(key)
             self.interrupted -= 1
-            if reason is not None:
+            if reason == "rescheduled":
+                counts.rescheduled += 1
+            elif reason is not None:
                 counts.retried += 1
         elif cause == "submitted":
             counts.tasks += 1
@@ -308,18 +321,24 @@ class Lifecycle:
         if was_unfinished:
             self._removed(group, now)
 
-    def task_cancelled(self, group: Group, worker: str | None, now: float) -> None:
+    def task_cancelled(
+        self, group: Group, worker: str | None, now: float, run: Run | None = None
+    ) -> None:
         """A task that nobody wants any more left the unfinished states.
 
         Parameters
         ----------
         worker
             Where it was processing, and may still run; None if it was not.
+        run
+            Its run, if it is known to have run.
         """
         span = group.span
         group.counts.cancelled += 1
         if worker is not None:
             span.zombies |= {worker}
+        if run is not None:
+            self.ran(group, run, now)
         if now > span.last_stop:
             span.last_stop = now
         self._removed(group, now)
@@ -332,17 +351,26 @@ class Lifecycle:
         self._removed(group, now)
 
     def task_interrupted(
-        self, group: Group, key: Hashable, reason: RetryReason | None, now: float
+        self,
+        group: Group,
+        key: Hashable,
+        reason: RetryReason | None,
+        now: float,
+        run: Run | None = None,
     ) -> None:
         """A task left the unfinished states only to come back.
 
         Parameters
         ----------
         reason
-            ``error`` (with retries left) or ``worker_lost``; None for a task that was not
-            processing, so that no run of it was lost.
+            ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
+            that was not processing, so that no run of it was lost.
+        run
+            What is known of the run that ended so.
         """
         span = group.span
+        if run is not None:
+            self.ran(group, run, now)
         span.reruns[key] = reason
         self.interrupted += 1
         if reason == "worker_lost":
@@ -368,15 +396,20 @@ class Lifecycle:
                 group.counts.cancelled += max(0, group.unfinished)
         self.repair({}, now)
 
+    def ran(self, group: Group, run: Run, now: float) -> None:
+        """A run of a task that gave no result is known: it was work of its span all the same."""
+        self._computed(group, run.worker, run.start, run.stop, now)
+
     def _computed(
         self, group: Group, worker: str | None, start: float, stop: float, now: float
     ) -> None:
         span = group.span
         if worker is not None:
             span.workers[worker] = None
-        # Workers estimate the scheduler's clock, and err: nothing ends in the future, or
-        # starts before it was asked for.
+        # Times come corrected; see `clock_offsets`. What that could not do, such as where a clock
+        # was stepped: nothing ends in the future, or starts before it was asked for.
         if stop > now:
+            start -= stop - now
             stop = now
         if start > stop:
             start = stop
@@ -573,12 +606,17 @@ class Lifecycle:
             # It may have waited for this child alone.
             span = span.parent
 
-    def close(self, now: float) -> None:
-        """Export everything that is open: the scheduler closes.
+    def close(self, now: float, cut_off: Result = "error") -> None:
+        """Export everything that is open: the scheduler closes, or the bridge is taken off it.
 
         A span without unfinished work is complete and has its own result, also where a client
-        still is in its block; any other, and those above it, is cut off and has result
-        ``error``.
+        still is in its block; any other, and those above it, is cut off.
+
+        Parameters
+        ----------
+        cut_off
+            The result of what is cut off: ``error`` where the scheduler closes, which ends the
+            work; ``unknown`` where the bridge alone is taken off, and the work goes on.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0
@@ -588,16 +626,16 @@ class Lifecycle:
                 span.active = False
                 self._cluster.span_inactive(span, now)
             self._step(span, Trigger.CLOSED)
-            self._export(span, complete=not unfinished)
+            self._export(span, not unfinished, cut_off)
             self._stop_settling(span)
         self._lingering.clear()
 
-    def _export(self, span: OpenSpan, complete: bool) -> None:
+    def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.interrupted -= len(span.reruns)
-        finished = finish(span, self._cluster, self._limits, complete)
+        finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
         if span.parent is not None:
             span.parent.open_children -= 1
-        self._generations.remember(finished)
+        self.generations.remember(finished)
         self._cluster.span_exported(span)
         self.finished.append(finished)

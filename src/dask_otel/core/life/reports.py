@@ -63,6 +63,11 @@ class Reports:
         clock.cancelled = cancelled
         self._heard_of(worker)
 
+    def began(self, worker: str) -> float:
+        """Return when a worker's last heartbeat began, by the scheduler's clock; 0.0 if none."""
+        clock = self._workers.get(worker)
+        return 0.0 if clock is None else clock.began
+
     def left(self, worker: str) -> None:
         """A worker is gone: nobody waits for it any longer."""
         self._workers.pop(worker, None)

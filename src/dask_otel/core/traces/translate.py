@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
+from dask_otel.core.attributes import RESERVED
 from dask_otel.core.records import (
     AttributeValue,
     Event,
@@ -52,7 +53,15 @@ _COUNT_KEYS: Final = (
     ("tasks", semconv.TASK_COUNT),
     *[
         (name, semconv.TASK_OUTCOME_COUNT.format(name))
-        for name in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+        for name in (
+            "memory",
+            "erred",
+            "cancelled",
+            "retried",
+            "lost",
+            "recomputed",
+            "rescheduled",
+        )
     ],
 )
 
@@ -353,7 +362,17 @@ class _Translation(_Parts):
             self._put_count(out, semconv.SPAN_DROPPED_EVENT_COUNT, dropped_events)
         self._put_origin(out)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
+        self._put_given(out)
         return out
+
+    def _put_given(self, out: _Attributes) -> None:
+        """Add what the user gave; what the bridge says itself is not overwritten."""
+        for raw, given in self.finished.attributes.items():
+            key, value = self._text(raw), self._value(given)
+            if key in out or key.startswith(RESERVED):
+                self.note.count("reserved")
+            elif key and value is not None:
+                out[key] = value
 
     def _put_origin(self, out: _Attributes) -> None:
         """Add where the span comes from: collections, code, and what was asked for."""
