@@ -15,9 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.delivery import Delivery
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.questions import SettledSpans
 from dask_otel.core.life.open_span import Limits
@@ -27,6 +29,7 @@ from dask_otel.scheduler.hand_over import HandOver
 from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.own_cost import LoopTime
 from dask_otel.scheduler.wiring import make_pump
+from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.settings.keys import ConfigurationError, Settings
 
 if TYPE_CHECKING:
@@ -98,6 +101,8 @@ class Bridge:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._delivery: Delivery | None = None
+        self._taking_back: asyncio.Task[None] | None = None
 
     # -------------------------------------------------------------------- start and close
 
@@ -114,7 +119,29 @@ class Bridge:
         self._host = host
         self._cost.watch(host)
         self._every("tick", TICK, self._tick)
+        if self.settings.workers.context:
+            self._bring_to_workers()
         self._connecting = asyncio.ensure_future(self._connect())
+
+    def _bring_to_workers(self) -> None:
+        """Bring the worker's part to all workers; without it the bridge goes on."""
+        try:
+            plugin = pickled({"inject": self.settings.logs.inject})
+            delivery = Delivery(self._scheduler, NAME, plugin, self.boundary)
+            delivery.begin()
+        except Exception:
+            self.boundary.failed("worker context")
+        else:
+            self._delivery = delivery
+
+    def _take_back_from_workers(self) -> None:
+        delivery, self._delivery = self._delivery, None
+        if delivery is None:
+            return
+        if self._scheduler.status in (Status.closing, Status.closed):
+            delivery.drop()
+        else:
+            self._taking_back = asyncio.ensure_future(delivery.end())
 
     async def _connect(self) -> None:
         """Make the exporters in a thread: imports are heavy, resource detectors may block."""
@@ -195,6 +222,7 @@ class Bridge:
 
     async def _close(self) -> None:
         deadline = clocks.monotonic() + self.settings.close_timeout
+        self._guarded(self._take_back_from_workers)
         try:
             await self._last_words(deadline)
             self._stop_timers()
@@ -217,6 +245,9 @@ class Bridge:
                     "(otel.close-timeout): everything that it has seen is lost",
                     self.settings.close_timeout,
                 )
+            if self._taking_back is not None:
+                left = max(0.0, deadline - clocks.monotonic())
+                await asyncio.wait([self._taking_back], timeout=left)
         except Exception:
             self.boundary.failed("close")
         finally:
@@ -255,6 +286,7 @@ class Bridge:
 
     def _let_go(self) -> None:
         self._stop_timers()
+        self._guarded(self._take_back_from_workers)
         if self._routes is not None:
             self._routes.remove()
         self.settled.close()
