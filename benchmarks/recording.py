@@ -256,7 +256,7 @@ class Replay:
         from dask_otel.settings.keys import Settings
 
         self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
-        bridge._pump = self._pump
+        bridge.hand_over.begin(self._pump)
         bridge.adapter.attach()
         self._table["transition"] = bridge.adapter.transition
         self._table["tick"] = bridge._tick
@@ -264,7 +264,7 @@ class Replay:
         self._table["metrics"] = self._hand_over
 
     def _hand_over(self) -> None:
-        for _ in self._bridge._hand_over():
+        for _ in self._bridge.hand_over.steps():
             pass
 
     def run(self) -> None:

@@ -175,7 +175,7 @@ def test_without_limits_nothing_is_looked_at(limits: TaskLimits) -> None:
     group = runs.group()
     runs.succeed(group, "k", 1e300)
     assert group.slowest is None
-    assert runs.span.tasks is None
+    assert runs.span.runs is None
     assert runs.finish().tasks == ()
 
 
@@ -185,13 +185,13 @@ def test_a_client_that_retries_a_failure_takes_it_back() -> None:
     task = sim.submit(dask_id, "f")
     group = sim.groups[dask_id, "f"]
     failure = replace(FAILURE, key=task.key)
-    sim.lifecycle.task_failed(group, task.key, failure, 0.0, 0.0, sim.now)
+    sim.lifecycle.tasks.failed(group, task.key, failure, 0.0, 0.0, sim.now)
     run = (1.0, 1, task.key, "w", sim.now, sim.now, 1, None, None, None, ())
     task_runs.failed(group, run, failure, TaskLimits())
-    assert group.span.tasks is not None
-    assert list(group.span.tasks.failed) == [task.key]
-    sim.lifecycle.task_added(group, task.key, sim.now, "retried")
-    assert not group.span.tasks.failed
+    assert group.span.runs is not None
+    assert list(group.span.runs.failed) == [task.key]
+    sim.lifecycle.tasks.added(group, task.key, sim.now, "retried")
+    assert not group.span.runs.failed
 
 
 def test_a_key_that_fails_again_is_one_task() -> None:
@@ -213,8 +213,8 @@ def test_attempts_are_known_or_absent() -> None:
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, 1)
     for i in range(task_runs.REPEATED):
         task_runs.repeated(span, i)
-    assert span.tasks is not None
-    assert len(span.tasks.repeated) == task_runs.REPEATED
+    assert span.runs is not None
+    assert len(span.runs.repeated) == task_runs.REPEATED
     assert (task_runs.attempt(span, "a"), task_runs.attempt(span, "b")) == (3, None)
     span.partial = True
     assert task_runs.attempt(span, "a") is None

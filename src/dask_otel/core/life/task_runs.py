@@ -64,7 +64,7 @@ class TaskLimits:
         return -1.0 if self.slowest and self.most else inf
 
 
-class SpanTasks:
+class ShownRuns:
     """Runs of one generation that are kept for another reason than that they are slow."""
 
     __slots__ = ("failed", "repeated", "sampled", "sampled_count")
@@ -92,9 +92,9 @@ def attempt(span: OpenSpan, key: Hashable) -> int | None:
     """Return which run of a task is the present one; None if that is not known."""
     if span.partial:
         return None
-    if span.tasks is None:
+    if span.runs is None:
         return 1
-    known = span.tasks.repeated
+    known = span.runs.repeated
     return known.get(key, 1 if len(known) < REPEATED else None)
 
 
@@ -133,14 +133,14 @@ def failed(group: Group, run: KeptRun, failure: Failure, limits: TaskLimits) -> 
 
 def forgiven(span: OpenSpan, key: Hashable) -> None:
     """A client has a task retried that had failed for good: it did not."""
-    if span.tasks is not None:
-        span.tasks.failed.pop(key, None)
+    if span.runs is not None:
+        span.runs.failed.pop(key, None)
 
 
-def _of(span: OpenSpan) -> SpanTasks:
-    if span.tasks is None:
-        span.tasks = SpanTasks()
-    return span.tasks
+def _of(span: OpenSpan) -> ShownRuns:
+    if span.runs is None:
+        span.runs = ShownRuns()
+    return span.runs
 
 
 def finish_tasks(
@@ -153,7 +153,7 @@ def finish_tasks(
     ordinals
         Of all groups of the span.
     """
-    tasks = span.tasks
+    tasks = span.runs
     failures = () if tasks is None else tuple(tasks.failed.values())
     shown = [
         _finished(run, group, ordinals[group], failure)
