@@ -63,4 +63,4 @@ async def _put_on_worker(worker: Worker) -> None:
         logger.error("dask-otel does nothing on this worker: %s", error)
         return
     if settings.enabled and settings.workers.context:
-        await put_on(worker, settings.logs.inject)
+        await put_on(worker, settings.logs.inject, settings.spans.tasks.chosen)

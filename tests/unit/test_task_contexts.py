@@ -29,6 +29,7 @@ class Task:
     annotations: Any = field(default_factory=dict)
     span_id: Any = None
     key: Any = "key"
+    run_id: Any = 7
 
 
 def span_of(context: Context | None) -> trace.SpanContext:
@@ -164,3 +165,64 @@ def test_traceparents(text: object, parsed: tuple[int, int, int] | None):
     assert parse_traceparent(text) == parsed
     if parsed and isinstance(text, str) and text.startswith("00"):
         assert format_traceparent(Traceparent(*parsed)) == text
+
+
+# --------------------------------------------------- tasks that have a span of their own
+
+
+def chosen(ratio: float = 1.0) -> TaskContexts:
+    contexts = TaskContexts()
+    contexts.ratio = ratio
+    return contexts
+
+
+OWN = identity.task_span_id("own-id", "key", 7)
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_chosen_task_has_its_own_span_in_the_trace_of_its_span(decided):
+    trace_id = 9 if decided else HASHED[0]
+    text = format_traceparent(Traceparent(9, HASHED[1], 0))
+    annotations = {DECISION_KEY: text, STATE_KEY: "a=b"} if decided else {}
+    context = chosen().of(Task({**annotations, "span": SPAN}, "own-id"))
+    assert ids(context) == (trace_id, OWN, 0 if decided else 1)
+    assert span_of(context).trace_state.to_header() == ("a=b" if decided else "")
+    assert span_of(context).is_remote
+
+
+def test_baggage_stays_with_a_chosen_task():
+    text = format_traceparent(Traceparent(9, HASHED[1], 1))
+    annotations = {DECISION_KEY: text, CARRIER_KEY: {"baggage": "a=b"}}
+    context = chosen().of(Task(annotations, "own-id"))
+    assert ids(context) == (9, OWN, 1)
+    assert baggage.get_all(context) == {"a": "b"}
+
+
+def test_the_callers_own_context_and_that_of_a_continuation_stay():
+    for parent in (8, identity.span_id("own-id", 2)):
+        text = format_traceparent(Traceparent(7, parent, 1))
+        assert ids(chosen().of(Task({DECISION_KEY: text}, "own-id"))) == (7, parent, 1)
+
+
+def test_each_run_has_an_id_and_others_are_not_chosen():
+    contexts = chosen(0.5)
+    for i in range(50):
+        key = ("x", i)
+        (_, span_id, _) = ids(contexts.of(Task({"span": SPAN}, "own-id", key, run_id=i)))
+        own = identity.task_span_id("own-id", key, i)
+        assert span_id == (own if identity.is_sampled(key, 0.5) else HASHED[1])
+
+
+@pytest.mark.parametrize("key", [object(), ("x", object()), "\ud800", b"\xff"])
+def test_keys_that_are_none_change_nothing_for_the_task(key):
+    contexts = chosen()
+    assert ids(contexts.of(Task({"span": SPAN}, "own-id", key)))[0] == HASHED[0]
+    assert not contexts.garbage
+
+
+def test_a_task_without_a_number_keeps_its_spans_context():
+    contexts = chosen()
+    task = Task({"span": SPAN}, "own-id")
+    del task.run_id
+    assert ids(contexts.of(task)) == HASHED
+    assert contexts.garbage == {"key": 1}

@@ -79,23 +79,17 @@ class TaskSpans:
         self.sampling = limits.ratio > 0.0 and limits.most > 0
         #: When tasks came into the queue that have not ended; None if that is not known.
         self.since: dict[Hashable, float | None] = {}
-        self._most_queued = MAX_QUEUED if self._measures else 0
+        self.most_queued = MAX_QUEUED if self._measures else 0
         #: Whether there were others that are not in it: they look like those that never queued.
-        self._overflowed = False
+        self.overflowed = False
 
     # --------------------------------------------------------------------- in the queue
 
     def attach(self) -> None:
         """Take note of tasks that have been waiting, nobody knows for how long."""
-        for task in (*self._scheduler.queued, *self._scheduler.unrunnable):
-            self.queued(task.key, None)
-
-    def queued(self, key: Hashable, now: float | None) -> None:
-        """A task could run, and there is no worker for it yet."""
-        if len(self.since) < self._most_queued:
-            self.since[key] = now
-        else:
-            self._overflowed = True
+        waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
+        self.since.update((task.key, None) for task in waiting[: self.most_queued])
+        self.overflowed = len(waiting) > self.most_queued
 
     def repair(self) -> None:
         """Forget tasks whose end was missed, after an error of ours."""
@@ -109,12 +103,12 @@ class TaskSpans:
             return None
         if end.queued:
             return max(0.0, end.sent - end.queued)
-        return None if self._overflowed else 0.0
+        return None if self.overflowed else 0.0
 
     def clear(self) -> None:
         """Every task is gone."""
         self.since.clear()
-        self._overflowed = False
+        self.overflowed = False
 
     # ------------------------------------------------------------------------- the runs
 

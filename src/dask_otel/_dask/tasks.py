@@ -66,6 +66,7 @@ class TaskEvents:
         self._groups = spans.groups
         self._shown = shown
         self._queued_since = shown.since
+        self._most_queued = shown.most_queued
         self._batches = batches
         self._boundary = boundary
         #: Runs whose end the transitions do not tell.
@@ -155,7 +156,11 @@ class TaskEvents:
                     self._sent[key] = time()
                     self._time.assigned(key, task)
                 elif finish != "waiting":
-                    self._shown.queued(key, self._now)
+                    # It could run, and there is no worker for it yet.
+                    if len(self._queued_since) < self._most_queued:
+                        self._queued_since[key] = self._now
+                    else:
+                        self._shown.overflowed = True
             elif start in UNFINISHED:
                 self._left(key, start, finish, stimulus_id, kwargs)
             elif finish == "forgotten":

@@ -65,7 +65,7 @@ UNDOCUMENTED: Final = {
         "time_delay",
     ),
     "Worker": ("execute", "executors", "handlers", "plugins", "state"),
-    "Worker.TaskState": ("annotations", "key", "span_id"),
+    "Worker.TaskState": ("annotations", "key", "run_id", "span_id"),
     "Nanny": ("preload", "preload_argv"),
 }
 

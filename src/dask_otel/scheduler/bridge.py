@@ -127,7 +127,9 @@ class Bridge:
     def _bring_to_workers(self) -> None:
         """Bring the worker's part to all workers; without it the bridge goes on."""
         try:
-            plugin = pickled({"inject": self.settings.logs.inject})
+            settings = self.settings
+            ratio = settings.spans.tasks.chosen
+            plugin = pickled({"inject": settings.logs.inject, "ratio": ratio, "decided": True})
             delivery = Delivery(self._scheduler, NAME, plugin, self.boundary)
             delivery.begin()
         except Exception:

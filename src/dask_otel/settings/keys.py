@@ -109,7 +109,8 @@ class TaskSettings:
         """
         Which part of all tasks has a span of its own, chosen by a hash of the key
 
-        The same tasks are chosen everywhere and each time.
+        The same tasks are chosen everywhere and each time. Where the worker's part runs, what the
+        user's code in such a task makes hangs below the task's span.
         """,
     )
     max: int = _knob(
@@ -122,6 +123,11 @@ class TaskSettings:
         The others are counted in `dask.span.dropped_task.count`.
         """,
     )
+
+    @property
+    def chosen(self) -> float:
+        """The ratio as it is in force."""
+        return self.ratio if self.max else 0.0
 
 
 @dataclass(frozen=True, slots=True)

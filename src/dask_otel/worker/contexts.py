@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, Protocol
 
-from dask_otel._otel.api.current import Context, remote_parent
+from dask_otel._otel.api.current import Context, remote_child, remote_parent
 from dask_otel.core.context import (
     CARRIER_KEY,
     DECISION_KEY,
@@ -17,7 +17,7 @@ from dask_otel.core.context import (
     Traceparent,
     parse_traceparent,
 )
-from dask_otel.core.identity import span_id, trace_id
+from dask_otel.core.identity import is_sampled, span_id, task_span_id, trace_id
 
 logger = logging.getLogger("dask_otel")
 
@@ -35,6 +35,8 @@ class Task(Protocol):
     annotations: Mapping[str, Any] | None
     #: Dask's id of the task's span.
     span_id: str | None
+    #: Dask's number of the run.
+    run_id: int
 
 
 class TaskContexts:
@@ -48,6 +50,8 @@ class TaskContexts:
     """
 
     def __init__(self) -> None:
+        #: Which part of the tasks has spans of their own, as on the scheduler.
+        self.ratio = 0.0
         #: What was no context, by kind.
         self.garbage: Counter[str] = Counter()
         #: By the texts that the scheduler wrote.
@@ -57,6 +61,26 @@ class TaskContexts:
 
     def of(self, task: Task) -> Context | None:
         """Return a task's context; None where nothing says which span it belongs to."""
+        context = self._of_span(task)
+        if self.ratio and context is not None:
+            try:
+                return self._of_run(task, context)
+            except Exception:
+                self._count("key")
+        return context
+
+    def _of_run(self, task: Task, context: Context) -> Context:
+        """Return the context of a run that the scheduler exports by itself; else its span's.
+
+        Where the context is the caller's, or that of a continuation, whose number is not known
+        here, it stays.
+        """
+        owner = task.span_id
+        if owner is None or not is_sampled(task.key, self.ratio):
+            return context
+        return remote_child(context, span_id(owner), task_span_id(owner, task.key, task.run_id))
+
+    def _of_span(self, task: Task) -> Context | None:
         annotations = task.annotations
         if annotations:
             try:

@@ -63,6 +63,11 @@ class _Hooks:
         self.context = TaskContext()
         self.execution = Execution(worker, self.context)
 
+    def choose(self) -> None:
+        """Take over the settings of who knows best."""
+        known = sorted(self.wanted_by, key=lambda plugin: not plugin.decided)
+        self.context.contexts.ratio = known[0].ratio if known else 0.0
+
 
 def _beside_a_client(worker: Worker) -> bool:
     """Whether the worker shares its process with the user's own client.
@@ -82,16 +87,29 @@ class TaskContextPlugin(WorkerPlugin):
     ----------
     inject
         Whether log records get the ids, the span's name and the task's key.
+    ratio
+        Which part of the tasks has spans of their own.
+    decided
+        Whether that is what the scheduler does; otherwise it is what the worker's configuration
+        says, which counts where nobody knows better.
     later
         Settings of a scheduler with a later version of this package: not known here.
     """
 
-    def __init__(self, inject: bool = False, **later: object) -> None:
+    def __init__(
+        self,
+        inject: bool = False,
+        ratio: float = 0.0,
+        decided: bool = False,
+        **later: object,
+    ) -> None:
         self.inject = inject
+        self.ratio = ratio
+        self.decided = decided
         self.hooks: _Hooks | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"inject": self.inject, "hooks": None}
+        return {**vars(self), "hooks": None}
 
     def setup(self, worker: Worker) -> None:
         """See ``WorkerPlugin.setup``."""
@@ -102,6 +120,7 @@ class TaskContextPlugin(WorkerPlugin):
             self.hooks = _Hooks(worker)
             self.hooks.execution.attach()
         self.hooks.wanted_by.add(self)
+        self.hooks.choose()
         if not _beside_a_client(worker):
             INSTRUMENTATION.hold()
         if self.inject:
@@ -120,6 +139,7 @@ class TaskContextPlugin(WorkerPlugin):
         if hooks is None:
             return
         hooks.wanted_by.remove(self)
+        hooks.choose()
         if not _beside_a_client(worker):
             INSTRUMENTATION.release()
         if self.inject:

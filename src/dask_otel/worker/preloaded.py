@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 NAME: Final = "dask-otel-preload"
 
 
-async def put_on(worker: Worker, inject: bool) -> None:
+async def put_on(worker: Worker, inject: bool, ratio: float) -> None:
     """Put the plugin on a worker."""
-    await worker.plugin_add(TaskContextPlugin(inject), name=NAME)
+    await worker.plugin_add(TaskContextPlugin(inject, ratio), name=NAME)
 
 
 async def take_off(worker: Worker) -> None:

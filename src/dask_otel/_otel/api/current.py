@@ -18,7 +18,16 @@ from opentelemetry.trace import (
 
 from dask_otel.core.context import Traceparent
 
-__all__ = ["Context", "Ids", "attach", "current_ids", "detach", "get_current", "remote_parent"]
+__all__ = [
+    "Context",
+    "Ids",
+    "attach",
+    "current_ids",
+    "detach",
+    "get_current",
+    "remote_child",
+    "remote_parent",
+]
 
 _BAGGAGE = W3CBaggagePropagator()
 
@@ -53,6 +62,23 @@ def remote_parent(
     if baggage is not None:
         context = _BAGGAGE.extract({"baggage": baggage}, context)
     return context
+
+
+def remote_child(context: Context, parent: int, child: int) -> Context:
+    """Return the context of a child, which another process will export, of a context's span.
+
+    Parameters
+    ----------
+    context
+        Returned as it is where another span than the parent is the current one.
+    parent, child
+        Span ids.
+    """
+    span = get_current_span(context).get_span_context()
+    if span.span_id != parent:
+        return context
+    ids = SpanContext(span.trace_id, child, True, span.trace_flags, span.trace_state)
+    return set_span_in_context(NonRecordingSpan(ids), context)
 
 
 class Ids(NamedTuple):

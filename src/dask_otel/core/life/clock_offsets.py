@@ -173,7 +173,7 @@ class WorkerOffset:
 
     def offset(self) -> float:
         """Return the scheduler's clock less the worker's, as runs are shown by; may be infinite."""
-        return self._offset(self._applied)
+        return self.upper if self._applied == -inf else self._offset(self._applied)
 
     def _narrow(self, lower: float, upper: float, now: float) -> None:
         """Take in the bounds that a message gives."""

@@ -1,0 +1,210 @@
+"""Spans of single tasks, against what the tasks saw themselves."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from distributed import Reschedule, get_worker, span, wait
+
+from dask_otel.core import identity
+from dask_otel.core.life.open_span import Limits
+from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.records import FinishedTask
+from tests.cluster.conftest import Start
+from tests.cluster.observed import observed
+from tests.receiver import Receiver, Span
+
+pytestmark = pytest.mark.cluster
+
+#: Between a task's reading of the clock and its worker's, and what its messages took.
+READING = 0.05
+
+
+def timed(number: int, seconds: float) -> tuple[float, float, int, str]:
+    """Return when it ran, Dask's number of the run, and the worker's name."""
+    worker = get_worker()
+    run_id = worker.state.tasks[worker.get_current_task()].run_id
+    start = time.time()
+    time.sleep(seconds)
+    return start, time.time(), run_id, str(worker.name)
+
+
+def current(_: int) -> tuple[int, int]:
+    """Return the ids of the current span."""
+    from opentelemetry import trace
+
+    found = trace.get_current_span().get_span_context()
+    return found.trace_id, found.span_id
+
+
+def fail(seconds: float) -> None:
+    time.sleep(seconds)
+    raise ValueError("as asked")
+
+
+RUNS: dict[str, int] = {}
+
+
+def fail_first(how: type[Exception]) -> int:
+    """Fail in the first run; workers are threads of this process."""
+    RUNS[how.__name__] = RUNS.get(how.__name__, 0) + 1
+    if RUNS[how.__name__] == 1:
+        raise how
+    return RUNS[how.__name__]
+
+
+def check(found: FinishedTask, key: Any, saw: tuple[float, float, int, str]) -> None:
+    start, stop, run, worker = saw
+    assert (found.key, found.run, found.worker) == (key, run, worker)
+    assert found.start == pytest.approx(start, abs=READING)
+    assert found.stop == pytest.approx(stop, abs=READING)
+    assert found.seconds == pytest.approx(stop - start, abs=READING)
+    assert found.stop - found.start == pytest.approx(found.seconds, abs=1e-4)
+
+
+def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
+    limits = Limits(linger=0.3, settle_timeout=8.0, tasks=TaskLimits(slowest=2))
+    # Far apart: what a busy machine adds does not change the order.
+    lengths = [0.01, 0.6, 0.02, 0.01, 0.9, 0.03, 0.3, 0.01]
+    with observed(limits) as made:
+        with span("work"):
+            futures = made.client.map(timed, range(len(lengths)), lengths)
+            bad = made.client.submit(fail, 0.2, key="bad")
+            wait([*futures, bad])
+            again = made.client.submit(fail_first, ZeroDivisionError, retries=2)
+            moved = made.client.submit(fail_first, Reschedule)
+            assert (again.result(), moved.result()) == (2, 2)
+            saw = made.client.gather(futures)
+            keys = [future.key for future in futures]
+        del futures, bad, again, moved
+        made.quiet()
+        finished = made.named("work")
+        failed, *others = finished.tasks
+        # Of the two that ran again the last run alone is known, in groups of their own.
+        assert [task.prefix for task in others].count("fail_first") == 2
+        assert [task.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
+        first, second = [task for task in others if task.prefix == "timed"]
+        assert first.attempt == 1
+        check(first, keys[4], saw[4])
+        check(second, keys[1], saw[1])
+        assert first.nbytes is not None
+        assert first.type == "tuple"
+        assert failed.key == "bad"
+        assert failed.failure is not None
+        assert failed.failure.text == "ValueError('as asked')"
+        assert failed.seconds == pytest.approx(0.2, abs=READING)
+        assert finished.dropped_tasks == 0
+        assert not made.adapter.tasks._queued_since
+
+
+def test_time_in_the_queue_is_what_tasks_waited_for() -> None:
+    limits = Limits(linger=0.3, settle_timeout=8.0, tasks=TaskLimits(slowest=0, ratio=1.0))
+    with observed(limits, n_workers=1) as made:
+        with span("work"):
+            futures = made.client.map(timed, range(8), [0.1] * 8)
+            wait(futures)
+            saw = sorted(made.client.gather(futures))
+        del futures
+        made.quiet()
+        tasks = sorted(made.named("work").tasks, key=lambda task: task.start)
+        assert len(tasks) == 8
+        for order, (task, (start, stop, run, worker)) in enumerate(zip(tasks, saw, strict=True)):
+            check(task, task.key, (start, stop, run, worker))
+            # One runs and one waits on the worker, as its saturation of 1.1 says.
+            waited = max(0.0, 0.1 * (order - 1))
+            assert task.queued == pytest.approx(waited, abs=0.2)
+        assert [task.queued for task in tasks[:2]] == [0.0, 0.0]
+        assert tasks[-1].queued > 0.4  # type: ignore[operator]
+
+
+def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
+    limits = Limits(linger=0.3, settle_timeout=8.0, tasks=TaskLimits(slowest=1))
+    with observed(limits) as made:
+        one, other = made.cluster.scheduler.workers
+        with span("work"):
+            data = made.client.submit(bytes, 10_000_000, workers=[one], pure=False)
+            wait(data)
+            began = time.time()
+            size = made.client.submit(len, data, workers=[other])
+            assert size.result() == 10_000_000
+            ended = time.time()
+        del data, size
+        made.quiet()
+        (task,) = [task for task in made.named("work").tasks if task.prefix == "len"]
+        (part,) = task.parts
+        assert part.action == "transfer"
+        assert 0 < part.seconds < ended - began
+        assert began - READING <= part.start
+        assert part.start + part.seconds <= task.start + 1e-4
+
+
+def only(received: Receiver, kind: str, name: str) -> Span:
+    (found,) = [s for s in received.spans if s.type == kind and s.name == name]
+    return found
+
+
+def test_what_is_exported_of_a_task_has_the_ids_that_its_worker_knows(start: Start) -> None:
+    with start({"spans": {"tasks": {"slowest": 2}}}) as bridged:
+        with span("work") as work:
+            futures = bridged.client.map(timed, range(4), [0.01, 0.3, 0.02, 0.6])
+            bad = bridged.client.submit(fail, 0.01, key=("bad", 1, "x"))
+            wait([*futures, bad])
+            keys = [future.key for future in futures]
+            saw = bridged.client.gather(futures)
+        del futures, bad
+        received = bridged.exported()
+        tasks = {s.span_id: s for s in received.spans if s.type == "task"}
+        assert len(tasks) == 3
+        for number in (1, 3):
+            found = tasks[identity.task_span_id(work, keys[number], saw[number][2])]
+            assert found.name == "timed task"
+            assert found.parent_id == only(received, "group", "timed tasks").span_id
+            assert found.trace_id == identity.trace_id(work)
+            assert found.attributes["dask.task.key"] == keys[number]
+            assert found.attributes["dask.worker.name"] == saw[number][3]
+            assert found.start_ns / 1e9 == pytest.approx(saw[number][0], abs=READING)
+            assert found.end_ns / 1e9 == pytest.approx(saw[number][1], abs=READING)
+        bad_one = only(received, "task", "bad task")
+        assert bad_one.attributes["dask.task.key"] == "('bad', 1, 'x')"
+        assert bad_one.attributes["error.type"] == "ValueError"
+        assert [e[0] for e in bad_one.events] == ["dask.task.compute", "exception"]
+
+
+def test_in_a_chosen_task_its_own_span_is_the_current_one(start: Start) -> None:
+    with start({"spans": {"tasks": {"slowest": 0, "ratio": 0.5}}}) as bridged:
+        with span("work") as work:
+            futures = bridged.client.map(current, range(40))
+            found = dict(zip([f.key for f in futures], bridged.client.gather(futures), strict=True))
+        del futures
+        received = bridged.exported()
+        shown = {s.attributes["dask.task.key"]: s for s in received.spans if s.type == "task"}
+        assert shown.keys() == {key for key in found if identity.is_sampled(key, 0.5)}
+        assert 5 < len(shown) < 35
+        ids = (identity.trace_id(work), identity.span_id(work))
+        for key, current_ids in found.items():
+            if key in shown:
+                assert current_ids == (shown[key].trace_id, shown[key].span_id)
+            else:
+                assert current_ids == ids
+
+
+def test_no_task_names_a_parent_that_is_not_exported(start: Start) -> None:
+    settings = {"spans": {"max-groups": 1, "max-exceptions": 1, "tasks": {"slowest": 1, "max": 3}}}
+    with start(settings) as bridged:
+        with span("work"):
+            futures = [bridged.client.submit(timed, i, i / 20, key=f"group{i}-1") for i in range(4)]
+            bad = [bridged.client.submit(fail, 0.01, key=f"bad-{i}") for i in range(2)]
+            wait([*futures, *bad])
+        del futures, bad
+        received = bridged.exported()
+        ids = {s.span_id for s in received.spans}
+        tasks = [s for s in received.spans if s.type == "task"]
+        assert len(tasks) == 3
+        assert all(task.parent_id in ids for task in tasks)
+        # Those that failed, then the longest; the others are counted.
+        assert sum("error.type" in task.attributes for task in tasks) == 2
+        assert only(received, "span", "work").attributes["dask.span.dropped_task.count"] == 3
+        traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
+        assert len(traced) == 1

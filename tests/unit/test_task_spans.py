@@ -1,0 +1,212 @@
+"""What Dask tells of runs that are shown by themselves."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_otel._dask import task_spans
+from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
+from dask_otel._dask.threads import made_at
+from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.life.open_span import Group, OpenSpan
+from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.records import Failure, SpanIdentity
+
+T = 1_000_000.0
+#: By how much the worker's clock is behind.
+BEHIND = 100.0
+FAILURE = Failure(T, "k", "load", "tcp://w", "ValueError('no')", None)
+
+
+def part(action: str, start: float, seconds: float) -> dict[str, Any]:
+    return {"action": action, "start": start, "stop": start + seconds}
+
+
+class Scheduler:
+    """What is read of one."""
+
+    def __init__(self, waiting: tuple[str, ...] = (), unrunnable: tuple[str, ...] = ()) -> None:
+        self.queued = [SimpleNamespace(key=key) for key in waiting]
+        self.unrunnable = [SimpleNamespace(key=key) for key in unrunnable]
+        self.tasks: dict[str, Any] = {}
+
+
+SLOWEST = TaskLimits(slowest=1)
+
+
+def made(limits: TaskLimits = SLOWEST, scheduler: Any = None) -> tuple[TaskSpans, Group]:
+    clocks = ClockOffsets(made_at)
+    clocks.heartbeat("tcp://w", T, BEHIND, None)
+    shown = TaskSpans(scheduler or Scheduler(), limits, clocks)
+    shown.attach()
+    span = OpenSpan(SpanIdentity("d", "d", ("a",), 1, 1, 2, None), T, None, False)
+    group = Group(span, "load-1", "load", None, limits.floor)
+    span.groups.append(group)
+    return shown, group
+
+
+def ended(**changes: Any) -> Ended:
+    compute = part("compute", T + 4, 2.0)
+    info = {
+        "worker": "tcp://w",
+        "nbytes": 28,
+        "typename": "int",
+        "startstops": [*changes.pop("before", ()), compute, *changes.pop("after", ())],
+        **changes.pop("info", {}),
+    }
+    end = Ended(
+        info=info,
+        seconds=2.0,
+        sent=T + 1,
+        # The worker's estimate of the scheduler's clock was 0.5 s behind.
+        start=T + 4.5,
+        stop=T + 6.5,
+        queued=0.0,
+        stimulus_id=f"task-finished-{T}",
+        assigned=SimpleNamespace(name="w-1"),  # type: ignore[arg-type]
+    )
+    return end._replace(**changes)
+
+
+def task(key: Any = "k", run_id: int | None = 7) -> Any:
+    return SimpleNamespace(key=key, run_id=run_id)
+
+
+def kept(end: Ended, limits: TaskLimits = SLOWEST, **of_task: Any) -> Any:
+    shown, group = made(limits)
+    shown.succeeded(group, task(**of_task), end)
+    return group.slowest and group.slowest[0]
+
+
+def test_what_is_kept_of_a_run() -> None:
+    assert kept(ended(queued=T)) == (
+        2.0, 7, "k", "w-1", T + 4.5, T + 6.5, 1, 1.0, 28, "int", ()
+    )  # fmt: skip
+
+
+def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> None:
+    before = (
+        part("transfer", T + 2, 0.5),
+        # 100 s behind, it says T + 3.2.
+        part("disk-read", T + 3.2 - BEHIND, 0.25),
+        part("disk-write", T + 3, 0.1),
+    )
+    parts = kept(ended(before=before, after=(part("disk-write", T, 1.0),)))[-1]
+    assert parts == (("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 3.2), 0.25))
+
+
+def test_a_disk_read_ends_before_its_run_begins() -> None:
+    ((_, start, seconds),) = kept(ended(before=(part("disk-read", T + 4.5 - BEHIND, 0.25),)))[-1]
+    assert (start, seconds) == (T + 4.25, 0.25)
+
+
+def test_a_disk_read_on_a_clock_that_nobody_knows_is_left_out() -> None:
+    before = (part("disk-read", T + 3, 0.25),)
+    assert kept(ended(before=before, info={"worker": "tcp://unknown"}))[-1] == ()
+
+
+def test_what_was_done_for_an_earlier_run_is_left_out() -> None:
+    # One is of a run that is told of, one ended before this one was sent.
+    before = (part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1))
+    assert kept(ended(before=before))[-1] == ()
+
+
+def test_of_many_transfers_the_longest_are_kept() -> None:
+    before = [part("transfer", T + 1 + i / 100, (i % 7 + 1) / 1000) for i in range(100)]
+    parts = kept(ended(before=before))[-1]
+    longest = sorted(stop["stop"] - stop["start"] for stop in before)[-MAX_PARTS:]
+    assert sorted(seconds for _, _, seconds in parts) == longest
+    assert [start for _, start, _ in parts] == sorted(start for _, start, _ in parts)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stimulus_id": f"compute-task-{T}"},
+        {"seconds": inf},
+        {"seconds": nan},
+        {"seconds": -2.0},
+    ],
+)
+def test_what_is_no_run_of_its_own_is_not_kept(wrong: dict[str, Any]) -> None:
+    """A worker that has the result already repeats the times of a run with another number."""
+    assert kept(ended(**wrong)) is None
+    assert kept(ended(), run_id=None) is None
+
+
+def test_sizes_and_types_that_are_none_are_left_out() -> None:
+    assert kept(ended(info={"nbytes": "many", "typename": 7}))[-3:-1] == (None, None)
+    assert kept(ended(assigned=None))[3] is None
+
+
+@pytest.mark.parametrize(
+    ("queued", "sent", "waited"),
+    [(0.0, T, 0.0), (T - 2, T, 2.0), (T + 1, T, 0.0), (None, T, None), (0.0, 0.0, None)],
+)
+def test_time_in_the_queue(queued: float | None, sent: float, waited: float | None) -> None:
+    assert kept(ended(queued=queued, sent=sent))[7] == waited
+
+
+def test_beyond_the_limit_nobody_knows_who_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_spans, "MAX_QUEUED", 2)
+    shown, group = made(scheduler=Scheduler(("a", "b"), ("c",)))
+    assert shown.since == {"a": None, "b": None}
+    shown.succeeded(group, task(), ended())
+    assert group.slowest is not None
+    assert group.slowest[0][7] is None
+    shown.clear()
+    assert not shown.since
+    assert not shown.overflowed
+
+
+def test_those_who_waited_before_the_bridge_are_known_as_such() -> None:
+    shown, _ = made(scheduler=Scheduler(("a",), ("b",)))
+    assert shown.since == {"a": None, "b": None}
+    assert not shown.overflowed
+    off, _ = made(TaskLimits(most=0), Scheduler(("a",)))
+    assert not off.since
+
+
+def test_tasks_whose_end_was_missed_are_forgotten() -> None:
+    scheduler = Scheduler(("queued", "gone", "done"))
+    shown, _ = made(scheduler=scheduler)
+    scheduler.tasks = {
+        "queued": SimpleNamespace(state="queued"),
+        "done": SimpleNamespace(state="memory"),
+    }
+    shown.repair()
+    assert list(shown.since) == ["queued"]
+
+
+def test_a_failure_is_kept_with_its_run_and_its_number() -> None:
+    shown, group = made()
+    shown.repeated(group.span, "k")
+    end = ended(stimulus_id=f"task-erred-{T}", info={"nbytes": None, "typename": None})
+    shown.failed(group, task(), end, FAILURE)
+    assert group.slowest is None
+    assert group.span.runs is not None
+    ((run, of, failure),) = filter(None, group.span.runs.failed.values())
+    assert (run[6], run[8], of, failure) == (2, None, group, FAILURE)
+
+
+def test_switched_off_nothing_is_kept() -> None:
+    shown, group = made(TaskLimits(5, 1.0, 0))
+    assert not shown.sampling
+    shown.succeeded(group, task(), ended())
+    shown.failed(group, task(), ended(), FAILURE)
+    shown.repeated(group.span, "k")
+    assert group.slowest is None
+    assert group.span.runs is None
+
+
+@pytest.mark.parametrize("key", [("x", 0), "x" * 10**6, b"\xff", 7, 1.5, ("a", ("b", 1))])
+def test_keys_of_any_kind_are_chosen_and_kept_as_they_are(key: Any) -> None:
+    shown, group = made(TaskLimits(0, 1.0))
+    shown.succeeded(group, task(key=key), ended())
+    assert group.span.runs is not None
+    ((_, _, run, _),) = group.span.runs.sampled
+    assert run[2] == key
