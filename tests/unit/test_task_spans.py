@@ -13,7 +13,7 @@ from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
 from dask_otel._dask.threads import made_at
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.life.task_runs import TaskLimits, slowest_of
 from dask_otel.core.records import Failure, SpanIdentity
 
 T = 1_000_000.0
@@ -79,7 +79,7 @@ def task(key: Any = "k", run_id: int | None = 7) -> Any:
 def kept(end: Ended, limits: TaskLimits = SLOWEST, **of_task: Any) -> Any:
     shown, group = made(limits)
     shown.succeeded(group, task(**of_task), end)
-    return group.slowest and group.slowest[0]
+    return next(iter(slowest_of(group)), None)
 
 
 def test_what_is_kept_of_a_run() -> None:
@@ -156,8 +156,7 @@ def test_beyond_the_limit_nobody_knows_who_has_waited(monkeypatch: pytest.Monkey
     shown, group = made(scheduler=Scheduler(("a", "b"), ("c",)))
     assert shown.since == {"a": None, "b": None}
     shown.succeeded(group, task(), ended())
-    assert group.slowest is not None
-    assert group.slowest[0][7] is None
+    assert slowest_of(group)[0][7] is None
     shown.clear()
     assert not shown.since
     assert not shown.overflowed

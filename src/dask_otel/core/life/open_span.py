@@ -147,8 +147,9 @@ class Group:
         #: First start and last stop of computing; 0.0 until something computed.
         self.start = 0.0
         self.stop = 0.0
-        #: A heap of its slowest runs, and what a run's seconds must exceed to be one of them.
-        self.slowest: list[KeptRun] | None = None
+        #: Its slowest run, or a heap of them, where more than one is kept; what a run's seconds
+        #: must exceed to be one of them.
+        self.slowest: KeptRun | list[KeptRun] | None = None
         self.floor = floor
 
     @property

@@ -12,7 +12,7 @@ Python's collector of garbage passes over these, and there are many of them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -113,8 +113,13 @@ def succeeded(group: Group, run: KeptRun, sampled: bool, limits: TaskLimits) -> 
 
 
 def _keep_slow(group: Group, run: KeptRun, most: int) -> None:
+    if most == 1:
+        # Not in a list: of most groups no more than one is kept, and there are many groups.
+        group.slowest = run
+        group.floor = run[_SECONDS]
+        return
     slowest = group.slowest
-    if slowest is None:
+    if not isinstance(slowest, list):
         slowest = group.slowest = [run]
     elif len(slowest) < most:
         heapq.heappush(slowest, run)
@@ -122,6 +127,14 @@ def _keep_slow(group: Group, run: KeptRun, most: int) -> None:
         heapq.heapreplace(slowest, run)
     if len(slowest) == most:
         group.floor = slowest[0][_SECONDS]
+
+
+def slowest_of(group: Group) -> Sequence[KeptRun]:
+    """Return the slowest runs of a group that gave a result, in no order."""
+    slowest = group.slowest
+    if slowest is None:
+        return ()
+    return slowest if isinstance(slowest, list) else (slowest,)
 
 
 def failed(group: Group, run: KeptRun, failure: Failure, limits: TaskLimits) -> None:
@@ -165,7 +178,7 @@ def finish_tasks(
         others.update((run[_RUN], (run, group)) for _, _, run, group in tasks.sampled)
         count += tasks.sampled_count
     for group in span.groups:
-        for run in group.slowest or ():
+        for run in slowest_of(group):
             others[run[_RUN]] = run, group
             # The others were counted where they came.
             count += not is_sampled(run[_KEY], limits.ratio)
