@@ -175,6 +175,55 @@ def test_only_the_longest_groups_are_shown_and_the_rest_counted():
     assert "2 shorter task groups" in shown
 
 
+def task(number, parent, key, start, end, **attributes):
+    return span(
+        number, parent, "load task", start, end, span__type="task", task__key=key,
+        task__prefix="load", **attributes,
+    )  # fmt: skip
+
+
+def test_failed_and_slow_tasks_are_shown_below_their_group():
+    root = span(1, 0, "root", 0, 9, task__count=12)
+    group = span(2, 1, "load tasks", 0, 9, span__type="group", task__count=12)
+    tasks = [
+        task(10, 2, "('load-0123456789abcdef', 3)", 1, 8, task__queue__time=0.5),
+        task(11, 2, "load-x", 1, 4),
+        task(12, 2, "('load-0123456789abcdef', 0, 7)", 2, 3, failure=("ValueError", "no")),
+    ]
+    lines = render(TraceTree(build_trees([traces(root, group, *tasks)])), 80).splitlines()
+    assert [line.split() for line in lines[3:]] == [
+        ["└──", "load", "tasks", "9.00", "s", "12"],
+        ["├──", "load", "(3)", "7.00", "s", "500", "ms"],
+        ["├──", "load", "(0,", "7)", "1.00", "s", "failure"],
+        ["└──", "1", "more", "task", "with", "a", "span"],
+    ]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_only_task_of_a_group_says_what_its_group_says_unless_it_failed(failed):
+    root = span(1, 0, "root", 0, 9)
+    group = span(2, 1, "load tasks", 0, 9, span__type="group", task__count=1)
+    one = task(3, 2, "load-x", 1, 4, failure=("ValueError", "no") if failed else None)
+    shown = render(TraceTree(build_trees([traces(root, group, one)])), 80)
+    assert ("load-x" in shown) == failed
+
+
+def test_a_task_below_a_span_is_shown_where_there_is_no_group():
+    shown = render(
+        TraceTree(build_trees([traces(span(1, 0, "root", 0, 9), task(2, 1, "load-x", 1, 2))])), 80
+    )
+    assert "load-x" in shown
+
+
+@pytest.mark.parametrize("key", ["x" * 300, "('日本語', 1)" * 60, "a\x1b[31mb\x00\n\r\t" * 30, ""])
+@pytest.mark.parametrize("width", [80, 120])
+def test_hostile_keys_keep_the_columns(key, width):
+    root, one = span(1, 0, "root", 0, 1), task(2, 1, key, 0, 1)
+    shown = render(TraceTree(build_trees([traces(root, one)])), width)
+    assert not any(ord(c) < 32 and c != "\n" for c in shown)
+    assert "1.00 s" in shown.splitlines()[3]
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "日本語" * 60, "a\x1b[31mb\x00\n\r\t" * 30, ""])
 def test_hostile_names_keep_the_columns(name):
     shown = render(TraceTree(build_trees([traces(span(1, 0, name, 0, 1))])), 80)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ MAX_GROUPS = 4
 MAX_TASKS = 2
 #: From this width on there is room for the timeline.
 WIDE = 100
+
+#: The key of a collection's task: a name with a hash, and which part of the data it is.
+_PARTITION = re.compile(r"\('[^']*', ([\d, ]+)\)")
 
 _GUIDE = 4  # columns that rich's tree takes for one level
 
@@ -155,8 +159,7 @@ class _OneTrace:
         )
         name = node.span.name
         if node.is_task:
-            # Which one it is: all of a group have the same name.
-            name = str(attributes.get(semconv.TASK_KEY, name))
+            name = _task_name(attributes, name)
         generation = number(attributes.get(semconv.SPAN_GENERATION)) or 1
         if generation > 1:
             name += f" (continued, {generation:.0f})"
@@ -199,6 +202,13 @@ class _OneTrace:
             (self.marks.bar * width, colour),
             (dots * (self.timeline - start - width), "dim"),
         )
+
+
+def _task_name(attributes: dict[str, Plain], otherwise: str) -> str:
+    """Return which task it is, as all of a group have one name; without a collection's hash."""
+    key = str(attributes.get(semconv.TASK_KEY, otherwise))
+    found = _PARTITION.fullmatch(key)
+    return f"{attributes.get(semconv.TASK_PREFIX, '')} ({found[1]})" if found else key
 
 
 def _fit(name: str, room: int, ellipsis: str) -> str:
