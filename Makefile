@@ -37,6 +37,7 @@ lint: $(VENV)/.done ## Check style, types and architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/scan.py
 
 format: $(VENV)/.done ## Put the code into the house style
 	$(BIN)/ruff check --fix .
