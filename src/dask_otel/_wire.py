@@ -103,7 +103,7 @@ class TraceContext:
 
 
 def _url(trace_id: str | None, span_id: str | None) -> str | None:
-    from dask_otel.settings.keys import setting
+    from dask_otel.settings.reading import setting
 
     if trace_id is None or span_id is None:
         return None

@@ -12,7 +12,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_otel._dask.adapter import UnsupportedScheduler
 from dask_otel._wire import TraceContext, scheduler_plugin
 from dask_otel.scheduler.bridge import Bridge
-from dask_otel.settings.keys import ConfigurationError, Settings, differences
+from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.reading import differences
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
