@@ -13,16 +13,12 @@ settings.register_profile("default", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of real processes a second chance where CI runs them.
-
-    They wait for other processes on a machine that is shared and sometimes stands still. What is
-    wrong fails twice; what failed once is named in the summary.
-    """
-    if os.environ.get("CI"):
-        for item in items:
-            if any(item.get_closest_marker(kind) for kind in ("cluster", "backend")):
-                item.add_marker(pytest.mark.flaky(reruns=1))
+    """Run the tests of real servers in one process of several: they share the servers."""
+    for item in items:
+        if item.get_closest_marker("backend"):
+            item.add_marker(pytest.mark.xdist_group("backends"))
 
 
 @pytest.fixture(autouse=True)
