@@ -30,6 +30,7 @@ class Witness(SchedulerPlugin):
         self._scheduler = scheduler
         self._workers = workers
         self._ends: dict[str, list[float]] = defaultdict(list)
+        self._begins: dict[str, float] = {}
         #: Blocks that somebody is in, by client.
         self._inside: dict[str, set[str]] = defaultdict(set)
         #: The most by which Dask set the clock of a worker off the scheduler's. They are the same
@@ -37,11 +38,16 @@ class Witness(SchedulerPlugin):
         self.skew = 0.0
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        begins = start not in UNFINISHED and finish in UNFINISHED
         # An actor may fail when it has long been in memory.
-        if finish not in UNFINISHED and (start in UNFINISHED or finish == "erred"):
-            task = self._scheduler.tasks.get(key)
-            if task is not None:
-                self._ends[task.group.span_id].append(time())
+        ends = finish not in UNFINISHED and (start in UNFINISHED or finish == "erred")
+        task = self._scheduler.tasks.get(key) if begins or ends else None
+        if task is not None:
+            span_id = task.group.span_id
+            if begins:
+                self._begins.setdefault(span_id, time())
+            else:
+                self._ends[span_id].append(time())
         for worker in self._workers.values():
             self.skew = max(self.skew, abs(getattr(worker, "scheduler_delay", 0.0)))
 
@@ -49,7 +55,7 @@ class Witness(SchedulerPlugin):
         if topic == "dask-otel" and isinstance(message, dict):
             inside = self._inside[str(message.get("client"))]
             blocks = message.get("blocks")
-            for what, span_id in blocks if isinstance(blocks, list) else ():
+            for what, span_id in blocks if isinstance(blocks, list | tuple) else ():
                 if what == "left":
                     inside.discard(span_id)
                     self._ends[span_id].append(time())
@@ -59,6 +65,11 @@ class Witness(SchedulerPlugin):
     def remove_client(self, scheduler: Any, client: str) -> None:
         for span_id in self._inside.pop(client, ()):
             self._ends[span_id].append(time())
+
+    def work(self, span_ids: set[str]) -> tuple[float, float]:
+        """Return from when to when spans had unfinished tasks."""
+        begin = min(self._begins[span_id] for span_id in span_ids)
+        return begin, max(end for span_id in span_ids for end in self._ends[span_id])
 
     def check(self, spans: list[FinishedSpan]) -> None:
         """No span ends later than the last work in it or below it, or than its block."""
