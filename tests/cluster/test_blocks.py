@@ -22,7 +22,7 @@ from distributed.spans import span as span_of_its_module
 import dask_otel
 from dask_otel import blocks
 from dask_otel.core.spans import Limits
-from tests.cluster.observed import LIMITS, Observed, observed
+from tests.cluster.observed import Observed, observed
 from tests.cluster.processes import cluster as processes
 from tests.waiting import eventually
 
@@ -332,11 +332,6 @@ def test_messages_that_are_none(message: Any):
             entered(o, span_id)
         eventually(lambda: not o.adapter.blocks.leaving, 10, "left")
         o.observer.errors.clear()
-
-
-@pytest.mark.unreconciled("no cluster runs")
-def test_the_limits_of_the_tests_are_shorter_than_their_pause():
-    assert LIMITS.linger + 1.0 < PAUSE
 
 
 def test_a_graph_that_takes_longer_than_the_linger_to_come_in(monkeypatch: pytest.MonkeyPatch):

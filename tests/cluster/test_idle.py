@@ -188,16 +188,19 @@ def test_a_killed_workers_seconds_are_lost_not_idle(tmp_path: Path) -> None:
         victim = dask.start_worker("victim", nthreads=2)
         with Client(dask.address) as client:
             client.wait_for_workers(1)
+            submitted = time.monotonic()
             with span("killed"):
                 future = client.submit(time.sleep, 3, retries=0)
             eventually(lambda: client.run_on_scheduler(is_processing))
-            begin = time.monotonic()
+            begun = time.monotonic()
             time.sleep(1.5)
+            killed = time.monotonic()
             os.kill(victim.popen.pid, signal.SIGKILL)
-            ran = time.monotonic() - begin
             eventually(lambda: not client.run_on_scheduler(worker_count))
+            gone = time.monotonic()
             received.wait_for(lambda r: cluster_time(r, "lost") > 0)
-            assert cluster_time(received, "lost") == pytest.approx(ran, abs=2 * TOLERANCE)
+            lost = cluster_time(received, "lost")
+            assert killed - begun - TOLERANCE <= lost <= gone - submitted + TOLERANCE
             dask.start_worker("heir", nthreads=2)
             future.result()
             received.wait_for(lambda r: [s for s in r.spans if s.name == "killed"])
