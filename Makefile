@@ -16,7 +16,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-backends test-all test-oldest backends lint format dashboards \
+.PHONY: help setup demo test test-backends test-all test-oldest backends lint format generate \
 	bench bench-check clean
 
 help: ## Show what there is to make
@@ -52,7 +52,8 @@ format: $(VENV)/.done ## Put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: $(VENV)/.done ## Write the dashboards and the Kubernetes files that carry other files
+generate: $(VENV)/.done ## Write what is made of other files: settings, dashboards, Kubernetes
+	$(BIN)/python tools/build_settings.py
 	$(BIN)/python tools/build_dashboards.py
 	$(BIN)/python tools/build_kubernetes.py
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from dask_otel.core.accounting import Accounting
+from dask_otel.core.idle.accounting import Accounting
 
 
 def run(workers: int, threads: int, queued: int, tasks: int, per_beat: int) -> float:
@@ -42,7 +42,8 @@ def run(workers: int, threads: int, queued: int, tasks: int, per_beat: int) -> f
                 }
                 accounting.heartbeat(worker, executing, {"span": per_beat * length}, now, 0.001)
         if i % 50_000 == 0:
-            accounting.export(now)
+            accounting.begin_export(now)
+            accounting.finish_export()
     return (time.process_time() - start) / tasks * 1e6
 
 

@@ -49,7 +49,7 @@ def replay(
 
 def install(dask_scheduler: Any, overrides: dict[str, Any] | None = None) -> None:
     """Put the bridge on the scheduler."""
-    from dask_otel.scheduler import install as put
+    from dask_otel.scheduler.plugin import install as put
 
     _threads_before.update(os.listdir("/proc/self/task"))
     put(dask_scheduler, overrides)
@@ -57,7 +57,7 @@ def install(dask_scheduler: Any, overrides: dict[str, Any] | None = None) -> Non
 
 async def uninstall(dask_scheduler: Any) -> None:
     """Take it off, and export what is left."""
-    from dask_otel.scheduler import uninstall as take_off
+    from dask_otel.scheduler.plugin import uninstall as take_off
 
     await take_off(dask_scheduler)
 
@@ -102,7 +102,7 @@ def tracing_off(dask_worker: Any) -> None:
 
 def connected(dask_scheduler: Any) -> bool:
     """Whether the bridge has its exporters."""
-    from dask_otel.scheduler import plugin_of
+    from dask_otel.scheduler.plugin import plugin_of
 
     plugin = plugin_of(dask_scheduler)
     return plugin is not None and plugin.bridge is not None and plugin.bridge._pump is not None
@@ -110,7 +110,7 @@ def connected(dask_scheduler: Any) -> bool:
 
 def exported(dask_scheduler: Any) -> bool:
     """Whether the bridge, if there is one, has nothing left to export."""
-    from dask_otel.scheduler import plugin_of
+    from dask_otel.scheduler.plugin import plugin_of
 
     plugin = plugin_of(dask_scheduler)
     if plugin is None or plugin.bridge is None or plugin.bridge._pump is None:

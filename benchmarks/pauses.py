@@ -154,7 +154,7 @@ class Own:
 
 
 def _watched(own: Own) -> None:
-    from dask_otel.bridge import Bridge
+    from dask_otel.scheduler.bridge import Bridge
 
     start = Bridge.start
 
@@ -222,7 +222,7 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
     cluster = SimulatedCluster(WORKERS)
     await cluster.start()
     if kind == "bridge":
-        from dask_otel.scheduler import install
+        from dask_otel.scheduler.plugin import install
 
         _watched(own)
         install(cluster.scheduler)

@@ -241,8 +241,8 @@ class Replay:
             self._put_bridge(stage, overrides)
 
     def _put_bridge(self, stage: Stage, overrides: dict[str, Any] | None) -> None:
-        from dask_otel.bridge import Bridge
-        from dask_otel.settings import Settings
+        from dask_otel.scheduler.bridge import Bridge
+        from dask_otel.settings.keys import Settings
 
         self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
         bridge._pump = self._pump

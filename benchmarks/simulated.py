@@ -172,9 +172,9 @@ class Observer:
     def __init__(self, cluster: SimulatedCluster) -> None:
         from distributed.diagnostics.plugin import SchedulerPlugin
 
-        from dask_otel._dask import SchedulerAdapter
-        from dask_otel.bridge import ErrorBoundary
-        from dask_otel.core.spans import Limits
+        from dask_otel._dask.adapter import SchedulerAdapter
+        from dask_otel.core.life.open_span import Limits
+        from dask_otel.scheduler.bridge import ErrorBoundary
 
         self.cluster = cluster
         self.boundary = ErrorBoundary()

@@ -25,7 +25,7 @@ from benchmarks.results import Row, balanced, verdict
 from benchmarks.sink import Arrival, Sink
 from dask_otel.core import identity
 from dask_otel.core.records import FinishedSpan, SpanIdentity, TaskCounts
-from dask_otel.core.translate import translate
+from dask_otel.core.traces.translate import translate
 
 COUNT = 20_000
 WARM_UP = 500
@@ -59,8 +59,8 @@ def _bridge_arm() -> Callable[[int], int]:
 
     It gets them in one burst, and returns how many it exported.
     """
-    from dask_otel.exporting import make_pump
-    from dask_otel.settings import Settings
+    from dask_otel.scheduler.wiring import make_pump
+    from dask_otel.settings.keys import Settings
 
     made = make_pump(Settings.from_config({}), "benchmark", time.time_ns())
     assert made is not None
@@ -104,7 +104,7 @@ def _sdk_arm() -> Callable[[int], int]:
 
 
 def _without_pauses() -> None:
-    from dask_otel.breath import Breath
+    from dask_otel.pump.breath import Breath
 
     Breath.__call__ = lambda self: None  # type: ignore[method-assign]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from distributed import Client, Scheduler
 
-from dask_otel.blocks import help_distributed_span, leave_distributed_span
-from dask_otel.scheduler import install, uninstall
+from dask_otel.client.blocks import help_distributed_span, leave_distributed_span
+from dask_otel.scheduler.plugin import install, uninstall
 
 
 async def dask_setup(server: Any) -> None:

@@ -9,9 +9,9 @@ whose sum over attribute values has a limit, ``duration`` for a histogram, ``io`
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from dask_otel.core.records import Instrument
+Instrument: TypeAlias = Literal["counter", "updowncounter", "gauge", "histogram"]
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.38.0"
 SCOPE_NAME: Final = "dask_otel"

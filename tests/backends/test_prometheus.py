@@ -18,11 +18,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
-from dask_otel._otel.answers import ExporterLogs
-from dask_otel._otel.exporters import Made
-from dask_otel._otel.metrics import ExporterMetricSink
-from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
-from dask_otel.core.series import MetricState
+from dask_otel._otel.sdk.answers import ExporterLogs
+from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.state import MetricState
 
 from .clients import PrometheusClient, QueryError
 from .servers import Prometheus

@@ -14,9 +14,9 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 
-from dask_otel._dask import SchedulerAdapter
+from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
-from dask_otel.core.spans import Limits
 from tests.cluster.proof import Baseline
 from tests.cluster.witness import Witness
 from tests.waiting import eventually

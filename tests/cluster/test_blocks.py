@@ -20,8 +20,8 @@ from distributed import Client, LocalCluster, span
 from distributed.spans import span as span_of_its_module
 
 import dask_otel
-from dask_otel import blocks
-from dask_otel.core.spans import Limits
+from dask_otel.client import blocks
+from dask_otel.core.life.open_span import Limits
 from tests.cluster.observed import Observed, observed
 from tests.cluster.processes import cluster as processes
 from tests.waiting import eventually

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from distributed import Client, Scheduler, Worker, span
 
-from dask_otel import bridge as module
 from dask_otel import semconv
-from dask_otel.bridge import Bridge
-from dask_otel.core.records import MetricBatch, Tags
-from dask_otel.exporting import MadePump
-from dask_otel.scheduler import install, plugin_of, uninstall
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import Tags
+from dask_otel.scheduler import bridge as module
+from dask_otel.scheduler.bridge import Bridge
+from dask_otel.scheduler.plugin import install, plugin_of, uninstall
+from dask_otel.scheduler.wiring import MadePump
 from tests.unit.test_pump import finished
 from tests.waiting import eventually
 

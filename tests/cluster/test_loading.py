@@ -15,8 +15,8 @@ from distributed import Client, LocalCluster, Scheduler, Worker, span
 from distributed.spans import SpansSchedulerExtension
 
 import dask_otel
-from dask_otel.scheduler import NAME, OtelSchedulerPlugin, install
-from dask_otel.settings import ConfigurationError
+from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
+from dask_otel.settings.keys import ConfigurationError
 from tests.cluster.conftest import QUICK, Start
 from tests.cluster.processes import cluster
 from tests.receiver import receiver

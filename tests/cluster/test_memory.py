@@ -12,9 +12,9 @@ from distributed import span, wait
 from distributed.scheduler import TaskGroup, TaskState, WorkerState
 from distributed.spans import Span
 
-from dask_otel._dask import SchedulerAdapter
-from dask_otel.core.progress import SPARE
-from dask_otel.core.spans import Limits, OpenSpan
+from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.life.progress import SPARE
 from tests.cluster.observed import Observed, observed
 from tests.waiting import eventually
 

@@ -13,7 +13,7 @@ from distributed import Client, get_worker, span, wait
 from distributed.metrics import context_meter
 
 from dask_otel import semconv
-from dask_otel.core import cardinality
+from dask_otel.core.metrics import cardinality
 from dask_otel.semconv import METRICS
 from tests.cluster.conftest import Bridged, Start
 from tests.receiver import Point, Receiver

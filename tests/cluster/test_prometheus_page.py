@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 import dask_otel
 from dask_otel.core import identity
-from dask_otel.pump import MAX_METRIC_BATCHES
+from dask_otel.pump.pump import MAX_METRIC_BATCHES
 from tests.cluster.conftest import QUICK, Start
 from tests.cluster.truth import UNITS, own_values, text_keys
 from tests.receiver import silent_server
@@ -266,7 +266,7 @@ def test_without_prometheus_client_one_clear_error(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "dask_otel.prometheus", raising=False)
+    monkeypatch.delitem(sys.modules, "dask_otel._prometheus.page", raising=False)
     with caplog.at_level(logging.ERROR, "dask_otel"), start(ON) as bridged:
         eventually(lambda: "dask-otel" not in bridged.scheduler.plugins)
         assert work(bridged.client, "goes on")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, span
 
-from dask_otel._dask import UNDOCUMENTED
+from dask_otel._dask.undocumented import UNDOCUMENTED
 
 pytestmark = pytest.mark.cluster
 
@@ -56,7 +56,7 @@ def test_every_class_is_checked(live: dict[str, Any]) -> None:
 
 
 def test_the_states_that_the_adapter_counts_are_dasks(live: dict[str, Any]) -> None:
-    from dask_otel._dask import _STATES
+    from dask_otel._dask.adapter import _STATES
 
     assert {*_STATES, "forgotten"} == set(live["TaskGroup"].states)
 

@@ -21,7 +21,7 @@ from dask_otel.core.records import (
     SpanRecord,
     TaskCounts,
 )
-from dask_otel.core.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate, translate_progress
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "telemetry.md").read_text(encoding="utf-8")

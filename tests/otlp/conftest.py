@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dask_otel import _otel
-from dask_otel._otel import Outputs
+from dask_otel._otel.sdk import outputs as _otel
+from dask_otel._otel.sdk.outputs import Outputs
 from tests.receiver import Receiver, receiver
 
 PROTOCOLS = ("grpc", "http/protobuf")

@@ -9,15 +9,14 @@ import time
 from dataclasses import dataclass
 
 from dask_otel.core import identity
+from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
 from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
-    MetricBatch,
-    SpanDeltas,
     SpanIdentity,
     TaskCounts,
 )
-from dask_otel.pump import Pump
+from dask_otel.pump.pump import Pump
 
 #: Any time in the past, in seconds since the epoch: exactly a float.
 T = 1_700_000_000.0

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dask_otel import _otel
-from dask_otel._otel import environment, exporters
-from dask_otel._otel.environment import defaults_for_environment
-from dask_otel._otel.sampling import TraceSampler
-from dask_otel._setting_problems import ConfigurationError
+from dask_otel._otel.sdk import environment, exporters
+from dask_otel._otel.sdk import outputs as _otel
+from dask_otel._otel.sdk.environment import defaults_for_environment
+from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.records import SpanRecord
+from dask_otel.settings.problems import ConfigurationError
 from tests.otlp.conftest import Build
 from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver, receiver

@@ -11,7 +11,12 @@ from importlib.metadata import version
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.records import Event, Exemplar, Link, NumberPoint
+from dask_otel.core.records import (
+    Event,
+    Exemplar,
+    Link,
+    NumberPoint,
+)
 from tests.otlp.conftest import Build
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, SECOND, TRACE_ID, counter, number
 from tests.receiver import Receiver
@@ -324,7 +329,7 @@ def test_other_threads_keep_their_messages(
 
 
 def test_the_filter_is_gone_when_the_last_thread_has_ended(server: Receiver) -> None:
-    from dask_otel._otel.answers import ExporterLogs
+    from dask_otel._otel.sdk.answers import ExporterLogs
 
     logger = logging.getLogger("opentelemetry.exporter.test")
     logs = ExporterLogs()

@@ -22,9 +22,10 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.records import Failure, MetricBatch
-from dask_otel.exporting import make_pump
-from dask_otel.settings import Settings
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import Failure
+from dask_otel.scheduler.wiring import make_pump
+from dask_otel.settings.keys import Settings
 from tests.otlp.pipeline import Export, T, make_batch, make_span
 from tests.receiver import Receiver, decode_points, silent_server
 from tests.receiver import receiver as run_receiver
@@ -430,8 +431,8 @@ def test_everything_is_flushed_at_close_and_counted_in_the_last_metrics(
 def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str) -> None:
     script = """
         import os, sys, time
-        from dask_otel.exporting import make_pump
-        from dask_otel.settings import Settings
+        from dask_otel.scheduler.wiring import make_pump
+        from dask_otel.settings.keys import Settings
         from tests.otlp.pipeline import Export, make_batch, make_span
 
         made = make_pump(Settings(), "Scheduler-1", time.time_ns())

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dask_otel._otel.spans import ProviderSpanSink
+from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
 from tests.otlp.records import CHILD, ROOT
 

@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from dask_otel.core.accounting import Accounting, Increments
+from dask_otel.core.idle.accounting import Accounting, Increments
+from dask_otel.core.idle.sharing import IdleSharing
 
 #: Two heartbeats of one worker are at least this far apart: each is an event of its loop,
 #: and so is what a task does between its disappearance and its metered seconds.
@@ -133,6 +134,20 @@ class Totals:
         assert abs(spans - expected) <= 1e-6 * max(1.0, expected), (spans, expected)
 
 
+def exported(accounting: Accounting, now: float) -> Increments:
+    """Close an interval and settle it at once; the product does so in steps."""
+    accounting.begin_export(now)
+    return accounting.finish_export()
+
+
+def taken(sharing: IdleSharing, now: float) -> tuple[float, float, dict[str, float]]:
+    """Close an interval; return its idle and unused seconds, and idle by span."""
+    idle, unused = sharing.close(now)
+    sharing.settle()
+    shares, sharing.closed_shares = sharing.closed_shares, {}
+    return idle, unused, shares
+
+
 class Cluster:
     """Runs tasks on workers in simulated time and tells the accounting what Dask would."""
 
@@ -175,7 +190,7 @@ class Cluster:
             self._integrate(at)
             function()
         self._integrate(until)
-        self.totals.add(self.accounting.export(until))
+        self.totals.add(exported(self.accounting, until))
         self.totals.check()
         return self.totals
 

@@ -6,10 +6,17 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dask_otel.core.lifecycle import Lifecycle
-from dask_otel.core.progress import AT_ONCE
+from dask_otel.core.life.lifecycle import Lifecycle
+from dask_otel.core.life.open_span import (
+    Group,
+    GroupFacts,
+    Limits,
+    OpenSpan,
+    RetryReason,
+    SpanFacts,
+)
+from dask_otel.core.life.progress import AT_ONCE
 from dask_otel.core.records import Failure, FinishedSpan, Progress
-from dask_otel.core.spans import Group, GroupFacts, Limits, OpenSpan, RetryReason, SpanFacts
 
 #: What became of one task in one generation of its span; "todo" while it has no outcome.
 Outcome = str

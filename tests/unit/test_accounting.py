@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dask_otel.core.accounting import Accounting
-from dask_otel.core.delay import WINDOW, RecentMinimum
-from dask_otel.core.sharing import IdleSharing
-from tests.unit.cluster_model import Cluster, Task, Totals, Worker
+from dask_otel.core.idle.accounting import Accounting
+from dask_otel.core.idle.clock_delay import WINDOW, RecentMinimum
+from dask_otel.core.idle.sharing import IdleSharing
+from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
 
 #: Seconds: some messages of 1 ms each, on a few threads.
 CLOSE = 0.02
@@ -209,9 +209,9 @@ def test_late_seconds_of_an_inactive_span_are_in_its_capacity() -> None:
     accounting.task_assigned("w", "x", "a", 0.0)
     accounting.task_released("w", "x", 1.0)
     accounting.span_inactive("a", 1.0)
-    accounting.export(2.0)
+    exported(accounting, 2.0)
     accounting.heartbeat("w", {}, {"a": 3.0}, 3.0)
-    step = accounting.export(3.0)
+    step = exported(accounting, 3.0)
     assert step.span_reported == pytest.approx({"a": 3.0})
     assert step.idle == step.in_flight == 0.0
 
@@ -227,7 +227,7 @@ def test_a_worker_whose_clock_is_set_makes_no_phantom_idle(step: float) -> None:
         shift = step if second > 20 else 0.0
         elapsed, delay = second + shift, 0.001 - shift
         accounting.heartbeat("w", {"x": elapsed}, {}, second + 0.001, delay)
-        totals.add(accounting.export(second + 0.001))
+        totals.add(exported(accounting, second + 0.001))
         totals.check()
         assert totals.idle <= second + 0.01
     accounting.task_done("w", "x", 60.0 + step, 60.0)
@@ -235,7 +235,7 @@ def test_a_worker_whose_clock_is_set_makes_no_phantom_idle(step: float) -> None:
     for second in (60.5, 61.0, 61.5, 62.0):
         seconds = {"a": 60.0} if second == 60.5 else {}
         accounting.heartbeat("w", {}, seconds, second, 0.001 - step)
-    totals.add(accounting.export(62.0))
+    totals.add(exported(accounting, 62.0))
     totals.check()
     assert totals.idle == pytest.approx(60.0, abs=0.02)
 
@@ -262,7 +262,7 @@ def test_workers_come_and_go() -> None:
         cluster.call(3.0 + i, lambda w=worker: cluster.add_worker(w))
         cluster.call(20.0 + i, lambda w=worker: cluster.kill(w))
     totals = cluster.run(40.0)
-    assert cluster.accounting.export(41.0).capacity == 0.0
+    assert exported(cluster.accounting, 41.0).capacity == 0.0
     assert totals.capacity == pytest.approx(4 * 17.0)
     assert_true(cluster, totals)
 
@@ -278,7 +278,7 @@ def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
     accounting.task_done("w", "x", 0.3, 1.001)
     for now in (1.5, 2.0, 2.5):
         accounting.heartbeat("w", {}, {}, now)
-    totals.add(accounting.export(2.5))
+    totals.add(exported(accounting, 2.5))
     assert totals.lost == totals.excess == totals.in_flight == 0.0
     assert totals.idle == pytest.approx(2.2)
 
@@ -293,15 +293,15 @@ def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> N
     for ended in (1.0, 2.0):
         accounting.task_done("w", "x", 1.0, ended)
         accounting.task_assigned("w", "x", "a", ended)
-    for taken, executing, seconds in (
+    for at, executing, seconds in (
         (0.7, {"x": 0.7}, {}),
         (0.9, {"x": 0.9}, {}),
         (1.4, {"x": 0.4}, {"a": 1.0}),
         (2.4, {"x": 0.4}, {"a": 1.0}),
     ):
-        now = max(2.1, taken)
-        accounting.heartbeat("w", executing, seconds, now, now - taken)
-        totals.add(accounting.export(now))
+        now = max(2.1, at)
+        accounting.heartbeat("w", executing, seconds, now, now - at)
+        totals.add(exported(accounting, now))
         totals.check()
     assert totals.reported == 2.0
     assert totals.idle == totals.lost == 0.0
@@ -319,7 +319,7 @@ def test_seceded_seconds_that_come_before_the_end_is_told_are_excess_once() -> N
     accounting.heartbeat("w", {}, {"a": 0.9}, 1.0)
     accounting.task_done("w", "x", 0.9, 1.001)
     accounting.heartbeat("w", {}, {}, 1.5)
-    totals.add(accounting.export(1.5))
+    totals.add(exported(accounting, 1.5))
     totals.check()
     assert totals.excess == pytest.approx(0.7)
     assert totals.idle == pytest.approx(1.3)
@@ -335,10 +335,10 @@ def test_two_cuts_in_a_row_between_end_and_seconds_make_no_idle() -> None:
     for key, now, seconds in (("x", 1.0, {}), ("y", 2.0, {"a": 0.99})):
         accounting.heartbeat("w", {}, seconds, now)
         accounting.task_done("w", key, 0.99, now + 0.001)
-        totals.add(accounting.export(now + 0.002))
+        totals.add(exported(accounting, now + 0.002))
         assert totals.idle <= 0.02
     accounting.heartbeat("w", {}, {"a": 0.99}, 3.0)
-    totals.add(accounting.export(3.0))
+    totals.add(exported(accounting, 3.0))
     assert totals.idle == pytest.approx(1.02)
     assert totals.in_flight == pytest.approx(0.0)
 
@@ -349,13 +349,13 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
     a = sharing.spans["a"]
     sharing.activate("b", "b", 1.0)
     sharing.book_late(2.0, since=2.0, spans=[a])
-    assert sharing.take(2.0) == (2.0, 0.0, {"a": 1.0, "b": 1.0})
+    assert taken(sharing, 2.0) == (2.0, 0.0, {"a": 1.0, "b": 1.0})
     sharing.deactivate("a", 3.0)
     sharing.book_late(2.0, since=2.0, spans=[a])
-    assert sharing.take(3.0) == (2.0, 0.0, {"a": 2.0})
+    assert taken(sharing, 3.0) == (2.0, 0.0, {"a": 2.0})
     sharing.deactivate("b", 4.0)
     sharing.book_late(2.0, since=4.0, spans=[a])
-    assert sharing.take(4.0) == (0.0, 2.0, {})
+    assert taken(sharing, 4.0) == (0.0, 2.0, {})
 
 
 def test_weeks_of_running_cost_no_precision() -> None:
@@ -367,7 +367,7 @@ def test_weeks_of_running_cost_no_precision() -> None:
         accounting.task_assigned("w", i, "a", now)
         accounting.task_done("w", i, 0.25, now + 0.25)
         accounting.heartbeat("w", {}, {"a": 0.25}, now + 0.5)
-        totals.add(accounting.export(now + 1.0))
+        totals.add(exported(accounting, now + 1.0))
     totals.check()
     assert totals.excess == pytest.approx(0.0, abs=1e-4)
     assert totals.idle == pytest.approx((now + 1.0) * 1000 - 2000 * 0.25, rel=1e-9)
@@ -387,7 +387,7 @@ def test_memory_is_bounded_by_what_is_open() -> None:
             accounting.task_released("w", i, now + 0.5)
         accounting.span_inactive(span, now + 0.5)
         accounting.heartbeat("w", {}, {span: 0.5}, now + 0.9)
-        accounting.export(now + 0.9)
+        exported(accounting, now + 0.9)
     account = accounting._workers["w"]
     tasks = account.tasks
     held = [getattr(tasks, name) for name in type(tasks).__slots__]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dask_otel.core.accounting import Accounting
-from dask_otel.core.sharing import IdleSharing
-from tests.unit.cluster_model import Cluster, Task, Totals, Worker
+from dask_otel.core.idle.accounting import Accounting
+from dask_otel.core.idle.sharing import IdleSharing
+from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
 
 #: Long enough for every task of a generated schedule to end and be reported.
 REST = 150.0
@@ -164,7 +164,7 @@ def test_no_order_of_events_breaks_the_sums(events: list) -> None:
             accounting.heartbeat(worker, executing, reported, now, delay)
         else:
             getattr(accounting, event[0])(*event[1:], now)
-        totals.add(accounting.export(now))
+        totals.add(exported(accounting, now))
         totals.check()
 
 
@@ -214,7 +214,7 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
         elif kind == "take":
             sharing.settle()
             collect(sharing.closed_shares)
-            more_idle, more_unused, more = sharing.take(now)
+            more_idle, more_unused, more = taken(sharing, now)
             idle, unused = idle + more_idle, unused + more_unused
             collect(more)
         elif kind == "close":

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from dask_otel.core.blocks import Blocks
-from dask_otel.core.spans import Limits, OpenSpan, Phase
+from dask_otel.core.life.blocks import Blocks
+from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from tests.unit.simulation import Simulation
 from tests.unit.test_lifecycle_histories import LIMITS, Histories, picks
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from dask_otel.breath import LONGEST_WORK, PAUSE, WORK, Breath, MadeInBreaths
+from dask_otel.pump.breath import LONGEST_WORK, PAUSE, WORK, Breath, MadeInBreaths
 
 
 class Time:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_otel.advice import FoldAdvice
-from dask_otel.core.cardinality import SeriesLimits
-from dask_otel.core.labels import LabelRules, NameRule, Patterns
-from dask_otel.core.records import MetricBatch, SpanDeltas
-from dask_otel.core.series import MetricState
+from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
+from dask_otel.core.metrics.cardinality import SeriesLimits
+from dask_otel.core.metrics.labels import LabelRules, NameRule, Patterns
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
-from dask_otel.settings import MetricSettings
+from dask_otel.scheduler.advice import FoldAdvice
+from dask_otel.settings.keys import MetricSettings
 
 S = 1_000_000_000
 START = 1_700_000_000 * S
@@ -72,7 +72,7 @@ def test_names_that_are_not_let_through_are_counted_as_other():
         ("_OTHER", "_OTHER", "inc", "thread-cpu"): 3.0,
     }
     assert found["dask.otel.folded"] == {("denied_names",): 2}
-    assert state.name_count == 1
+    assert len(state._families._slots) == 1
 
 
 def test_prefixes_that_are_not_let_through_are_counted_as_other():
@@ -219,7 +219,7 @@ def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth
                 assert len({tuple(p.attributes.values()) for p in record.points}) <= 500
             for point in record.points:
                 last[record.name][(*point.attributes.values(), point.start_ns)] = point.value
-        most_names = max(most_names, state.name_count)
+        most_names = max(most_names, len(state._families._slots))
     assert most_names == 200
     assert sum(last[TIME].values()) == truth
     assert sum(last["dask.task.finished"].values()) == 50_000

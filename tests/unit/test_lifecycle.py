@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import dask_otel.core.lifecycle
+import dask_otel.core.life.lifecycle
 from dask_otel.core import identity
-from dask_otel.core.lifecycle import TRANSITIONS, Trigger
+from dask_otel.core.life.lifecycle import TRANSITIONS, Trigger
+from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
+from dask_otel.core.life.reports import Reports
 from dask_otel.core.records import Failure, FinishedSpan, TaskCounts
-from dask_otel.core.reports import Reports
-from dask_otel.core.spans import Limits, OpenSpan, Phase
 from tests.unit.simulation import Simulation
 
 LINGER = 2.0
@@ -86,7 +86,7 @@ def test_every_line_of_the_table_happens(sim: Simulation, monkeypatch) -> None:
 
 
 def test_the_phase_changes_in_one_place_only() -> None:
-    source = Path(dask_otel.core.lifecycle.__file__).read_text()
+    source = Path(dask_otel.core.life.lifecycle.__file__).read_text()
     assert re.findall(r".*\.phase = .*", source) == [
         "        span.phase = TRANSITIONS[span.phase, trigger]"
     ]
@@ -532,7 +532,7 @@ MANY_SHORT_SPANS = """
 import gc, sys
 from tests.unit.simulation import Simulation
 from tests.unit.test_lifecycle import short_span
-from dask_otel.core.spans import Limits
+from dask_otel.core.life.open_span import Limits
 
 sim = Simulation(Limits(linger=0.05, remember=2_000))
 sim.span_exported = lambda span: None

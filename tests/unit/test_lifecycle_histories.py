@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dask_otel.core.completion import worst
-from dask_otel.core.spans import Limits, Phase
+from dask_otel.core.life.completion import worst
+from dask_otel.core.life.open_span import Limits, Phase
 from tests.unit.simulation import Life, Simulation, Task
 
 LIMITS = Limits(

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from dask_otel import _dask_workers, loop_time, semconv
-from dask_otel._dask_workers import LoopHealth
-from dask_otel.core.records import MetricBatch
-from dask_otel.loop_time import SAMPLE, TransitionCost
+from dask_otel import semconv
+from dask_otel._dask import workers as _dask_workers
+from dask_otel._dask.workers import LoopHealth
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.scheduler import own_cost as loop_time
+from dask_otel.scheduler.own_cost import SAMPLE, TransitionCost
 
 #: Dask's own tick, by default 20 ms.
 TICK = 0.02

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core.distribution import Distribution
-from dask_otel.core.filling import MAX_OF_NAME
-from dask_otel.core.merging import merge
-from dask_otel.core.records import MetricBatch, Observation, SpanDeltas
-from dask_otel.core.series import MetricState
+from dask_otel.core.metrics.batch import MAX_OF_NAME, MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.merging import merge
+from dask_otel.core.metrics.state import MetricState
 
 S = 1_000_000_000
 USAGE, CPU = semconv.WORKER_MEMORY_USAGE.name, semconv.WORKER_CPU_UTILIZATION.name

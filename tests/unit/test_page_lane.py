@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.records import MetricBatch, MetricRecord
-from dask_otel.core.series import MetricState
-from dask_otel.pump import MAX_METRIC_BATCHES, Pump, PumpLimits, lanes
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import MetricRecord
+from dask_otel.pump import lanes
+from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.waiting import eventually
 
 SECOND = 1_000_000_000

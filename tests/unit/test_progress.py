@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.progress import AT_ONCE, SPARE
+from dask_otel.core.life.open_span import Limits
+from dask_otel.core.life.progress import AT_ONCE, SPARE
 from dask_otel.core.records import Progress
-from dask_otel.core.spans import Limits
-from dask_otel.core.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate, translate_progress
 from tests.unit.simulation import Simulation
 
 LIMITS = Limits(linger=2.0, settle_timeout=10.0, progress_after=60.0, progress_interval=300.0)

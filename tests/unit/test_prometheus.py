@@ -11,9 +11,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from dask_otel import semconv
-from dask_otel.core.records import MetricBatch, MetricRecord, NumberPoint, Observation
-from dask_otel.core.series import MetricState
-from dask_otel.prometheus import MetricPage
+from dask_otel._prometheus.page import MetricPage
+from dask_otel.core.metrics.batch import MetricBatch, Observation
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import MetricRecord, NumberPoint
 from dask_otel.semconv import METRICS
 
 SECOND = 1_000_000_000

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     FinishedGroup,
     FinishedSpan,
-    MetricBatch,
     MetricRecord,
     NumberPoint,
     SpanIdentity,
     SpanRecord,
     TaskCounts,
 )
-from dask_otel.core.series import MetricState
-from dask_otel.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from dask_otel.pump.lanes import _parts
+from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.waiting import eventually
 
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name

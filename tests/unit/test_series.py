@@ -8,10 +8,11 @@ import gc
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
-from dask_otel.core.distribution import Distribution
-from dask_otel.core.records import Exemplar, MetricBatch, NumberPoint, Observation, SpanDeltas
-from dask_otel.core.series import MetricState
+from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import Exemplar, NumberPoint
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -267,7 +268,7 @@ def test_a_series_retires_an_hour_after_its_last_change_and_returns_from_zero(st
     assert "dask.span.execute.time" in collect(state, 60)
     assert "dask.span.execute.time" in collect(state, 3600)
     assert collect(state, 3661) == {}
-    assert state.name_count == 0
+    assert len(state._families._slots) == 0
     state.apply(span_batch({CPU: 2.0}))
     zero, value = collect(state, 3721)["dask.span.execute.time"]
     assert (zero.value, zero.time_ns) == (0.0, START + 3661 * S)

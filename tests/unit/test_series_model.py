@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_otel.core.cardinality import SeriesLimits
-from dask_otel.core.records import MetricBatch, MetricRecord, Observation, SpanDeltas
-from dask_otel.core.routing import route_span_key
-from dask_otel.core.series import MetricState
+from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.cardinality import SeriesLimits
+from dask_otel.core.metrics.routing import route_span_key
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import MetricRecord
 from dask_otel.core.text import Sanitizer, label_text, span_path
 from dask_otel.semconv import METRICS
 

@@ -21,9 +21,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dask_otel.settings as module
-from dask_otel.core.labels import NameRule
-from dask_otel.settings import (
+import dask_otel.settings.keys as module
+from dask_otel.core.metrics.labels import NameRule
+from dask_otel.settings.keys import (
     ConfigurationError,
     MetricSettings,
     PatternSettings,
@@ -33,7 +33,7 @@ from dask_otel.settings import (
 )
 
 PACKAGE = Path(module.__file__).parent
-DOCS = PACKAGE.parents[1] / "docs" / "configuration.md"
+DOCS = PACKAGE.parents[2] / "docs" / "configuration.md"
 DEFAULTS = yaml.safe_load((PACKAGE / "otel.yaml").read_text(encoding="utf-8"))
 SCHEMA = yaml.safe_load((PACKAGE / "otel-schema.yaml").read_text(encoding="utf-8"))
 
@@ -130,6 +130,12 @@ def docs_rows() -> dict[str, tuple[str, Any, str]]:
     return {key: (name, yaml.safe_load(default), text) for key, name, default, text in rows}
 
 
+def test_what_is_made_of_the_settings_is_up_to_date():
+    script = DOCS.parents[1] / "tools" / "build_settings.py"
+    made = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
 def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
@@ -220,7 +226,7 @@ def test_defaults_are_the_contract_s():
 def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy():
     out = run_python(
         "import sys, dask.config\n"
-        "from dask_otel.settings import Settings\n"
+        "from dask_otel.settings.keys import Settings\n"
         "settings = Settings.from_config()\n"
         "print(settings.spans.settle_timeout, settings.spans.max_groups, settings.enabled)\n"
         "get = dask.config.get\n"
@@ -241,7 +247,7 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
         "    OTEL_TRACES_EXPORTER: otlp\n"
     )
     out = run_python(
-        "from dask_otel.settings import Settings\n"
+        "from dask_otel.settings.keys import Settings\n"
         "s = Settings.from_config()\n"
         "print(s.spans.trace_gap, s.metrics.max_names, dict(s.environment))",
         DASK_CONFIG=str(tmp_path),
@@ -259,7 +265,7 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
 )
 def test_a_value_in_the_place_of_a_section_is_reported_and_not_overwritten(variable, line):
     out = run_python(
-        "from dask_otel.settings import Settings, ConfigurationError\n"
+        "from dask_otel.settings.keys import Settings, ConfigurationError\n"
         "try: Settings.from_config()\n"
         "except ConfigurationError as e: print(*e.problems)\n"
         "else: print('no error')",

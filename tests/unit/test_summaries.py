@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from dask_otel._wire import Refusal, SpanMetrics
+from dask_otel.core.life.summaries import SpanSummary, Summaries
 from dask_otel.core.records import TaskCounts
-from dask_otel.core.summaries import SpanSummary, Summaries
-from dask_otel.results import Refusal, SpanMetrics
 
 
 def summary(first_start: float, stop: float, **more: object) -> SpanSummary:

@@ -21,7 +21,7 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.translate import SpanLimits, error_type, translate
+from dask_otel.core.traces.translate import SpanLimits, error_type, translate
 
 T = 1_700_000_000.0
 T_NS = 1_700_000_000 * 10**9

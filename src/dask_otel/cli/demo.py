@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from dask_otel.cli.problems import DemoError
+
 #: What the demo needs beyond the bridge itself; dask.dataframe needs pandas and pyarrow.
 _EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")
 
@@ -25,10 +27,6 @@ beside it, for the Collector.
 exit codes: 0 all went well (with --fail: the workflow failed as it should), 1 a step failed,
 2 wrong arguments, 130 interrupted
 """
-
-
-class DemoError(Exception):
-    """A step of the demo failed; the text says which, and what to do."""
 
 
 def add_command(commands: Any) -> None:

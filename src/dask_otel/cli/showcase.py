@@ -28,7 +28,7 @@ from rich.text import Text
 
 from dask_otel.cli import forward, otlp_json, text, workflow
 from dask_otel.cli.cluster import PRELOAD, WORKERS, configured_environment, observed_cluster
-from dask_otel.cli.demo import DemoError
+from dask_otel.cli.problems import DemoError
 from dask_otel.cli.received import Telemetry, spans
 from dask_otel.cli.sink import Sink
 from dask_otel.cli.time_table import TimeTable, time_by_span

@@ -15,11 +15,10 @@ them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from dask_otel.core.distribution import Distribution
+from dask_otel.semconv import Instrument
 
 #: An attribute value of a span, event, link or data point.
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
@@ -200,62 +199,6 @@ class Progress:
         return 1
 
 
-@dataclass(slots=True)
-class SpanDeltas:
-    """What the workers reported for one Dask span since the last batch.
-
-    Or for several of one name, together; see `filling.deltas_of`.
-    """
-
-    tags: Tags
-    #: (trace id, span id) for the exemplars; None for several spans.
-    ids: tuple[int, int] | None
-    values: dict[WorkerMetricKey, float] = field(default_factory=dict)
-
-
-class Observation(NamedTuple):
-    """One point of a histogram."""
-
-    metric: str
-    #: Label values in the order of the metric's definition in `semconv`; the span label
-    #: stands as one `Tags` tuple.
-    labels: tuple[Hashable, ...]
-    value: float
-    ids: tuple[int, int] | None
-
-
-#: A series before its labels are text: the metric's name, then the label values in the
-#: order of `semconv`; the span label (name and root name) stands as one `Tags` tuple.
-RawSeries: TypeAlias = tuple[Hashable, ...]
-
-
-@dataclass(slots=True)
-class MetricBatch:
-    """Everything that changed in the metrics since the last batch.
-
-    The event loop fills one and swaps it for an empty one: handing over costs the same
-    however much is in it.
-    """
-
-    #: When the batch was handed over; 0 while it is being filled.
-    time_ns: int = 0
-    #: By Dask span id; by tags where many share a place.
-    span_deltas: dict[Hashable, SpanDeltas] = field(default_factory=dict)
-    #: How many spans of a name stand in `span_deltas` by their id.
-    spans_of_name: dict[Tags, int] = field(default_factory=dict)
-    #: Deltas of ``Scheduler.cumulative_worker_metrics``, over all workers.
-    worker_deltas: dict[Hashable, float] = field(default_factory=dict)
-    #: Increments of counters and up-down counters.
-    increments: dict[RawSeries, float] = field(default_factory=dict)
-    #: Present values of up-down counters and gauges.
-    levels: dict[RawSeries, float] = field(default_factory=dict)
-    observations: list[Observation] = field(default_factory=list)
-    #: Durations counted by bucket, for histograms with too many to list them.
-    distributions: dict[RawSeries, Distribution] = field(default_factory=dict)
-    #: Levels of what is there no longer, such as a worker that left.
-    ended: list[RawSeries] = field(default_factory=list)
-
-
 # ------------------------------------------------------------ export thread -> exporters
 
 
@@ -331,7 +274,6 @@ class HistogramPoint:
     exemplars: tuple[Exemplar, ...] = ()
 
 
-Instrument: TypeAlias = Literal["counter", "updowncounter", "gauge", "histogram"]
 Temporality: TypeAlias = Literal["cumulative", "delta"]
 
 

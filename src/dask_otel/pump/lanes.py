@@ -10,9 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.breath import Breath
-from dask_otel.core.merging import merge
-from dask_otel.core.records import FinishedSpan, MetricBatch, MetricRecord, Progress, SpanRecord
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.merging import merge
+from dask_otel.core.records import (
+    FinishedSpan,
+    MetricRecord,
+    Progress,
+    SpanRecord,
+)
+from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
 from dask_otel.pump.sinks import MetricSink, MetricTotals, PumpLimits, Sink, SpanSink
@@ -310,7 +316,7 @@ class MetricLane(Lane):
             own.time_ns = time_ns
             if self._last_success_ns is not None:
                 age = max(0.0, (time_ns - self._last_success_ns) / 1e9)
-                own.levels[semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name,] = age
+                own.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, value=age)
             self._totals.apply(own)
             self._export(time_ns)
         return 60.0

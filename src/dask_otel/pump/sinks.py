@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dask_otel.core.records import MetricBatch, MetricRecord, SpanRecord
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import MetricRecord, SpanRecord
 
 
 class Sink(Protocol):
@@ -58,7 +59,7 @@ class MetricSink(Sink, Protocol):
 
 
 class MetricTotals(Protocol):
-    """The totals behind a metric sink: `dask_otel.core.series.MetricState`."""
+    """The totals behind a metric sink: `dask_otel.core.metrics.state.MetricState`."""
 
     def apply(self, batch: MetricBatch) -> None:
         """Add everything in a batch."""

@@ -1,0 +1,86 @@
+"""Dask's side of clients' blocks: who is in one, and when a client has been heard to the end.
+
+A client tells of its blocks through ``Client.log_event``, a request of its own, which overtakes
+the graphs that the client sent before on its stream. That stream is ordered, and the scheduler
+awaits each graph before it looks at the next message. So once a heartbeat of the client has
+been handled that it sent after it left a block, everything that it sent before has been taken
+in. An instrumented client sends one at once; it sends them every few seconds anyhow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_otel.core.life.blocks import ENTERED, LEFT, Blocks
+from dask_otel.core.life.lifecycle import Lifecycle
+from dask_otel.core.life.open_span import Limits, OpenSpan
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+
+class _Leaving(NamedTuple):
+    """What was known of a client when it said that it left a block."""
+
+    last_seen: float
+    since: float
+
+
+class ClientBlocks:
+    """The blocks of all clients of one scheduler.
+
+    Notes
+    -----
+    Belongs to the scheduler's event loop. May raise: the adapter has the boundary.
+    """
+
+    def __init__(self, scheduler: Scheduler, lifecycle: Lifecycle, limits: Limits) -> None:
+        self.blocks = Blocks(lifecycle, limits.remember)
+        self._scheduler = scheduler
+        self._patience = limits.settle_timeout
+        self._leaving: dict[str, _Leaving] = {}
+
+    @property
+    def leaving(self) -> bool:
+        """Whether a client left a block and has not been heard to the end."""
+        return bool(self._leaving)
+
+    def told(self, message: Any, now: float) -> None:
+        """Take a client's message, which can be anything."""
+        client = message["client"]
+        state = self._scheduler.clients.get(client)
+        if state is None:
+            # It is gone: its request was overtaken by its end.
+            return
+        for what, span_id in message["blocks"]:
+            if type(span_id) is not str:
+                continue
+            if what == ENTERED:
+                self.blocks.entered(client, span_id)
+            elif what == LEFT:
+                self.blocks.left(client, span_id, now)
+                self._leaving[client] = _Leaving(state.last_seen, now)
+
+    def look(self, now: float) -> None:
+        """Let go of blocks whose client has been heard to the end."""
+        for client, leaving in list(self._leaving.items()):
+            state = self._scheduler.clients.get(client)
+            heard = state is None or state.last_seen != leaving.last_seen
+            # A heartbeat from before, handled late, may have come with a graph behind it.
+            clear = not self._scheduler._active_graph_updates
+            if heard and (clear or not 0 <= now - leaving.since < self._patience):
+                del self._leaving[client]
+                self.blocks.taken_in(client, now)
+
+    def client_gone(self, client: str, now: float) -> None:
+        """A client closed, or died."""
+        self._leaving.pop(client, None)
+        self.blocks.client_gone(client, now)
+
+    def span_opened(self, span: OpenSpan) -> None:
+        """A generation begins."""
+        self.blocks.span_opened(span)
+
+    def span_exported(self, span: OpenSpan) -> None:
+        """A generation is over."""
+        self.blocks.span_exported(span)

@@ -1,0 +1,166 @@
+"""The standard variables that the bridge itself obeys, and how it reads them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from dask_otel.core.records import Temporality
+from dask_otel.settings.problems import ConfigurationError
+
+#: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
+_LEAST_INTERVAL_MS: Final = 100
+_QUEUE_SIZE: Final = 2048
+#: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
+_BATCH_SIZE: Final = 128
+
+_environment_lock = threading.Lock()
+
+
+@contextmanager
+def defaults_for_environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that the environment does not set, for as long as exporters are made.
+
+    The SDK's parts read ``os.environ`` and nothing else. A blank ``OTEL_*`` variable counts as
+    not set, as the specification says; several of the SDK's parts take it for a value, so it is
+    hidden from them. Afterwards the environment is as it was.
+    """
+    with _environment_lock:
+        blank = {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith("OTEL_") and not value.strip()
+        }
+        for key in blank:
+            del os.environ[key]
+        ours = {key: value for key, value in defaults.items() if key not in os.environ}
+        os.environ.update(ours)
+        try:
+            yield
+        finally:
+            for key in ours:
+                os.environ.pop(key, None)
+            os.environ.update(blank)
+
+
+def is_disabled() -> bool:
+    """Whether ``OTEL_SDK_DISABLED`` switches everything off."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def first_set(*variables: str) -> tuple[str, str] | None:
+    """Return name and value of the first of some variables that is set."""
+    for variable in variables:
+        value = os.environ.get(variable, "").strip()
+        if value:
+            return variable, value
+    return None
+
+
+def choice(allowed: Sequence[str], *variables: str) -> str | None:
+    """Return the value of the first variable that is set, in lower case; None if none is.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none of the allowed ones.
+    """
+    found = first_set(*variables)
+    if found is None:
+        return None
+    variable, value = found
+    if value.lower() not in allowed:
+        raise ConfigurationError([f"{variable} is {value!r}. Allowed: {', '.join(allowed)}."])
+    return value.lower()
+
+
+def number(least: float, unit: str, *variables: str) -> float | None:
+    """Return the value of the first variable that is set; None if none is.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no finite number, or too small.
+    """
+    found = first_set(*variables)
+    if found is None:
+        return None
+    variable, text = found
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise ConfigurationError(
+            [f"{variable} is {text!r}. Allowed: a number of {unit}, {least:g} or more."]
+        )
+    return value
+
+
+def count(variable: str, least: int) -> int | None:
+    """Return the value of a variable that holds a whole number; None if it is not set.
+
+    Raises
+    ------
+    ConfigurationError
+        If it holds something else, or too little.
+    """
+    found = first_set(variable)
+    if found is None:
+        return None
+    if not (found[1].isascii() and found[1].isdigit() and int(found[1]) >= least):
+        raise ConfigurationError(
+            [f"{variable} is {found[1]!r}. Allowed: a whole number, {least} or more."]
+        )
+    return int(found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the standard variables say about the pump. Times in seconds."""
+
+    queue_size: int
+    batch_size: int
+    schedule_delay: float
+    metric_interval: float
+    temporality: Temporality
+    #: Which measurements may have exemplars.
+    exemplars: str
+
+
+def read_environment() -> Environment:
+    """Read the standard variables that the pump obeys.
+
+    Raises
+    ------
+    ConfigurationError
+        If one has a value that is not allowed.
+    """
+    queue_size = count("OTEL_BSP_MAX_QUEUE_SIZE", 1) or _QUEUE_SIZE
+    batch_size = count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1) or min(_BATCH_SIZE, queue_size)
+    if batch_size > queue_size:
+        raise ConfigurationError(
+            [
+                f"OTEL_BSP_MAX_EXPORT_BATCH_SIZE is '{batch_size}'. Allowed: at most "
+                f"OTEL_BSP_MAX_QUEUE_SIZE, which is {queue_size}."
+            ]
+        )
+    delay = number(0, "milliseconds", "OTEL_BSP_SCHEDULE_DELAY")
+    interval = number(_LEAST_INTERVAL_MS, "milliseconds", "OTEL_METRIC_EXPORT_INTERVAL")
+    preference = choice(
+        ("cumulative", "delta", "lowmemory"), "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+    )
+    exemplars = choice(("always_on", "always_off", "trace_based"), "OTEL_METRICS_EXEMPLAR_FILTER")
+    return Environment(
+        queue_size=queue_size,
+        batch_size=batch_size,
+        schedule_delay=1.0 if delay is None else delay / 1000,
+        metric_interval=60.0 if interval is None else interval / 1000,
+        # Both mean delta for synchronous counters and histograms, and ours behave as such.
+        temporality="delta" if preference in ("delta", "lowmemory") else "cumulative",
+        exemplars=exemplars or "trace_based",
+    )

@@ -1,0 +1,199 @@
+"""Exporters, as the standard variables name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
+from opentelemetry.sdk.trace.export import SpanExporter
+
+from dask_otel._otel.sdk.answers import HttpAnswers
+from dask_otel._otel.sdk.environment import choice, first_set, number
+from dask_otel._otel.sdk.internal import InternalMetrics
+from dask_otel.settings.problems import ConfigurationError
+
+_GROUPS: Final = {
+    "traces": "opentelemetry_traces_exporter",
+    "metrics": "opentelemetry_metrics_exporter",
+}
+_KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
+_OTLP_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
+_OTLP_NAMES: Final = frozenset({"otlp", *_OTLP_BY_PROTOCOL.values()})
+_PUMP_TIMEOUTS: Final = {
+    "traces": "OTEL_BSP_EXPORT_TIMEOUT",
+    "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
+}
+#: Of OTLP exporters, in seconds.
+_DEFAULT_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An exporter, and what goes with it."""
+
+    #: What a person needs to recognise it: its name or endpoint.
+    label: str
+    exporter: Any
+    #: The answers that it gets, if it speaks HTTP.
+    answers: HttpAnswers | None
+
+
+def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
+    """Make the exporters of a signal.
+
+    Parameters
+    ----------
+    signal
+        ``"traces"`` or ``"metrics"``.
+    internal
+        Where they count what they do.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such exporter, it can't be made, or it is one that opens a port.
+    """
+    made: list[Made] = []
+    try:
+        for name in exporter_names(signal):
+            made.append(_make(signal, name, internal))  # noqa: PERF401 - those made are released on errors
+    except ConfigurationError:
+        shut_down(made)
+        raise
+    return made
+
+
+def shut_down(made: list[Made]) -> None:
+    """Release exporters that will not be used."""
+    for one in made:
+        one.exporter.shutdown()
+
+
+def exporter_names(signal: str) -> list[str]:
+    """Return the entry point names of a signal's exporters, as the standard variables say.
+
+    Raises
+    ------
+    ConfigurationError
+        If the protocol is unknown.
+    """
+    found = first_set(f"OTEL_{signal.upper()}_EXPORTER")
+    wanted = [name.strip() for name in (found[1] if found else "otlp").split(",")]
+    names = [
+        _otlp_entry_point(signal) if name == "otlp" else name
+        for name in wanted
+        if name and name.lower() != "none"
+    ]
+    # A name given twice would export everything twice.
+    return list(dict.fromkeys(names))
+
+
+def _variables(signal: str, what: str) -> tuple[str, str]:
+    """Return the variables of an OTLP exporter's option, the one that wins first."""
+    return f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
+
+
+def _otlp_entry_point(signal: str) -> str:
+    protocol = choice(tuple(_OTLP_BY_PROTOCOL), *_variables(signal, "PROTOCOL"))
+    return _OTLP_BY_PROTOCOL[protocol or "grpc"]
+
+
+def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
+    variable = f"OTEL_{signal.upper()}_EXPORTER"
+    found = list(entry_points(group=_GROUPS[signal], name=name))
+    if not found and not (signal == "metrics" and name == "prometheus"):
+        known = sorted({entry.name for entry in entry_points(group=_GROUPS[signal])})
+        raise ConfigurationError(
+            [f"{variable} names {name!r}. Installed: {', '.join(['none', *known])}."]
+        )
+    answers = None
+    options: dict[str, Any] = {}
+    if name in _OTLP_NAMES:
+        options = _otlp_options(signal, grpc=name == "otlp_proto_grpc")
+    if name == "otlp_proto_http" and not _has_credential_provider(signal):
+        answers = HttpAnswers()
+        options["session"] = answers.session()
+    try:
+        factory = found[0].load() if found else MetricReader
+        # Before it is made: a pull exporter opens its port then.
+        if isinstance(factory, type) and issubclass(factory, MetricReader):
+            raise _pull_exporter(variable, name)
+        if internal is not None and name in _OTLP_NAMES:
+            options |= internal.options(factory)
+        exporter = factory(**options)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            [f"{variable} names {name!r}, and that exporter could not be made: {error!r}."]
+        ) from error
+    if not isinstance(exporter, _KINDS[signal]):
+        raise _pull_exporter(variable, name)
+    return Made(_label(signal, name), exporter, answers)
+
+
+def _pull_exporter(variable: str, name: str) -> ConfigurationError:
+    return ConfigurationError(
+        [
+            f"{variable} names {name!r}, which does not push: such exporters open a port in the "
+            "scheduler's process. Allowed: push exporters such as otlp and console. Metrics that "
+            "are scraped belong on the scheduler's own /metrics page (otel.metrics.prometheus)."
+        ]
+    )
+
+
+def _has_credential_provider(signal: str) -> bool:
+    """Whether the HTTP exporter gets a session from somebody else, which we must not replace."""
+    return bool(
+        first_set(
+            "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
+            f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal.upper()}_CREDENTIAL_PROVIDER",
+        )
+    )
+
+
+def _otlp_options(signal: str, grpc: bool) -> dict[str, Any]:
+    """Return what an OTLP exporter would not, or wrongly, read from the variables itself."""
+    options: dict[str, Any] = {}
+    allowed = ("none", "gzip") if grpc else ("none", "gzip", "deflate")
+    compression = choice(allowed, *_variables(signal, "COMPRESSION"))
+    if grpc and compression:
+        # `none` is a standard value, and raises in the gRPC exporter.
+        from grpc import Compression
+
+        options["compression"] = (
+            Compression.Gzip if compression == "gzip" else Compression.NoCompression
+        )
+    own = number(0.001, "seconds", *_variables(signal, "TIMEOUT"))
+    pump = number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
+    if own is not None or pump is not None:
+        seconds = _DEFAULT_TIMEOUT if own is None else own
+        options["timeout"] = seconds if pump is None else min(seconds, pump / 1000)
+    return options
+
+
+def _label(signal: str, name: str) -> str:
+    if name not in _OTLP_NAMES:
+        return name
+    port, protocol = (4318, "HTTP") if name == "otlp_proto_http" else (4317, "gRPC")
+    found = first_set(*_variables(signal, "ENDPOINT"))
+    return f"{_shown(found[1]) if found else f'http://localhost:{port}'} (OTLP over {protocol})"
+
+
+def _shown(endpoint: str) -> str:
+    """Return an endpoint without what may be secret: user, password, query."""
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return "an endpoint that is no URL"
+    if not parts.netloc:
+        return endpoint.rpartition("@")[2].partition("?")[0]
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def export_timeout_millis(signal: str) -> float | None:
+    """Return what the pump's own variable says about one export, if it is set."""
+    return number(1, "milliseconds", _PUMP_TIMEOUTS[signal])

@@ -1,0 +1,135 @@
+"""OpenTelemetry's side: the only package that imports the SDK and its exporters.
+
+Finished records become the SDK's public data classes and go to exporters through their
+public ``export()``. The SDK's batch processor and metric state are not used: see
+`dask_otel.pump` and `dask_otel.core.metrics.state`.
+
+Everything here is slow to import and may block (resource detectors): it is called in threads
+of the bridge's own, never on the scheduler's event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dask_otel._otel.sdk.answers import ExporterLogs
+from dask_otel._otel.sdk.environment import (
+    Environment,
+    defaults_for_environment,
+    is_disabled,
+    read_environment,
+)
+from dask_otel._otel.sdk.exporters import (
+    Made,
+    export_timeout_millis,
+    exporter_names,
+    make_exporters,
+    shut_down,
+)
+from dask_otel._otel.sdk.internal import InternalMetrics, internal_metrics
+from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from dask_otel._otel.sdk.resource import make_resource
+from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
+from dask_otel._otel.sdk.spans import (
+    ExporterSpanSink,
+    ProviderSpanSink,
+    ReadableSpans,
+    application_provider,
+)
+from dask_otel.settings.problems import ConfigurationError
+
+__all__ = ["Outputs", "build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Everything that the pump needs of OpenTelemetry."""
+
+    environment: Environment
+    span_sinks: tuple[ExporterSpanSink | ProviderSpanSink, ...]
+    metric_sinks: tuple[ExporterMetricSink, ...]
+    #: Whether a trace is sampled, for exemplars; None lets all of them through.
+    sampled: Callable[[int], bool] | None
+    #: Attributes of the resource.
+    resource: Mapping[str, Any]
+
+
+def build(
+    environment: Mapping[str, str],
+    service_name: str,
+    instance_id: str,
+    service_version: str,
+    cluster_name: str | None,
+    version: str,
+) -> Outputs | None:
+    """Make the exporters that the standard variables name.
+
+    Parameters
+    ----------
+    environment
+        Defaults for variables that are not set.
+    service_name, instance_id, service_version, cluster_name
+        For the resource; see `dask_otel._otel.sdk.resource.make_resource`.
+    version
+        Of the bridge, for the instrumentation scope.
+
+    Returns
+    -------
+    outputs
+        None if ``OTEL_SDK_DISABLED`` switches everything off.
+
+    Raises
+    ------
+    ConfigurationError
+        If a variable has a value that is not allowed.
+    """
+    with defaults_for_environment(environment):
+        if is_disabled():
+            return None
+        read = read_environment()
+        resource = make_resource(service_name, instance_id, service_version, cluster_name)
+        # Its constructor reads all limits: before the exporters, which would have to be closed.
+        spans = ReadableSpans(resource, version)
+        logs = ExporterLogs()
+        timeout = export_timeout_millis("metrics")
+        provider = application_provider()
+        sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
+        internal = internal_metrics(resource, read.temporality, len(exporter_names("metrics")))
+        traces = make_exporters("traces", internal) if provider is None else []
+        metrics = _make_metrics(traces, internal)
+        return Outputs(
+            read,
+            (ProviderSpanSink(provider, version),)
+            if provider is not None
+            else tuple(ExporterSpanSink(made, spans, sampler, logs) for made in traces),
+            tuple(
+                ExporterMetricSink(
+                    made,
+                    resource,
+                    logs,
+                    version,
+                    timeout,
+                    None if internal is None else partial(internal.take, index),
+                )
+                for index, made in enumerate(metrics)
+            ),
+            _exemplar_filter(read, sampler),
+            resource.attributes,
+        )
+
+
+def _make_metrics(traces: list[Made], internal: InternalMetrics | None) -> list[Made]:
+    try:
+        return make_exporters("metrics", internal)
+    except ConfigurationError:
+        shut_down(traces)
+        raise
+
+
+def _exemplar_filter(read: Environment, sampler: TraceSampler) -> Callable[[int], bool] | None:
+    if read.exemplars == "always_off":
+        return lambda _: False
+    return None if read.exemplars == "always_on" else sampler.exemplar

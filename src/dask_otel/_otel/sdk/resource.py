@@ -1,0 +1,104 @@
+"""The resource: what all telemetry of one scheduler says about its origin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opentelemetry.sdk import resources
+from opentelemetry.sdk.resources import Resource
+
+from dask_otel import semconv
+from dask_otel.core.text import Sanitizer, clean_text
+from dask_otel.settings.problems import ConfigurationError
+
+#: Where the Dask operator, Dask Gateway and Coiled put the cluster's name.
+_CLUSTER_NAME_VARIABLES: Final = (
+    "DASK_CLUSTER_NAME",
+    "DASK_GATEWAY_CLUSTER_NAME",
+    "COILED_CLUSTER_NAME",
+    "DASK_COILED__CLUSTER_NAME",
+)
+
+
+def make_resource(
+    service_name: str, instance_id: str, service_version: str, cluster_name: str | None
+) -> Resource:
+    """Return the resource: the user's attributes, then detectors', then ours.
+
+    Parameters
+    ----------
+    service_name, instance_id, service_version
+        Used where neither the user nor a detector has another.
+    cluster_name
+        ``otel.cluster-name``; None leaves it to the environment, then to the service's name.
+
+    Raises
+    ------
+    ConfigurationError
+        If a detector that is asked for can't be used.
+    """
+    found = _detected()
+    given = _user_attributes()
+    if not given.get(semconv.SERVICE_NAME) and _is_placeholder(found.get(semconv.SERVICE_NAME)):
+        found[semconv.SERVICE_NAME] = service_name
+    if semconv.SERVICE_INSTANCE_ID not in given and _is_random(
+        found.get(semconv.SERVICE_INSTANCE_ID)
+    ):
+        found[semconv.SERVICE_INSTANCE_ID] = instance_id
+    found.setdefault(semconv.SERVICE_VERSION, service_version)
+    if not found.get(semconv.CLUSTER_NAME):
+        name = cluster_name or _cluster_name_from_environment()
+        found[semconv.CLUSTER_NAME] = name or str(found[semconv.SERVICE_NAME])
+    # What comes from the environment can hold bytes that are no UTF-8, as lone surrogates.
+    note = Sanitizer()
+    return Resource(
+        {
+            clean_text(key, note): clean_text(value, note) if isinstance(value, str) else value
+            for key, value in found.items()
+        }
+    )
+
+
+def _detected() -> dict[str, Any]:
+    try:
+        return dict(Resource.create().attributes)
+    except Exception as error:
+        variable = "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"
+        value = os.environ.get(variable, "")
+        raise ConfigurationError(
+            [
+                f"{variable} is {value!r}, and one of these resource detectors can't be used "
+                f"({error!r}). Allowed: names of installed detectors that work."
+            ]
+        ) from error
+
+
+def _is_placeholder(name: object) -> bool:
+    """Whether the SDK made it up, as it does where nobody names the service."""
+    return name is None or str(name).startswith("unknown_service")
+
+
+def _is_random(instance_id: object) -> bool:
+    """Whether it is the random id that newer SDKs give a process."""
+    detector = getattr(resources, "ServiceInstanceIdResourceDetector", None)
+    if instance_id is None or detector is None:
+        return instance_id is None
+    return bool(detector().detect().attributes.get(semconv.SERVICE_INSTANCE_ID) == instance_id)
+
+
+def _user_attributes() -> Mapping[str, str]:
+    """Return what OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME set, by key."""
+    given = {}
+    for item in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        key, separator, value = item.partition("=")
+        if separator:
+            given[key.strip()] = value.strip()
+    if os.environ.get("OTEL_SERVICE_NAME"):
+        given[semconv.SERVICE_NAME] = os.environ["OTEL_SERVICE_NAME"]
+    return given
+
+
+def _cluster_name_from_environment() -> str | None:
+    return next((os.environ[v] for v in _CLUSTER_NAME_VARIABLES if os.environ.get(v)), None)

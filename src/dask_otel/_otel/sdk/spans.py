@@ -1,0 +1,292 @@
+"""Span sinks: finished spans to an exporter, or through the application's own provider."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+from opentelemetry import trace as trace_api
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event as SdkEvent
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link as SdkLink
+from opentelemetry.trace import SpanContext, Status, StatusCode
+
+from dask_otel import semconv
+from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter, uninstrumented
+from dask_otel._otel.sdk.environment import count
+from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler
+from dask_otel.core.records import Attributes, SpanRecord
+from dask_otel.core.text import CUT
+from dask_otel.pump.breath import Breath, MadeInBreaths
+
+logger = logging.getLogger("dask_otel")
+
+_UNSET: Final = Status()
+_LIMITS: Final = (
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+)
+
+Item = TypeVar("Item")
+
+
+def scope(version: str) -> InstrumentationScope:
+    """Return the instrumentation scope of everything we export."""
+    return InstrumentationScope(semconv.SCOPE_NAME, version, semconv.SCHEMA_URL)
+
+
+class ReadableSpans:
+    """Makes the SDK's spans of records, within the limits of the standard variables.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of these variables has a value that is not allowed.
+    """
+
+    def __init__(self, resource: Resource, version: str) -> None:
+        self._resource = resource
+        self._scope = scope(version)
+        for variable in _LIMITS:
+            # The SDK raises as well, in old versions without naming the variable.
+            count(variable, 0)
+        self._limits = SpanLimits()
+
+    def make(self, record: SpanRecord) -> ReadableSpan:
+        """Return the SDK's span."""
+        limits = self._limits
+        parent = None
+        if record.parent_span_id is not None:
+            parent = SpanContext(record.trace_id, record.parent_span_id, False, SAMPLED)
+        return ReadableSpan(
+            name=record.name,
+            context=SpanContext(record.trace_id, record.span_id, False, SAMPLED),
+            parent=parent,
+            resource=self._resource,
+            attributes=_attributes(
+                record.attributes, limits.max_span_attributes, limits.max_span_attribute_length
+            ),
+            events=_first(self._events(record), limits.max_events),
+            links=_first(self._links(record), limits.max_links),
+            kind=KINDS[record.kind],
+            status=_UNSET if record.error is None else Status(StatusCode.ERROR, record.error),
+            start_time=record.start_ns,
+            end_time=record.end_ns,
+            instrumentation_scope=self._scope,
+        )
+
+    def _events(self, record: SpanRecord) -> list[SdkEvent]:
+        most, length = self._limits.max_event_attributes, self._limits.max_attribute_length
+        return [
+            SdkEvent(event.name, _attributes(event.attributes, most, length), event.time_ns)
+            for event in record.events
+        ]
+
+    def _links(self, record: SpanRecord) -> list[SdkLink]:
+        most, length = self._limits.max_link_attributes, self._limits.max_attribute_length
+        return [
+            SdkLink(
+                SpanContext(link.trace_id, link.span_id, False, SAMPLED),
+                _attributes(link.attributes, most, length),
+            )
+            for link in record.links
+        ]
+
+
+def _first(items: list[Item], limit: int | None) -> Sequence[Item]:
+    """Return the first items; the SDK's bounded list carries the count of the others."""
+    if limit is None or len(items) <= limit:
+        return items
+    bounded = BoundedList[Item](limit)
+    bounded.extend(items[:limit])
+    bounded.dropped = len(items) - limit
+    return bounded
+
+
+def _attributes(attributes: Attributes, most: int | None, length: int | None) -> Any:
+    """Return the first attributes, with long texts cut; see `_first`."""
+    kept: dict[str, Any] = dict(attributes)
+    if length is not None:
+        kept = {key: _cut(value, length) for key, value in kept.items()}
+    if most is None or len(kept) <= most:
+        return kept
+    bounded = BoundedAttributes(most, dict(list(kept.items())[:most]), immutable=False)
+    bounded.dropped = len(kept) - most
+    return bounded
+
+
+def _cut(value: Any, length: int) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_cut(item, length) for item in value)
+    if isinstance(value, str) and len(value) > length:
+        return value[: max(0, length - 1)] + CUT[:length]
+    return value
+
+
+class ExporterSpanSink:
+    """Spans to one exporter, through its public ``export``."""
+
+    def __init__(
+        self, made: Made, spans: ReadableSpans, sampler: TraceSampler, logs: ExporterLogs
+    ) -> None:
+        self.name = made.label
+        self.rejected = False
+        #: Nothing is lost alone: an exporter takes a batch or not.
+        self.lost = 0
+        exporter = WatchedExporter(made.exporter, made.answers, logs)
+        self.surroundings = exporter.surroundings
+        self.last_error = exporter.last_error
+        self.shutdown = exporter.shutdown
+        self._exporter = exporter
+        self._breathe = Breath()
+        self._spans = spans
+        self._sampler = sampler
+
+    def wants(self, record: SpanRecord) -> bool:
+        """Whether the span is sampled."""
+        return self._sampler.span(record)
+
+    def export(self, records: Sequence[SpanRecord]) -> bool:
+        """Export; raises what can't be encoded."""
+        spans = MadeInBreaths(records, self._spans.make, self._breathe)
+        ok = self._exporter.export(spans, SpanExportResult.SUCCESS)
+        self.rejected = self._exporter.rejected
+        if not ok:
+            # Newer exporters swallow what can't be encoded, and say no.
+            for record in records:
+                _check_texts(record)
+        return ok
+
+
+def _check_texts(record: SpanRecord) -> None:
+    """Raise what the encoder of OTLP raises for a text that is no Unicode."""
+    record.name.encode()
+    (record.error or "").encode()
+    for event in record.events:
+        event.name.encode()
+
+
+class _Ids(IdGenerator):
+    """Gives our tracer the ids of the record at hand, in the thread that has one at hand.
+
+    The SDK hands out one tracer for a name: bridges of several schedulers share it.
+    """
+
+    def __init__(self, otherwise: IdGenerator) -> None:
+        self.record = threading.local()
+        self._otherwise = otherwise
+
+    def generate_trace_id(self) -> int:
+        ids: tuple[int, int] | None = getattr(self.record, "ids", None)
+        return self._otherwise.generate_trace_id() if ids is None else ids[0]
+
+    def generate_span_id(self) -> int:
+        ids: tuple[int, int] | None = getattr(self.record, "ids", None)
+        return self._otherwise.generate_span_id() if ids is None else ids[1]
+
+
+class ProviderSpanSink:
+    """Spans through the tracer provider that the application has set, with our ids.
+
+    Its sampler, processors, limits and resource apply, and it is never shut down by us.
+    """
+
+    name = "the application's tracer provider"
+    rejected = False
+
+    def __init__(self, provider: TracerProvider, version: str) -> None:
+        self.lost = 0
+        tracer: Any = provider.get_tracer(
+            semconv.SCOPE_NAME, version, schema_url=semconv.SCHEMA_URL
+        )
+        self._tracer = tracer
+        # The provider's own sampler decides; asked for the trace, so that spans that come
+        # before their root follow it.
+        self._sampler = TraceSampler(provider.sampler)
+        ids = getattr(tracer, "id_generator", None)
+        if not isinstance(ids, _Ids):
+            # A plain attribute of our own tracer: other tracers of the provider keep theirs.
+            ids = _Ids(ids or provider.id_generator)
+            tracer.id_generator = ids
+        self._ids: _Ids = ids
+        self._told = False
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """See `dask_otel.pump.sinks.Sink`. The application's messages stay in the log."""
+        return uninstrumented()
+
+    def wants(self, record: SpanRecord) -> bool:
+        """Whether the trace is sampled; the provider decides about each span itself."""
+        return self._sampler.span(record)
+
+    def export(self, records: Sequence[SpanRecord]) -> bool:
+        """Start and end each span, with the times of the record."""
+        self.lost = 0
+        for record in records:
+            try:
+                self._replay(record)
+            except Exception:
+                # One of the application's processors; others may have taken the span.
+                self.lost += 1
+                if not self._told:
+                    self._told = True
+                    logger.warning(
+                        "dask-otel: the application's tracer provider raised", exc_info=True
+                    )
+        return True
+
+    def _replay(self, record: SpanRecord) -> None:
+        self._ids.record.ids = (record.trace_id, record.span_id)
+        try:
+            span = self._tracer.start_span(
+                record.name,
+                self._sampler.parent(record),
+                KINDS[record.kind],
+                dict(record.attributes),
+                [
+                    SdkLink(
+                        SpanContext(link.trace_id, link.span_id, False, SAMPLED),
+                        dict(link.attributes),
+                    )
+                    for link in record.links
+                ],
+                record.start_ns,
+                record_exception=False,
+            )
+        finally:
+            # A processor may start spans of its own with this tracer, in this thread.
+            self._ids.record.ids = None
+        for event in record.events:
+            span.add_event(event.name, dict(event.attributes), event.time_ns)
+        if record.error is not None:
+            span.set_status(StatusCode.ERROR, record.error)
+        span.end(record.end_ns)
+
+    def last_error(self) -> str:
+        """Return nothing: the provider does not tell."""
+        return ""
+
+    def shutdown(self) -> None:
+        """Leave the application's provider alone."""
+
+
+def application_provider() -> TracerProvider | None:
+    """Return the SDK tracer provider that the application has set globally, if any."""
+    provider = trace_api.get_tracer_provider()
+    return provider if isinstance(provider, TracerProvider) else None

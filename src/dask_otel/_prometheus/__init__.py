@@ -1,0 +1,1 @@
+"""Prometheus' side: the only room that imports ``prometheus_client`` (the extra ``prometheus``)."""

@@ -1,0 +1,1 @@
+"""Where the cluster's thread-seconds went: busy, idle, unused, lost."""

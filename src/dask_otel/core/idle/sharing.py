@@ -1,0 +1,215 @@
+"""Who gets the idle time: equal shares of roots, then of their active spans.
+
+A span is active while it owns a task that waits or is processing. Idle thread-seconds are
+shared equally among the roots that have an active span anywhere in their tree, then
+equally among the active spans of each root. Without any, the time is `unused`: nobody
+could have used it (rule 12 of `accounting`).
+
+Nothing walks over the spans when something changes (rule 13). The sharing keeps an
+integral of idle seconds per active root, each root one of idle seconds per active span;
+a span's share is the difference of its root's integral between two moments. All integrals
+start from 0 at every export, so that weeks of running cost no precision.
+
+An export closes an interval and begins the next one in no time (`close`). The shares of the
+closed one are settled afterwards, span by span, while the next one goes on (`settle`):
+thousands of active spans must not be one long pause of the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+
+class _Root:
+    __slots__ = ("closed", "interval", "mark", "per_span", "spans")
+
+    def __init__(self, mark: float, interval: int) -> None:
+        #: Active spans in the tree.
+        self.spans = 0
+        #: The interval that `mark` and `per_span` belong to.
+        self.interval = interval
+        #: The integral per root up to which `per_span` is settled.
+        self.mark = mark
+        self.per_span = 0.0
+        #: `per_span` at the end of the interval before.
+        self.closed = 0.0
+
+    def settle(self, per_root: float) -> None:
+        """Pass on to the spans what came since the last time, by their present number."""
+        if self.spans:
+            self.per_span += (per_root - self.mark) / self.spans
+        self.mark = per_root
+
+
+class ActiveSpan:
+    """A span with unfinished work. A worker may hold it until its next heartbeat."""
+
+    __slots__ = ("id", "interval", "mark", "root", "root_id")
+
+    def __init__(self, span_id: str, root_id: str, root: _Root) -> None:
+        self.id = span_id
+        self.root_id = root_id
+        self.root = root
+        #: The root's integral per span, in this interval, up to which this span has its share.
+        self.mark = root.per_span
+        self.interval = root.interval
+
+
+class IdleSharing:
+    """Idle seconds of the cluster, shared as they pass.
+
+    Every method is O(1) but `book_late` with spans (O(spans)), `settle` (O(its limit)) and
+    `take` (O(active spans)).
+    """
+
+    __slots__ = (
+        "_closed_per_root",
+        "_free",
+        "_interval",
+        "_now",
+        "_per_root",
+        "_roots",
+        "_unsettled",
+        "changed",
+        "closed_shares",
+        "idle",
+        "shares",
+        "spans",
+        "unused",
+    )
+
+    def __init__(self, now: float) -> None:
+        self._now = now
+        #: Threads that certainly do nothing.
+        self._free = 0
+        self._per_root = 0.0
+        #: Counts intervals, and where the integral was at the end of the one before.
+        self._interval = 0
+        self._closed_per_root = 0.0
+        #: Spans that may have to be settled for the interval before.
+        self._unsettled: list[ActiveSpan] = []
+        self._roots: dict[str, _Root] = {}
+        #: Active spans by id.
+        self.spans: dict[str, ActiveSpan] = {}
+        #: When a span last became active or inactive.
+        self.changed = now
+        self.idle = 0.0
+        self.unused = 0.0
+        #: Idle seconds by span id that are settled, in this interval and in the closed one.
+        self.shares: dict[str, float] = {}
+        self.closed_shares: dict[str, float] = {}
+
+    def free_threads_changed(self, difference: int, now: float) -> None:
+        """Threads became free (positive) or were occupied (negative)."""
+        self._advance(now)
+        self._free += difference
+
+    def activate(self, root_id: str, span_id: str, now: float) -> None:
+        """A span has unfinished work from now on. Again for an active one: no effect."""
+        if span_id in self.spans:
+            return
+        self._advance(now)
+        self.changed = now
+        root = self._roots.get(root_id)
+        if root is None:
+            root = self._roots[root_id] = _Root(self._per_root, self._interval)
+        else:
+            self._carry_over_root(root)
+        root.settle(self._per_root)
+        root.spans += 1
+        self.spans[span_id] = ActiveSpan(span_id, root_id, root)
+
+    def deactivate(self, span_id: str, now: float) -> None:
+        """A span has no unfinished work any more. For an unknown one: no effect."""
+        span = self.spans.pop(span_id, None)
+        if span is None:
+            return
+        self._advance(now)
+        self.changed = now
+        self._carry_over(span)
+        span.root.settle(self._per_root)
+        self._give(span.id, span.root.per_span - span.mark)
+        span.root.spans -= 1
+        if not span.root.spans:
+            del self._roots[span.root_id]
+
+    def book_late(self, seconds: float, since: float, spans: Iterable[ActiveSpan]) -> None:
+        """Share idle seconds that passed after `since` and became certain only now.
+
+        Where the active spans are still the same, they share it as ever. Where they
+        changed, those that had work on the worker in question since then (`spans`) were
+        active at the time for sure; those active now may have come later.
+        """
+        if self.changed > since:
+            by_root: dict[str, set[str]] = {}
+            for span in spans:
+                by_root.setdefault(span.root_id, set()).add(span.id)
+            if by_root:
+                self.idle += seconds
+                for ids in by_root.values():
+                    for span_id in ids:
+                        self._give(span_id, seconds / len(by_root) / len(ids))
+                return
+        self._book(seconds)
+
+    def close(self, now: float) -> tuple[float, float]:
+        """Close the interval; get its idle and unused seconds. The next one begins.
+
+        What is still to be settled of the interval before is settled.
+        """
+        self.settle()
+        self._advance(now)
+        self._unsettled = list(self.spans.values())
+        self._closed_per_root, self._per_root = self._per_root, 0.0
+        self._interval += 1
+        self.closed_shares, self.shares = self.shares, {}
+        taken = self.idle, self.unused
+        self.idle = self.unused = 0.0
+        return taken
+
+    def settle(self, limit: int | None = None) -> bool:
+        """Settle the closed interval of so many active spans; whether all are settled now."""
+        unsettled = self._unsettled
+        start = 0 if limit is None else max(0, len(unsettled) - limit)
+        for span in islice(unsettled, start, None):
+            # One that became inactive is settled, and may be active again.
+            if span.interval != self._interval:
+                self._carry_over(span)
+        del unsettled[start:]
+        return not unsettled
+
+    def _advance(self, now: float) -> None:
+        if now > self._now:
+            if self._free:
+                self._book((now - self._now) * self._free)
+            self._now = now
+
+    def _book(self, seconds: float) -> None:
+        if self._roots:
+            self.idle += seconds
+            self._per_root += seconds / len(self._roots)
+        else:
+            self.unused += seconds
+
+    def _carry_over_root(self, root: _Root) -> None:
+        if root.interval != self._interval:
+            root.settle(self._closed_per_root)
+            root.closed, root.per_span = root.per_span, 0.0
+            root.mark = 0.0
+            root.interval = self._interval
+
+    def _carry_over(self, span: ActiveSpan) -> None:
+        """Settle a span for the closed interval, and let it begin the present one."""
+        if span.interval != self._interval:
+            self._carry_over_root(span.root)
+            seconds = span.root.closed - span.mark
+            if seconds > 0.0:
+                shares = self.closed_shares
+                shares[span.id] = shares.get(span.id, 0.0) + seconds
+            span.mark = 0.0
+            span.interval = self._interval
+
+    def _give(self, span_id: str, seconds: float) -> None:
+        if seconds > 0.0:
+            self.shares[span_id] = self.shares.get(span_id, 0.0) + seconds

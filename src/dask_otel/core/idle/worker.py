@@ -1,0 +1,192 @@
+"""One worker's account: where its threads' time went, as far as its heartbeats have told.
+
+A worker's capacity is threads x time. At every moment it is the sum of what was reported,
+idle, lost and in flight, less what was booked in excess of the threads. The numbers are
+those of the rules in `accounting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
+
+from dask_otel.core.idle.clock_delay import RecentMinimum
+from dask_otel.core.idle.sharing import ActiveSpan
+from dask_otel.core.idle.tasks import Observed, WorkerTasks
+
+
+class Settlement(NamedTuple):
+    """What became certain, in seconds, none of it negative."""
+
+    idle: float
+    lost: float
+    excess: float
+
+
+class WorkerTime:
+    """Thread-seconds of one worker.
+
+    The owner changes `tasks`, compares `free_threads` with `free`, and only where they
+    differ lets time `advance` and sets `free` and `changed`.
+    """
+
+    __slots__ = (
+        "_credit",
+        "_delays",
+        "_excess",
+        "_excess_ahead",
+        "_held",
+        "_idle",
+        "_joined",
+        "_lost",
+        "_maybe_busy",
+        "_now",
+        "_open_at_cut",
+        "_owed",
+        "_reported",
+        "changed",
+        "free",
+        "recent_spans",
+        "tasks",
+        "threads",
+    )
+
+    def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
+        self.threads = threads
+        self.tasks = WorkerTasks(now)
+        #: Threads that certainly do nothing, from `changed` on.
+        self.free = threads
+        self.changed = now
+        #: Spans that had an open task here since the last cut.
+        self.recent_spans: set[ActiveSpan] = set()
+        self._joined = self._now = now
+        self._delays = RecentMinimum()
+        if delay is not None:
+            self._delays.observe(delay, now)
+        #: Totals since `_joined`.
+        self._reported = self._idle = self._lost = self._excess = 0.0
+        #: In flight: what the last cut showed, and at most busy since then (rule 14).
+        self._open_at_cut = self._maybe_busy = 0.0
+        #: Rule 8: owed since before the last cut, and seconds that came ahead of their ends.
+        self._owed = self._credit = 0.0
+        #: Rule 10: what was booked as debt, and may be a seceded task's, whose end comes later.
+        self._excess_ahead = 0.0
+        #: Rule 9: idle held back at the last cut.
+        self._held = 0.0
+
+    @property
+    def free_threads(self) -> int:
+        """Threads that no open task can occupy."""
+        free = self.threads - self.tasks.open
+        return free if free > 0 else 0
+
+    @property
+    def in_flight(self) -> float:
+        """Seconds up to the last `advance` that are neither reported nor booked."""
+        return max(0.0, self._open_at_cut + self._maybe_busy)
+
+    def advance(self, now: float) -> None:
+        """Book the time up to `now` with the free threads as they were (rule 4)."""
+        passed = now - self._now
+        if passed > 0.0:
+            self._idle += passed * self.free
+            self._maybe_busy += passed * (self.threads - self.free)
+            self._now = now
+
+    def take_cut(
+        self,
+        executing: Mapping[Hashable, float],
+        reported: float,
+        now: float,
+        delay: float | None = None,
+    ) -> Settlement:
+        """Settle what a heartbeat shows; `advance` to `now` must have been called.
+
+        Parameters
+        ----------
+        executing
+            Elapsed seconds of every task that runs, as the worker sent it.
+        reported
+            ``execute`` seconds metered since its last heartbeat.
+        now
+            When it was received.
+        delay
+            Receipt less sending time, each by its own wall clock; None if not known.
+        """
+        before = self.tasks.cut
+        at = self._taken_at(now, delay)
+        # Idle was booked after the cut, too. What is certain of it is what came since the
+        # last change; to assume more would book idle before the cut a second time.
+        since = max(at, self.changed)
+        self._maybe_busy = (since - at) * self.threads
+        self._maybe_busy += (now - since) * (self.threads - self.free)
+
+        seen = self.tasks.observe(executing, at, now)
+        self._reported += reported
+        lost = self._match_reported(reported, seen)
+        self._lost += lost
+        excess = self._seceded_excess(seen)
+        self._excess += excess
+        busy = seen.running + self._owed
+        rest = self._capacity_left() - self._maybe_busy - busy
+        if rest < 0.0:
+            beyond = self._settle_debt(rest, busy)
+            if seen.untold:
+                self._excess_ahead += beyond
+            return Settlement(0.0, lost, excess + beyond)
+        # What was held back at the previous cut is idle by now, but for late ends.
+        confirmed = min(rest, max(0.0, self._held - seen.late))
+        self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
+        self._idle += rest - self._held
+        self._open_at_cut = busy + self._held
+        return Settlement(rest - self._held, lost, excess)
+
+    def close(self) -> Settlement:
+        """Settle what is in flight on a worker that leaves, after `advance` (rule 11)."""
+        used = self._owed + self.tasks.may_have_used(self.threads, self._now)
+        lost = min(self.in_flight, used)
+        return Settlement(self.in_flight - lost, lost, 0.0)
+
+    def forget_spans(self) -> None:
+        """Keep only the spans of open tasks in `recent_spans`: a new interval begins."""
+        processing = self.tasks.processing
+        if not processing:
+            self.recent_spans = set()
+        elif len(self.recent_spans) > 1:
+            self.recent_spans = {span for span in processing.values() if span is not None}
+
+    def _taken_at(self, now: float, delay: float | None) -> float:
+        """Rule 3."""
+        if delay is None:
+            return max(self.tasks.cut, now)
+        late = delay - self._delays.observe(delay, now)
+        return min(now, max(self.tasks.cut, now - late))
+
+    def _capacity_left(self) -> float:
+        booked = self._reported + self._idle + self._lost
+        return (self._now - self._joined) * self.threads + self._excess - booked
+
+    def _seceded_excess(self, seen: Observed) -> float:
+        """Rule 10, less what an earlier cut has booked without knowing whose it was."""
+        booked = min(seen.excess, self._excess_ahead)
+        self._excess_ahead = self._excess_ahead - booked if seen.untold else 0.0
+        return seen.excess - booked
+
+    def _settle_debt(self, rest: float, busy: float) -> float:
+        """Rule 7: subtract the debt from what is in flight; returns the new excess."""
+        beyond = max(0.0, busy - self._capacity_left())
+        self._excess += beyond
+        self._held = 0.0
+        self._open_at_cut = busy + rest + beyond
+        return beyond
+
+    def _match_reported(self, reported: float, seen: Observed) -> float:
+        """Rule 8: pay the ends in their order; returns the seconds that are lost."""
+        ahead = min(self._credit, seen.unlisted)
+        due = seen.owed - ahead
+        paid = min(reported, self._owed)
+        lost = self._owed - paid
+        left = reported - paid
+        self._owed = max(0.0, due - left)
+        self._credit = min(max(0.0, left - due), seen.ahead)
+        return lost

@@ -1,0 +1,137 @@
+"""From an open span to the record of a finished one, and what its parent learns of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dask_otel.core.life.open_span import Below, Cluster, GroupFacts, Limits, OpenSpan
+from dask_otel.core.records import (
+    FinishedGroup,
+    FinishedSpan,
+    Result,
+    TaskCounts,
+)
+
+#: Over a tree the worst result wins.
+SEVERITY: Mapping[Result, int] = {"success": 0, "cancellation": 1, "error": 2, "failure": 3}
+
+
+def worst(*results: Result) -> Result:
+    """Return the result that a tree with these results has."""
+    return max(results, key=SEVERITY.__getitem__)
+
+
+def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> FinishedSpan:
+    """Return the record of a span's generation, and add it to what its parent knows.
+
+    Parameters
+    ----------
+    span
+        Without open spans below it.
+    cluster
+        Asked for what Dask itself has summed up.
+    limits
+        Caps on the group spans.
+    complete
+        False where its own work was cut off.
+    """
+    below = span.below or Below()
+    complete = complete and below.complete
+    groups, facts = _finish_groups(span, cluster)
+    kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
+    counts = TaskCounts()
+    for group in span.groups:
+        counts.add(group.counts)
+    result = worst(_own_result(counts, complete), below.result)
+    failures = tuple(f for f in span.failed.values() if f is not None)
+    dropped_failures = counts.erred - len(failures)
+    counts.add(below.counts)
+    stop = max(span.last_stop, below.stop, span.start)
+    active_cpu = cluster.thread_seconds(span.start, stop)
+    described = cluster.span_facts(span)
+    finished = FinishedSpan(
+        identity=span.identity,
+        start=span.start,
+        stop=stop,
+        first_start=span.first_start or None,
+        result=result,
+        complete=complete,
+        counts=counts,
+        output_bytes=below.output_bytes + sum(f.output_bytes for f in facts),
+        group_count=below.groups + len(span.groups),
+        worker_count=len(below.workers | span.workers.keys()),
+        thread_count=cluster.threads_at(stop),
+        active_cpu=active_cpu,
+        dask_idle=max(0.0, active_cpu - span.execute_seconds - below.execute_seconds),
+        idle=described.idle,
+        capacity=described.capacity,
+        activities=span.activities,
+        groups=tuple(kept) if limits.groups else (),
+        dropped_groups=len(groups) - len(kept) if limits.groups else 0,
+        failures=failures,
+        dropped_failures=dropped_failures,
+        tree_failure=failures[0] if failures else below.failure,
+        incidents=span.incidents,
+        dropped_incidents=span.dropped_incidents,
+        collections=described.collections,
+        code=described.code,
+        requested=span.requested,
+        late=span.late,
+    )
+    if span.parent is not None:
+        _fold(span, finished, span.parent)
+    return finished
+
+
+def _own_result(counts: TaskCounts, complete: bool) -> Result:
+    if counts.erred:
+        return "failure"
+    if not complete:
+        return "error"
+    return "cancellation" if counts.cancelled else "success"
+
+
+def _finish_groups(
+    span: OpenSpan, cluster: Cluster
+) -> tuple[list[FinishedGroup], list[GroupFacts]]:
+    """Return the groups in which something computed, and the facts of all."""
+    finished, facts = [], []
+    ordinals: dict[str, int] = {}
+    for group in span.groups:
+        fact = cluster.group_facts(group)
+        facts.append(fact)
+        ordinal = ordinals[group.name] = ordinals.get(group.name, 0) + 1
+        if group.start:
+            finished.append(
+                FinishedGroup(
+                    name=group.name,
+                    prefix=group.prefix,
+                    ordinal=ordinal,
+                    start=group.start,
+                    stop=group.stop,
+                    counts=group.counts,
+                    output_bytes=fact.output_bytes,
+                    durations=fact.durations,
+                    types=fact.types,
+                )
+            )
+    return finished, facts
+
+
+def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
+    """Add a finished span to what the span above it knows of its tree."""
+    into = parent.below
+    if into is None:
+        into = parent.below = Below()
+    into.counts.add(finished.counts)
+    into.output_bytes += finished.output_bytes
+    into.groups += finished.group_count
+    into.workers |= span.workers.keys()
+    into.execute_seconds += span.execute_seconds
+    if span.below is not None:
+        into.workers |= span.below.workers
+        into.execute_seconds += span.below.execute_seconds
+    into.stop = max(into.stop, finished.stop)
+    into.result = worst(into.result, finished.result)
+    into.complete = into.complete and finished.complete
+    into.failure = into.failure or finished.tree_failure

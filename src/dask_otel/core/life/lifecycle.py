@@ -1,0 +1,603 @@
+"""The life of a bridged span, as a table.
+
+A Dask span has no end: ``Span.done`` is derived from task states and may go back to False
+at any time. An OpenTelemetry span has exactly one end, and is exported once. What lies
+between is this state machine. One generation of a Dask span is
+
+    OPEN        it, or a span below it, has unfinished work or a client's open block
+    SETTLING    all work is done, but workers may still owe it metrics
+    LINGERING   everything is in; new work still re-opens it at no cost
+    EXPORTED    handed over, and gone from here but for a line in a bounded table
+
+New work after the export opens the *next generation*: a new OpenTelemetry span, linked to
+the first. Seconds that arrive after the export, without work, open nothing.
+
+Times come in with the events: seconds since the epoch on the scheduler's clock. Where that
+clock is set back, waits begin again; set forward, they end early. Nothing is
+decided inside an event, for in the middle of a Dask stimulus a span can look done for an
+instant (every retry goes through ``released``); decisions fall in `Lifecycle.tick`, which
+the bridge calls between two callbacks of the event loop.
+
+Cost: an event is O(1), or O(depth) where a span begins or ends to be busy; a tick is O(spans
+in SETTLING whose workers have reported + spans exported). Finished trees are never walked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping
+from enum import Enum
+from itertools import takewhile
+
+from dask_otel.core.life.completion import finish
+from dask_otel.core.life.generations import Generations
+from dask_otel.core.life.open_span import (
+    Cause,
+    Cluster,
+    Group,
+    Limits,
+    OpenSpan,
+    Phase,
+    RetryReason,
+)
+from dask_otel.core.life.progress import LongSpans
+from dask_otel.core.life.reports import Reports
+from dask_otel.core.records import (
+    Attributes,
+    Failure,
+    FinishedSpan,
+    Incident,
+    Progress,
+    SpanIdentity,
+    Tags,
+)
+
+
+class Trigger(Enum):
+    """What can move a span on."""
+
+    #: It, or a span below it, got unfinished work or an open block.
+    WORK = "work"
+    #: The last of that is done.
+    QUIET = "quiet"
+    #: Every worker that owed metrics has reported, or is gone.
+    REPORTED = "reported"
+    #: Some worker did not report within the settle timeout.
+    TIMED_OUT = "timed out"
+    #: The linger is over and no span below it is left.
+    ELAPSED = "elapsed"
+    #: The scheduler closes.
+    CLOSED = "closed"
+
+
+#: The whole life of a span. What is not listed can't happen. Work for an exported span is
+#: not listed either: it opens the next generation, in OPEN.
+TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = {
+    (Phase.OPEN, Trigger.QUIET): Phase.SETTLING,
+    (Phase.SETTLING, Trigger.WORK): Phase.OPEN,
+    (Phase.SETTLING, Trigger.REPORTED): Phase.LINGERING,
+    (Phase.SETTLING, Trigger.TIMED_OUT): Phase.LINGERING,
+    (Phase.LINGERING, Trigger.WORK): Phase.OPEN,
+    (Phase.LINGERING, Trigger.ELAPSED): Phase.EXPORTED,
+    (Phase.OPEN, Trigger.CLOSED): Phase.EXPORTED,
+    (Phase.SETTLING, Trigger.CLOSED): Phase.EXPORTED,
+    (Phase.LINGERING, Trigger.CLOSED): Phase.EXPORTED,
+}
+
+
+class Lifecycle:
+    """All open spans of one scheduler.
+
+    Parameters
+    ----------
+    limits
+        Times and caps.
+    cluster
+        Dask's side.
+
+    Notes
+    -----
+    Belongs to the thread that runs the scheduler's event loop.
+    """
+
+    def __init__(self, limits: Limits, cluster: Cluster) -> None:
+        self._limits = limits
+        self._cluster = cluster
+        self.open: dict[str, OpenSpan] = {}
+        #: What the workers' heartbeats say; the adapter feeds it.
+        self.reports = Reports()
+        #: Finished generations, in the order of their export, children first; the bridge
+        #: takes them away.
+        self.finished: list[FinishedSpan] = []
+        #: Signs of life of spans that are open for long; the bridge takes them away, too.
+        self.progress: list[Progress] = []
+        #: Spans that were exported at the settle timeout, since the start.
+        self.unsettled = 0
+        #: Tasks that left their state only to come back, and did not yet: none but in the
+        #: middle of a stimulus.
+        self.interrupted = 0
+        self._generations = Generations(limits)
+        self._long = LongSpans(limits, self._generations, self.open)
+        #: In the order in which their work was done.
+        self._settling: dict[OpenSpan, None] = {}
+        self._lingering: list[tuple[float, int, int, OpenSpan]] = []
+        self._sequence = 0
+        self._ticked = 0.0
+
+    # ----------------------------------------------------------------------- the spans
+
+    def span_created(
+        self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], enqueued: float
+    ) -> OpenSpan:
+        """Open the first generation of a Dask span.
+
+        Parameters
+        ----------
+        dask_id, tags
+            Dask's id and full name.
+        ancestors
+            Ids of its ancestors, root first. They are expected to have been created.
+        enqueued
+            ``Span.enqueued``.
+        """
+        return self._open(self._generations.first(dask_id, tags, ancestors), ancestors, enqueued)
+
+    def span_reopened(
+        self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], now: float
+    ) -> OpenSpan:
+        """Return the span's open generation; open the next one if it has been exported.
+
+        So does a span that finished before the bridge came: its earlier life counts as a
+        generation that was never exported.
+        """
+        span = self.open.get(dask_id)
+        if span is not None:
+            return span
+        start = max(now, self._generations.earliest_start(dask_id))
+        ident = self._generations.next(dask_id, tags, ancestors, start, self.open)
+        return self._open(ident, ancestors, start)
+
+    def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:
+        parent = next((self.open[a] for a in reversed(ancestors) if a in self.open), None)
+        span = OpenSpan(ident, start, parent, self._is_late(ancestors))
+        if parent is not None:
+            parent.open_children += 1
+            # Also where the clock was set back between the two.
+            span.start = max(start, parent.start)
+            span.shown_until = span.start
+        self.open[ident.dask_id] = span
+        # Until its first work it counts as done: a span can be born without any.
+        self._begin_to_settle(span)
+        self._long.opened(span)
+        self._cluster.span_opened(span)
+        return span
+
+    def _is_late(self, ancestors: tuple[str, ...]) -> bool:
+        """Whether the span above, which is always its first generation, has been exported."""
+        if not ancestors:
+            return False
+        above = self.open.get(ancestors[-1])
+        return above is None or above.identity.generation > 1
+
+    def add_group(self, span: OpenSpan, name: str, prefix: str, source: object) -> Group:
+        """Add a task group to an open span."""
+        group = Group(span, name, prefix, source)
+        span.groups.append(group)
+        return group
+
+    # ----------------------------------------------------------------------- the tasks
+
+    def task_added(
+        self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
+    ) -> RetryReason | None:
+        """A task became unfinished: it was submitted, or is to run again.
+
+        Returns
+        -------
+        reason
+            Why a run of it has to be repeated; None where there was none.
+        """
+        span = group.span
+        counts = group.counts
+        reason: RetryReason | None = None
+        if span.reruns and key in span.reruns:
+            reason = span.reruns.pop(key)
+            self.interrupted -= 1
+            if reason is not None:
+                counts.retried += 1
+        elif cause == "submitted":
+            counts.tasks += 1
+        elif cause == "recomputed":
+            reason = "recomputed"
+            counts.recomputed += 1
+            self._take_back_result(group)
+        else:
+            reason = self._asked_again(group, key, cause)
+        span.unfinished += 1
+        if not span.active:
+            self._activate(span, now)
+        return reason
+
+    @staticmethod
+    def _take_back_result(group: Group) -> None:
+        """A task that had its result has it no longer."""
+        if group.counts.memory:
+            group.counts.memory -= 1
+        else:
+            # The result was an earlier generation's: here it is a task of its own.
+            group.counts.tasks += 1
+
+    @staticmethod
+    def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
+        """``Client.retry``: a failure that has not been exported did not stand."""
+        counts = group.counts
+        failed = group.span.failed
+        if key in failed:
+            del failed[key]
+            counts.erred -= 1
+        elif cause == "retried" or not group.blamed:
+            # An earlier generation's: here it is a task of its own.
+            counts.tasks += 1
+            if cause == "unblamed":
+                return None
+        else:
+            group.blamed -= 1
+            return None
+        counts.retried += 1
+        return "client"
+
+    def tasks_taken_in(self, group: Group, count: int, now: float) -> None:
+        """Unfinished tasks were there before the bridge."""
+        group.counts.tasks += count
+        group.span.unfinished += count
+        if not group.span.active:
+            self._activate(group.span, now)
+
+    def task_finished(
+        self, group: Group, worker: str | None, start: float, stop: float, now: float
+    ) -> None:
+        """A task's result is in memory.
+
+        Parameters
+        ----------
+        worker
+            Where it ran.
+        start, stop
+            When it computed; 0.0 if it did not.
+        """
+        span = group.span
+        group.counts.memory += 1
+        if stop:
+            self._computed(group, worker, start, stop, now)
+        elif now > span.last_stop:
+            span.last_stop = now
+        # As `_removed`, without the call: every task comes here.
+        span.unfinished -= 1
+        if not span.unfinished:
+            self._deactivate(span, now)
+
+    def task_failed(
+        self,
+        group: Group,
+        key: Hashable,
+        failure: Failure,
+        start: float,
+        stop: float,
+        now: float,
+        was_unfinished: bool = True,
+    ) -> None:
+        """A task failed for good. Dependents that never ran are no failures of their own.
+
+        Parameters
+        ----------
+        start, stop
+            When it computed; 0.0 if it did not.
+        was_unfinished
+            False for an actor, which fails after it was done: its worker left.
+        """
+        span = group.span
+        if not was_unfinished:
+            self._take_back_result(group)
+        group.counts.erred += 1
+        detailed = len(span.failed) < self._limits.max_exceptions
+        span.failed[key] = failure if detailed else None
+        if stop:
+            self._computed(group, failure.worker, start, stop, now)
+        elif now > span.last_stop:
+            span.last_stop = now
+        if was_unfinished:
+            self._removed(group, now)
+
+    def task_cancelled(self, group: Group, worker: str | None, now: float) -> None:
+        """A task that nobody wants any more left the unfinished states.
+
+        Parameters
+        ----------
+        worker
+            Where it was processing, and may still run; None if it was not.
+        """
+        span = group.span
+        group.counts.cancelled += 1
+        if worker is not None:
+            span.zombies |= {worker}
+        if now > span.last_stop:
+            span.last_stop = now
+        self._removed(group, now)
+
+    def task_blamed(self, group: Group, now: float) -> None:
+        """A task will never run, because one that it depends on failed."""
+        group.blamed += 1
+        if now > group.span.last_stop:
+            group.span.last_stop = now
+        self._removed(group, now)
+
+    def task_interrupted(
+        self, group: Group, key: Hashable, reason: RetryReason | None, now: float
+    ) -> None:
+        """A task left the unfinished states only to come back.
+
+        Parameters
+        ----------
+        reason
+            ``error`` (with retries left) or ``worker_lost``; None for a task that was not
+            processing, so that no run of it was lost.
+        """
+        span = group.span
+        span.reruns[key] = reason
+        self.interrupted += 1
+        if reason == "worker_lost":
+            group.counts.lost += 1
+        if now > span.last_stop:
+            span.last_stop = now
+        self._removed(group, now)
+
+    def task_forgotten(self, group: Group, key: Hashable) -> None:
+        """A task is gone. If it was to come back, it was cancelled after all."""
+        reruns = group.span.reruns
+        if key in reruns:
+            del reruns[key]
+            self.interrupted -= 1
+            group.counts.cancelled += 1
+
+    def all_forgotten(self, now: float) -> None:
+        """The scheduler was restarted: whatever is unfinished was cancelled."""
+        self.interrupted = 0
+        for span in self.open.values():
+            span.reruns.clear()
+            for group in span.groups:
+                group.counts.cancelled += max(0, group.unfinished)
+        self.repair({}, now)
+
+    def _computed(
+        self, group: Group, worker: str | None, start: float, stop: float, now: float
+    ) -> None:
+        span = group.span
+        if worker is not None:
+            span.workers[worker] = None
+        # Workers estimate the scheduler's clock, and err: nothing ends in the future, or
+        # starts before it was asked for.
+        if stop > now:
+            stop = now
+        if start > stop:
+            start = stop
+        if start < span.start:
+            start = span.start
+            if stop < start:
+                stop = start
+        if start < group.start or not group.start:
+            group.start = start
+        if stop > group.stop:
+            group.stop = stop
+        if start < span.first_start or not span.first_start:
+            span.first_start = start
+        if stop > span.last_stop:
+            span.last_stop = stop
+
+    def _removed(self, group: Group, now: float) -> None:
+        span = group.span
+        span.unfinished -= 1
+        if not span.unfinished:
+            self._deactivate(span, now)
+
+    def incident(self, span: OpenSpan, now: float, name: str, attributes: Attributes) -> None:
+        """Remember something worth an event on the span, up to a cap."""
+        if len(span.incidents) < self._limits.max_incidents:
+            span.incidents += (Incident(now, name, attributes),)
+        else:
+            span.dropped_incidents += 1
+
+    # ------------------------------------------------------------------ busy and quiet
+
+    def _activate(self, span: OpenSpan, now: float) -> None:
+        span.active = True
+        self._cluster.span_active(span, now)
+        if not span.holds:
+            self._more_busy(span)
+
+    def _deactivate(self, span: OpenSpan, now: float) -> None:
+        span.active = False
+        self._cluster.span_inactive(span, now)
+        if not span.holds:
+            self._less_busy(span, now)
+
+    def hold(self, span: OpenSpan) -> None:
+        """Keep a span open: a client has entered its block."""
+        span.holds += 1
+        if span.holds == 1 and not span.active:
+            self._more_busy(span)
+
+    def unhold(self, span: OpenSpan, ended: float, now: float) -> None:
+        """Undo one `hold`: the block was left, or its client is gone.
+
+        Parameters
+        ----------
+        ended
+            When it was. The span ends no earlier: what a person put into the block is the whole
+            of it, work of the client's own included.
+        """
+        span.holds -= 1
+        if ended > span.last_stop:
+            span.last_stop = ended
+        if not span.holds and not span.active:
+            self._less_busy(span, now)
+
+    def _more_busy(self, span: OpenSpan) -> None:
+        node: OpenSpan | None = span
+        while node is not None:
+            node.busy += 1
+            if node.busy > 1:
+                return
+            self._step(node, Trigger.WORK)
+            node.owing = None
+            self._stop_settling(node)
+            node = node.parent
+
+    def _less_busy(self, span: OpenSpan, now: float) -> None:
+        node: OpenSpan | None = span
+        while node is not None:
+            node.busy -= 1
+            if node.busy:
+                return
+            self._step(node, Trigger.QUIET)
+            node.quiet_since = now
+            self._begin_to_settle(node)
+            node = node.parent
+
+    def _begin_to_settle(self, span: OpenSpan) -> None:
+        self._settling[span] = None
+        self.reports.wait_for(span)
+
+    def _stop_settling(self, span: OpenSpan) -> None:
+        if span in self._settling:
+            del self._settling[span]
+            self.reports.forget(span)
+
+    def repair(self, unfinished: Mapping[str, int], now: float) -> None:
+        """Set right what an error of ours may have left wrong.
+
+        Parameters
+        ----------
+        unfinished
+            How many unfinished tasks each Dask span really has, by id; none if it is missing.
+
+        Notes
+        -----
+        Everything that is derived from the counts of unfinished tasks is derived again. A task
+        whose end was missed stays without an outcome. Costs O(open spans).
+        """
+        spans = sorted(self.open.values(), key=lambda s: -s.depth)
+        for span in spans:
+            span.busy = span.open_children = 0
+        for span in spans:
+            self._repair_activity(span, unfinished.get(span.identity.dask_id, 0), now)
+            span.busy += bool(span.unfinished or span.holds)
+            if span.parent is not None:
+                span.parent.open_children += 1
+                span.parent.busy += bool(span.busy)
+            if span.busy and span.phase is not Phase.OPEN:
+                self._step(span, Trigger.WORK)
+                span.owing = None
+                self._stop_settling(span)
+            elif not span.busy and span.phase is Phase.OPEN:
+                self._step(span, Trigger.QUIET)
+                span.quiet_since = now
+                self._begin_to_settle(span)
+
+    def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
+        if span.unfinished and not unfinished:
+            span.last_stop = max(span.last_stop, now)
+        span.unfinished = unfinished
+        if span.active != bool(unfinished):
+            span.active = bool(unfinished)
+            tell = self._cluster.span_active if span.active else self._cluster.span_inactive
+            tell(span, now)
+
+    @staticmethod
+    def _step(span: OpenSpan, trigger: Trigger) -> None:
+        span.phase = TRANSITIONS[span.phase, trigger]
+
+    # ----------------------------------------------------------------------- decisions
+
+    @property
+    def settling(self) -> bool:
+        """Whether there are finished spans whose last metrics may be missing."""
+        return bool(self._settling)
+
+    def tick(self, now: float) -> None:
+        """Move on every span that is due; what was exported is in `finished`."""
+        if now < self._ticked:
+            self._clock_set_back(now)
+        self._ticked = now
+        for span in self.reports.take_complete():
+            self._settled(span, Trigger.REPORTED, now)
+        timeout = self._limits.settle_timeout
+        for span in list(takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)):
+            self._settled(span, Trigger.TIMED_OUT, now)
+            self.unsettled += 1
+        while self._lingering and self._lingering[0][0] <= now:
+            due, _, _, span = heapq.heappop(self._lingering)
+            # A span that was re-opened since has another due time, or none.
+            if span.phase is Phase.LINGERING and span.due == due:
+                self._elapse(span, now)
+        self.progress += self._long.signs(now)
+
+    def _clock_set_back(self, now: float) -> None:
+        """Bring what lies in the future back, or an hour set back would be an hour's wait."""
+        self.reports.clock_set_back(now)
+        self._long.clock_set_back(now)
+        for span in self._settling:
+            span.quiet_since = min(span.quiet_since, now)
+        latest = now + self._limits.linger
+        for span in self.open.values():
+            span.due = min(span.due, latest)
+        self._lingering = [
+            (min(due, latest), depth, sequence, span)
+            for due, depth, sequence, span in self._lingering
+        ]
+        heapq.heapify(self._lingering)
+
+    def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
+        self._step(span, trigger)
+        self._stop_settling(span)
+        span.due = now + self._limits.linger
+        self._sequence += 1
+        # Children before their parents where they are due at the same time.
+        heapq.heappush(self._lingering, (span.due, -span.depth, self._sequence, span))
+
+    def _elapse(self, span: OpenSpan, now: float) -> None:
+        while span.open_children == 0 and span.phase is Phase.LINGERING and span.due <= now:
+            self._step(span, Trigger.ELAPSED)
+            self._export(span, complete=True)
+            if span.parent is None:
+                return
+            # It may have waited for this child alone.
+            span = span.parent
+
+    def close(self, now: float) -> None:
+        """Export everything that is open: the scheduler closes.
+
+        A span without unfinished work is complete and has its own result, also where a client
+        still is in its block; any other, and those above it, is cut off and has result
+        ``error``.
+        """
+        for span in sorted(self.open.values(), key=lambda s: -s.depth):
+            unfinished = span.unfinished > 0
+            if unfinished or span.holds:
+                span.last_stop = max(span.last_stop, now)
+            if span.active:
+                span.active = False
+                self._cluster.span_inactive(span, now)
+            self._step(span, Trigger.CLOSED)
+            self._export(span, complete=not unfinished)
+            self._stop_settling(span)
+        self._lingering.clear()
+
+    def _export(self, span: OpenSpan, complete: bool) -> None:
+        self.interrupted -= len(span.reruns)
+        finished = finish(span, self._cluster, self._limits, complete)
+        del self.open[span.identity.dask_id]
+        if span.parent is not None:
+            span.parent.open_children -= 1
+        self._generations.remember(finished)
+        self._cluster.span_exported(span)
+        self.finished.append(finished)

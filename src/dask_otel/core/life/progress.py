@@ -1,0 +1,122 @@
+"""Signs of life: what a span that is open for long shows of itself before it ends.
+
+A span is exported once, at its end, and tracing backends have no way to take back or replace an
+early copy: Tempo keeps whichever copy of a span id comes first. So a long span shows itself by
+children of the span to come: a marker of no length at its start, then, from time to time, what
+came of it since the last sign. Their ids are deterministic, as all others.
+
+Their number is bounded without a cap that would let a week-long span fall silent: the wait for
+the next one is the configured interval, and at least a tenth of the span's age. With 5 minutes
+that is about 45 in the first day and 65 in the first week.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Final
+
+from dask_otel.core.life.generations import Generations
+from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
+from dask_otel.core.records import Progress, TaskCounts
+
+#: Part of a span's age that passes before its next sign, at least.
+SHARE: Final = 0.1
+
+#: Signs in one look: where ten thousand spans are due at once, they come bit by bit, and
+#: neither the event loop nor the export queue is flooded.
+AT_ONCE: Final = 32
+
+#: Lines of spans that have ended are cleared when there are so many, and as many as open spans.
+SPARE: Final = 100
+
+#: The least wait for another look at a span whose work is done, and which will end soon.
+LATER: Final = 1.0
+
+
+class LongSpans:
+    """When each open span shows its next sign.
+
+    Parameters
+    ----------
+    limits
+        Times.
+    generations
+        Counts the signs in their traces.
+    open_spans
+        The open spans by Dask id; only read.
+
+    Notes
+    -----
+    O(log n) for a span that is opened, and for one that is due; the others are not looked at.
+    Holds ids, no spans, and not many more of them than there are open spans.
+    """
+
+    def __init__(
+        self, limits: Limits, generations: Generations, open_spans: Mapping[str, OpenSpan]
+    ) -> None:
+        self._after = limits.progress_after
+        self._interval = limits.progress_interval
+        self._later = max(limits.linger, LATER)
+        self._generations = generations
+        self._open = open_spans
+        #: (due, number of the entry, Dask id, generation)
+        self._due: list[tuple[float, int, str, int]] = []
+        self._sequence = 0
+
+    def opened(self, span: OpenSpan) -> None:
+        """A generation begins."""
+        if self._after is not None:
+            self._push(span.start + self._after, span.identity.dask_id, span.identity.generation)
+
+    def signs(self, now: float) -> list[Progress]:
+        """Return the signs of life that are due, at most `AT_ONCE`."""
+        signs: list[Progress] = []
+        while self._due and self._due[0][0] <= now and len(signs) < AT_ONCE:
+            _, _, dask_id, generation = heapq.heappop(self._due)
+            span = self._current(dask_id, generation)
+            if span is None:
+                continue
+            if span.phase is not Phase.OPEN:
+                # Its work is done: it ends, or goes on, within the linger. A sign would say that
+                # it went on for longer than it did.
+                self._push(now + self._later, dask_id, generation)
+            elif self._generations.claim(span.identity):
+                signs.append(_sign(span, now))
+                wait = max(self._interval, SHARE * (now - span.start))
+                self._push(now + wait, dask_id, generation)
+        return signs
+
+    def clock_set_back(self, now: float) -> None:
+        """Bring what lies in the future back."""
+        latest = now + max(self._interval, self._after or 0.0)
+        self._due = [(min(due, latest), *entry) for due, *entry in self._due]  # type: ignore[misc]
+        heapq.heapify(self._due)
+
+    def _current(self, dask_id: str, generation: int) -> OpenSpan | None:
+        span = self._open.get(dask_id)
+        return span if span is not None and span.identity.generation == generation else None
+
+    def _push(self, due: float, dask_id: str, generation: int) -> None:
+        if len(self._due) > 2 * len(self._open) + SPARE:
+            # Most are of short spans, which have ended: their lines need not wait until due.
+            self._due = [line for line in self._due if self._current(*line[2:]) is not None]
+            heapq.heapify(self._due)
+        self._sequence += 1
+        heapq.heappush(self._due, (due, self._sequence, dask_id, generation))
+
+
+def _sign(span: OpenSpan, now: float) -> Progress:
+    ordinal = span.shown
+    span.shown += 1
+    if not ordinal:
+        return Progress(span.identity, 0, span.start, span.start)
+    counts = TaskCounts()
+    for group in span.groups:
+        counts.add(group.counts)
+    if span.below is not None:
+        counts.add(span.below.counts)
+    # Where the clock was set back, nothing has passed.
+    since = min(span.shown_until, now)
+    span.shown_until = now
+    return Progress(span.identity, ordinal, since, now, counts)

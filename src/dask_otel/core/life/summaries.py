@@ -1,0 +1,104 @@
+"""What is known of a Dask span's own work, over all its generations, also after its export.
+
+For those who ask from the client. The metrics themselves are Dask's to keep; this is what Dask
+forgets, or does not know: outcomes, true ends, idle seconds. The table is bounded; a span that is
+not in it any more has no outcome here, rather than a wrong one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.records import TaskCounts
+
+
+@dataclass(slots=True)
+class SpanSummary:
+    """Own work of one Dask span. Times are seconds since the epoch."""
+
+    #: First start and last end; 0.0 if nothing started or ended.
+    first_start: float = 0.0
+    stop: float = 0.0
+    counts: TaskCounts = field(default_factory=TaskCounts)
+    #: Idle and capacity seconds; None where they were not measured.
+    idle: float | None = None
+    capacity: float | None = None
+    #: Workers that had not sent their last report at the settle timeout.
+    unreported: frozenset[str] = frozenset()
+
+    def add(self, other: SpanSummary) -> None:
+        """Add another generation, or another span."""
+        starts = [start for start in (self.first_start, other.first_start) if start]
+        self.first_start = min(starts, default=0.0)
+        self.stop = max(self.stop, other.stop)
+        self.counts.add(other.counts)
+        self.idle = _sum(self.idle, other.idle)
+        self.capacity = _sum(self.capacity, other.capacity)
+        self.unreported |= other.unreported
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return one + other
+
+
+def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> SpanSummary:
+    """Return the summary of one generation that is settled."""
+    summary = SpanSummary(
+        first_start=span.first_start,
+        stop=span.last_stop,
+        idle=idle,
+        capacity=capacity,
+        unreported=frozenset(span.owing or ()),
+    )
+    for group in span.groups:
+        summary.counts.add(group.counts)
+    return summary
+
+
+class Summaries:
+    """Summaries of exported spans, the oldest of which are forgotten.
+
+    Parameters
+    ----------
+    remember
+        How many Dask spans are kept.
+    """
+
+    def __init__(self, remember: int) -> None:
+        self._remember = remember
+        self._spans: OrderedDict[str, SpanSummary] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def keep(self, dask_id: str, summary: SpanSummary) -> None:
+        """Add an exported generation."""
+        earlier = self._spans.get(dask_id)
+        if earlier is not None:
+            earlier.add(summary)
+            self._spans.move_to_end(dask_id)
+            return
+        self._spans[dask_id] = summary
+        if len(self._spans) > self._remember:
+            self._spans.popitem(last=False)
+
+    def of(self, dask_id: str, present: SpanSummary | None) -> SpanSummary | None:
+        """Return all generations of a span; None if nothing is known of it.
+
+        Parameters
+        ----------
+        present
+            The generation that has not been exported, if there is one.
+        """
+        kept = self._spans.get(dask_id)
+        if kept is None and present is None:
+            return None
+        total = SpanSummary()
+        for part in (kept, present):
+            if part is not None:
+                total.add(part)
+        return total

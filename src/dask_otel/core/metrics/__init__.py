@@ -1,0 +1,1 @@
+"""Metrics: from Dask's raw keys to bounded, monotone series."""

@@ -1,0 +1,289 @@
+"""The live series of every metric, and the way from Dask's raw keys to them.
+
+Making text of labels costs more than adding a number, so the series of a raw key is
+remembered. Where the caps are reached (`dask_otel.core.metrics.cardinality`) a raw key leads to a
+series of ``_OTHER``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Final, TypeAlias
+
+from dask_otel import semconv
+from dask_otel.core.metrics import cardinality
+from dask_otel.core.metrics.batch import RawSeries
+from dask_otel.core.metrics.cardinality import NameSlots, SeriesLimits
+from dask_otel.core.metrics.labels import LabelRules
+from dask_otel.core.metrics.routing import is_ignored_worker_key, route_span_key, route_worker_key
+from dask_otel.core.metrics.series import HistogramSeries, LevelSeries, NumberSeries
+from dask_otel.core.records import WorkerMetricKey
+from dask_otel.core.text import Sanitizer, label_text
+from dask_otel.semconv import METRICS, Metric
+
+#: Raw keys whose series is remembered, and the longest text in one of them.
+_MAX_ROUTES: Final = 20_000
+_MAX_ROUTE_TEXT: Final = 256
+
+AnySeries: TypeAlias = NumberSeries | HistogramSeries
+
+
+class SpanLabel:
+    """The name of a Dask span as label values, and the series of raw keys under it."""
+
+    __slots__ = ("counted", "routes", "texts")
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        #: Name, root name, and one for each label made of tags.
+        self.texts = texts
+        self.routes: dict[Hashable, AnySeries] = {}
+        #: Whether it was counted as folded.
+        self.counted = False
+
+
+class Family:
+    """One metric and its series, by their label values."""
+
+    __slots__ = ("has_span", "keys", "metric", "prefix_at", "retires", "series")
+
+    def __init__(self, metric: Metric, tag_labels: tuple[str, ...]) -> None:
+        self.metric = metric
+        self.keys = cardinality.label_keys(metric, tag_labels)
+        #: Where the prefix stands among the labels without the span's; -1 if there is none.
+        plain = [label for label in metric.labels if label != semconv.SPAN]
+        self.prefix_at = plain.index(semconv.TASK_PREFIX) if semconv.TASK_PREFIX in plain else -1
+        self.has_span = semconv.SPAN in metric.labels
+        self.retires = cardinality.may_retire(metric)
+        self.series: dict[tuple[str, ...], AnySeries] = {}
+
+    def create(self, identity: tuple[str, ...]) -> AnySeries:
+        """Add and return the series of these label values."""
+        series: AnySeries
+        if self.metric.instrument == "histogram":
+            series = HistogramSeries(self.keys, identity)
+        elif self.metric.instrument == "counter":
+            series = NumberSeries(self.keys, identity, self.metric.integer)
+        else:
+            series = LevelSeries(self.keys, identity, self.metric.integer)
+        self.series[identity] = series
+        return series
+
+
+class Families:
+    """Every live series.
+
+    Parameters
+    ----------
+    limits
+        The caps.
+    note
+        Counts what had to be changed, and keys and metrics that nobody knows.
+    rules
+        What users decided about labels.
+    told
+        Called when something is folded by a cap, with the kind as in `drain_folded` and
+        what was folded: a span name, a metric, a value.
+    """
+
+    def __init__(
+        self,
+        limits: SeriesLimits,
+        note: Sanitizer,
+        rules: LabelRules | None = None,
+        told: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._limits = limits
+        self._note = note
+        self._rules = rules or LabelRules()
+        self._told = told
+        self._families: dict[str, Family] = {}
+        self._slots = NameSlots(limits.max_names)
+        #: One for each label made of tags; their values follow the span's name and root.
+        self._tag_slots = [NameSlots(limits.max_names) for _ in self._rules.tag_labels]
+        self._folded: dict[str, int] = {}
+        # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one
+        # key to a dict, but not one text.
+        self._labels: dict[Hashable, SpanLabel] = {}
+        self._raw: dict[Hashable, AnySeries] = {}
+        self._worker: dict[Hashable, AnySeries | None] = {}
+        self._routes = 0
+
+    def __iter__(self) -> Iterator[Family]:
+        return iter(self._families.values())
+
+    def drain_folded(self) -> dict[str, int]:
+        """Return how often something was folded since the last call.
+
+        ``names``, ``series``, ``tags``: over a cap. ``denied_names``, ``denied_prefixes``:
+        not let through by the patterns.
+        Each name and each key counts when it is first seen, and again if it was forgotten
+        in between.
+        """
+        folded, self._folded = self._folded, {}
+        return folded
+
+    def drop(self, family: Family, series: AnySeries) -> None:
+        """Let a series retire. `forget_routes` must follow, or routes go on filling it."""
+        del family.series[series.identity]
+        if family.has_span:
+            self._slots.release(series.identity[0])
+            for place, slots in enumerate(self._tag_slots, start=2):
+                slots.release(series.identity[place])
+
+    def forget_routes(self) -> None:
+        """Forget which raw key leads where.
+
+        All at once: a rule that needs no bookkeeping on the hot path. What is in use
+        comes back at the price of making its text once more.
+        """
+        self._routes = 0
+        self._labels = {}
+        self._raw = {}
+        self._worker = {}
+
+    # ------------------------------------------------------------------- raw keys to series
+
+    def label(self, tags: tuple[Hashable, ...]) -> SpanLabel:
+        """Return the span label of these tags."""
+        found = self._labels.get(tags)
+        if found is not None:
+            return found
+        texts, denied = self._rules.span(tags, self._note)
+        if denied:
+            self._count_folded("denied_names")
+            texts = (semconv.FOLDED, semconv.FOLDED, *texts[2:])
+        label = SpanLabel(texts)
+        if _is_plain(tags):
+            self._labels[tags] = label
+            self._count_route()
+        return label
+
+    def of_span(self, label: SpanLabel, key: WorkerMetricKey) -> AnySeries:
+        """Return the series of a span's key, and remember it in ``label.routes``."""
+        metric, labels = route_span_key(key)
+        series = self._series(metric, label, labels)
+        if _is_plain(key):
+            label.routes[key] = series
+            self._count_route()
+        return series
+
+    def of_worker(self, key: Hashable) -> AnySeries | None:
+        """Return the series of a key of the cluster's totals.
+
+        None for one that is told elsewhere, and, counted, for one that nobody knows.
+        """
+        if key in self._worker:
+            return self._worker[key]
+        route = route_worker_key(key)
+        if route is None and not is_ignored_worker_key(key):
+            self._note.count("unknown_key")
+            return None
+        series = None if route is None else self._series(route[0], None, route[1])
+        if type(key) is str or _is_plain(key):
+            self._worker[key] = series
+            self._count_route()
+        return series
+
+    def of_raw(self, raw: RawSeries) -> AnySeries | None:
+        """Return the series of a raw one; None, counted, if there is no such metric."""
+        found = self._raw.get(raw)
+        if found is not None:
+            return found
+        metric = METRICS.get(raw[0])  # type: ignore[call-overload]
+        if metric is None:
+            self._note.count("unknown_metric")
+            return None
+        labels = raw[1:]
+        missing = len(metric.labels) - len(labels)
+        if missing:
+            self._note.count("shape")
+            labels = (*labels, *[""] * missing)[: len(metric.labels)]
+        label = None
+        if semconv.SPAN in metric.labels:
+            tags, *rest = labels
+            label = self.label(tags if isinstance(tags, tuple) else (tags,))
+            labels = tuple(rest)
+        series = self._series(metric, label, labels)
+        if not missing and _is_plain_series(raw):
+            self._raw[raw] = series
+            self._count_route()
+        return series
+
+    def _series(
+        self, metric: Metric, label: SpanLabel | None, labels: tuple[Hashable, ...]
+    ) -> AnySeries:
+        family = self._families.get(metric.name)
+        if family is None:
+            family = self._families[metric.name] = Family(metric, self._rules.tag_labels)
+        texts = [label_text(value, self._note) for value in labels]
+        at = family.prefix_at
+        if at >= 0 and not self._rules.allows_prefix(texts[at]):
+            self._count_folded("denied_prefixes")
+            texts[at] = semconv.FOLDED
+        identity = (*texts,) if label is None else (*label.texts, *texts)
+        return family.series.get(identity) or self._admit(family, identity, label)
+
+    def _admit(
+        self, family: Family, identity: tuple[str, ...], label: SpanLabel | None
+    ) -> AnySeries:
+        """Return a new series, or the one that this one is folded into by the caps."""
+        if label is not None and not self._slots.admits(identity[0]):
+            if not label.counted:
+                label.counted = True
+                self._count_folded("names", identity[0])
+            identity = (semconv.FOLDED, semconv.FOLDED, *identity[2:])
+        if label is not None and self._tag_slots:
+            identity = self._with_known_tags(identity)
+        if found := family.series.get(identity):
+            return found
+        limit = self._limits.max_series
+        if len(family.series) >= cardinality.ordinary_places(limit):
+            self._count_folded("series", family.metric.name)
+            for candidate, others in cardinality.folded(family.keys, identity):
+                identity = candidate
+                if found := family.series.get(identity):
+                    return found
+                if len(family.series) + others < limit:
+                    break
+        if label is not None:
+            self._slots.acquire(identity[0])
+            for place, slots in enumerate(self._tag_slots, start=2):
+                slots.acquire(identity[place])
+        return family.create(identity)
+
+    def _with_known_tags(self, identity: tuple[str, ...]) -> tuple[str, ...]:
+        """Fold the values of tag labels that have too many."""
+        values = list(identity)
+        for place, slots in enumerate(self._tag_slots, start=2):
+            if not slots.admits(values[place]):
+                self._count_folded("tags", values[place])
+                values[place] = semconv.FOLDED
+        return tuple(values)
+
+    def _count_route(self) -> None:
+        self._routes += 1
+        if self._routes > _MAX_ROUTES:
+            self.forget_routes()
+
+    def _count_folded(self, kind: str, what: str | None = None) -> None:
+        self._folded[kind] = self._folded.get(kind, 0) + 1
+        if what is not None and self._told is not None:
+            self._told(kind, what)
+
+
+def _is_plain(key: Hashable) -> bool:
+    """Return whether a key is a tuple of short strings, so that equal means same text."""
+    if not isinstance(key, tuple):
+        return False
+    return all(type(part) is str and len(part) <= _MAX_ROUTE_TEXT for part in key)
+
+
+def _is_plain_series(raw: RawSeries) -> bool:
+    # Integers as labels are names of workers, which the bridge gives itself.
+    for part in raw:
+        if type(part) is str:
+            if len(part) > _MAX_ROUTE_TEXT:
+                return False
+        elif type(part) is not int and not _is_plain(part):
+            return False
+    return True

@@ -1,0 +1,82 @@
+"""One batch of metrics out of several: for an exporter that hangs while others go on.
+
+Applying the merged batch comes to the same totals and levels as applying the batches one after
+the other. What it takes is bounded by the number of series, and of spans up to the limit of
+`batch`, but not by the number of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from dask_otel.core.metrics.batch import MetricBatch, RawSeries, SpanDeltas
+from dask_otel.core.metrics.series import number
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def merge(
+    batches: Sequence[MetricBatch], breathe: Callable[[], None] = lambda: None
+) -> MetricBatch:
+    """Return what all the batches say together.
+
+    Parameters
+    ----------
+    batches
+        In their order, at least one. They are not changed: other threads read them.
+    breathe
+        Called after each small piece of work.
+
+    Returns
+    -------
+    merged
+        With the time of the last batch. Single observations become distributions, which loses
+        their exemplars and nothing else.
+    """
+    merged = MetricBatch(time_ns=batches[-1].time_ns)
+    ended: dict[RawSeries, None] = {}
+    for batch in batches:
+        for span_id, deltas in batch.span_deltas.items():
+            breathe()
+            _add_span(merged, span_id, deltas)
+        _add(merged.worker_deltas, batch.worker_deltas, breathe)
+        _add(merged.increments, batch.increments, breathe)
+        for series in batch.levels:
+            breathe()
+            # It is there again: what a later batch says comes after the end in an earlier one.
+            ended.pop(series, None)
+        merged.levels.update(batch.levels)
+        ended.update(dict.fromkeys(batch.ended))
+        for series, durations in batch.distributions.items():
+            merged.distribution(*series).merge(durations)
+        for metric, labels, value, _ in batch.observations:
+            breathe()
+            merged.distribution(metric, *labels).add(value)
+    merged.ended = list(ended)
+    return merged
+
+
+def _add_span(batch: MetricBatch, span_id: Hashable, deltas: SpanDeltas) -> None:
+    known = batch.span_deltas.get(span_id)
+    if known is None:
+        known = batch.deltas_of(span_id, deltas.tags, deltas.ids)
+    elif known.ids is not None:
+        # A later generation may be another trace: exemplars point to the last one.
+        known.ids = deltas.ids
+    _add(known.values, deltas.values)
+
+
+def _add(
+    sums: dict[Key, float], more: Mapping[Key, float], breathe: Callable[[], None] = lambda: None
+) -> None:
+    for key, value in more.items():
+        breathe()
+        # Users can report anything; what is no number is counted where it is applied.
+        checked = number(value)
+        if checked is None:
+            sums.setdefault(key, value)
+        else:
+            # Numbers of two kinds, such as a float and a Decimal, may not add up as they are.
+            known = number(sums.get(key, 0))
+            sums[key] = checked if known is None else known + checked

@@ -1,0 +1,376 @@
+"""The state of all metrics: what came in since the start, and the points of each export.
+
+The SDK's own metric state never frees a series, starts every series at its first value
+and cannot send a zero point before it; so the bridge keeps its own totals, and these are
+the contract's rules for points (TELEMETRY.md, Points):
+
+- One export (`MetricState.collect`) has one timestamp, later than that of the export before,
+  whatever the clock does. Only zero points lie earlier.
+- A new counter or histogram is born with a zero point at the time of the previous export,
+  in the same request as its first value, so that ``rate()`` sees that value. It is sent once:
+  a zero point that is sent again can make a backend refuse whole requests.
+- Cumulative data is never queued: the next export carries everything. Deltas that were not
+  accepted go out with the next ones.
+- Names and series are capped (`dask_otel.core.metrics.cardinality`). A series that was not changed
+  for long, and whose last value was accepted, retires; its total stays with it, and if it
+  returns it starts from zero, later.
+
+Everything here runs in one thread. `MetricState.apply` costs what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch, RawSeries, SpanDeltas
+from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.families import AnySeries, Families, Family
+from dask_otel.core.metrics.labels import LabelRules
+from dask_otel.core.metrics.series import HistogramSeries, Ids, LevelSeries, number
+from dask_otel.core.records import (
+    HistogramPoint,
+    MetricRecord,
+    NumberPoint,
+    Temporality,
+)
+from dask_otel.core.text import Sanitizer
+from dask_otel.semconv import Metric
+
+_SECOND_NS: Final = 1_000_000_000
+#: A zero point lies at most that far back, or one interval where that is less. Older
+#: points are refused by backends without an out-of-order window.
+_MAX_ZERO_AGE_NS: Final = 60 * _SECOND_NS
+#: Exports are at least that far apart in time, more than `totals.START_LEAD_NS`: a series
+#: that returns starts after its last point.
+_MIN_STEP_NS: Final = 2_000_000
+
+
+class MetricState:
+    """Totals of every series of one bridge, from batches to points.
+
+    Parameters
+    ----------
+    start_time_ns
+        When the bridge started: the earliest time of a zero point. Where an earlier bridge
+        exported under the same resource, later than its last export.
+    temporality
+        Of counters and histograms; the others are always cumulative.
+    limits
+        Caps, retirement, and the export interval.
+    sanitizer
+        Counts what had to be changed; share it with `translate` so that
+        ``dask.otel.sanitized`` has both.
+    sampled
+        Whether a trace is sampled, by its id: exemplars point to no other. None lets all
+        of them through.
+    rules
+        What users decided about labels.
+    told
+        Called when a cap folds something: see `Families`.
+    breathe
+        Called after each small piece of work: this thread may let others go first.
+    """
+
+    def __init__(
+        self,
+        start_time_ns: int,
+        *,
+        temporality: Temporality = "cumulative",
+        limits: SeriesLimits | None = None,
+        sanitizer: Sanitizer | None = None,
+        sampled: Callable[[int], bool] | None = None,
+        rules: LabelRules | None = None,
+        told: Callable[[str, str], None] | None = None,
+        breathe: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._breathe = breathe
+        self._limits = limits or SeriesLimits()
+        self._delta = temporality == "delta"
+        self._sampled = sampled
+        self._note = sanitizer or Sanitizer()
+        self._families = Families(self._limits, self._note, rules, told)
+        self._last_ns = start_time_ns
+        # The export that the next change belongs to, the last one sent, and the last one
+        # accepted.
+        self._epoch = 1
+        self._sent_epoch = 0
+        self._accepted_epoch = 0
+        self._sent: list[AnySeries] = []
+        self._sent_zeros = False
+
+    # ------------------------------------------------------------------------ what comes in
+
+    def apply(self, batch: MetricBatch) -> None:
+        """Add everything in a batch. Bad values are left out and counted; none raises."""
+        time_ns = batch.time_ns
+        breathe = self._breathe
+        for deltas in batch.span_deltas.values():
+            breathe()
+            self._guard(self._apply_span, deltas, time_ns)
+        for key, value in batch.worker_deltas.items():
+            breathe()
+            self._guard(self._apply_worker, key, value, time_ns)
+        for raw, value in batch.increments.items():
+            breathe()
+            self.increment(raw, value)
+        for raw, value in batch.levels.items():
+            breathe()
+            self.level(raw, value)
+        for metric, labels, value, ids in batch.observations:
+            breathe()
+            self._guard(self._observe, (metric, *labels), value, ids, time_ns)
+        for raw, durations in batch.distributions.items():
+            self._guard(self._merge, raw, durations)
+        for raw in batch.ended:
+            self._guard(self._end, raw)
+
+    def increment(self, raw: RawSeries, value: float) -> None:
+        """Add to a counter or an up-down counter."""
+        self._guard(self._observe, raw, value, None, 0)
+
+    def level(self, raw: RawSeries, value: float) -> None:
+        """Set the present value of an up-down counter or a gauge.
+
+        A level that is not set again for `SeriesLimits.retire_after_ns` is out of date: it
+        goes to 0 and retires. A sum of increments retires only when it is back at 0.
+        """
+        self._guard(self._set, raw, value)
+
+    def keep(self, raw: RawSeries) -> None:
+        """Make a series exist from now on, at 0 if nothing came yet, and never retire."""
+        self._guard(self._pin, raw)
+
+    def _guard(self, call: Callable[..., None], *args: object) -> None:
+        # One item of users' making must not lose the rest of the batch.
+        try:
+            call(*args)
+        except Exception:  # noqa: BLE001
+            self._note.count("error")
+
+    def _apply_span(self, deltas: SpanDeltas, time_ns: int) -> None:
+        label = self._families.label(deltas.tags)
+        routes = label.routes
+        ids = self._exemplar_ids(deltas.ids)
+        epoch = self._epoch
+        for key, value in deltas.values.items():
+            try:
+                checked = number(value)
+                if checked is None:
+                    self._note.count("value")
+                    continue
+                series = routes.get(key) or self._families.of_span(label, key)
+                if not series.add(checked, epoch, ids, time_ns):
+                    self._note.count("value")
+            except Exception:  # noqa: BLE001 - users' code runs here: hashes, comparisons
+                self._note.count("error")
+
+    def _apply_worker(self, key: Hashable, value: float, time_ns: int) -> None:
+        checked = self._checked(value)
+        series = None if checked is None else self._families.of_worker(key)
+        if checked is not None and series is not None:
+            self._add(series, checked, None, time_ns)
+
+    def _observe(self, raw: RawSeries, value: float, ids: Ids | None, time_ns: int) -> None:
+        checked = self._checked(value)
+        series = None if checked is None else self._families.of_raw(raw)
+        if checked is not None and series is not None:
+            self._add(series, checked, self._exemplar_ids(ids), time_ns)
+
+    def _set(self, raw: RawSeries, value: float) -> None:
+        checked = self._checked(value)
+        series = None if checked is None else self._families.of_raw(raw)
+        if checked is None or series is None:
+            return
+        if isinstance(series, LevelSeries):
+            series.set(checked, self._epoch)
+        else:
+            self._note.count("shape")
+
+    def _merge(self, raw: RawSeries, durations: Distribution) -> None:
+        series = self._families.of_raw(raw)
+        if not isinstance(series, HistogramSeries) or not series.merge(durations, self._epoch):
+            self._note.count("shape")
+
+    def _end(self, raw: RawSeries) -> None:
+        series = self._families.of_raw(raw)
+        if isinstance(series, LevelSeries):
+            series.ended = True
+
+    def _pin(self, raw: RawSeries) -> None:
+        series = self._families.of_raw(raw)
+        if series is not None:
+            series.pinned = True
+
+    def _checked(self, value: float) -> int | float | None:
+        """Return a finite number or None, counted, so that no series is made for none."""
+        checked = number(value)
+        if checked is None:
+            self._note.count("value")
+        return checked
+
+    def _add(self, series: AnySeries, value: int | float, ids: Ids | None, time_ns: int) -> None:
+        if not series.add(value, self._epoch, ids, time_ns):
+            self._note.count("value")
+
+    def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
+        if not ids or self._sampled is None:
+            return ids or None
+        try:
+            return ids if self._sampled(ids[0]) else None
+        except Exception:  # noqa: BLE001 - a sampler may be a user's; the value still counts
+            self._note.count("error")
+            return None
+
+    # ------------------------------------------------------------------------- what goes out
+
+    def collect(self, time_ns: int, limit: int | None = None) -> Iterator[MetricRecord]:
+        """Begin an export, and return its points: each is made when it is asked for.
+
+        All points at once would be thousands of objects that live for the whole export: memory,
+        and work for Python's garbage collector.
+
+        Parameters
+        ----------
+        time_ns
+            The present time; taken later where it is not after the previous export.
+            `settled` must follow before the next export, or this one counts as unanswered.
+        limit
+            Points of a record; a metric with more has several. The points of one series (0,
+            then its value) stay together.
+        """
+        self._count_own()
+        time_ns = max(time_ns, self._last_ns + _MIN_STEP_NS)
+        zero_ns = max(self._last_ns, time_ns - self._max_zero_age_ns())
+        self._sent = []
+        self._sent_zeros = False
+        # All of them, not one after the other: nobody has to ask for the last point.
+        retired = [self._retire(family, time_ns) for family in self._families if family.retires]
+        if any(retired):
+            # A route to a retired series would go on filling it.
+            self._families.forget_routes()
+        self._last_ns = time_ns
+        self._sent_epoch = self._epoch
+        self._epoch += 1
+        return self._records(time_ns, zero_ns, limit)
+
+    def settled(self, ok: bool, *, rejected: bool = False) -> bool:
+        """Say what became of the last export.
+
+        Parameters
+        ----------
+        ok
+            Whether it was accepted. False also where no answer came.
+        rejected
+            Whether the backend refused it as invalid (HTTP 400), so that nothing of it
+            was stored.
+
+        Returns
+        -------
+        Whether to collect and send once more now: it was refused and had zero points, which
+        a second collect leaves out.
+        """
+        again = rejected and not ok and self._sent_zeros
+        if ok and self._sent_epoch:
+            self._accepted_epoch = self._sent_epoch
+            for series in self._sent:
+                series.confirm()
+        self._sent = []
+        self._sent_zeros = False
+        self._sent_epoch = 0
+        return again
+
+    def _max_zero_age_ns(self) -> int:
+        age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
+        # Exports are late by a little as a rule: that must not move the zero point away
+        # from the time of the previous export.
+        return age + age // 4 + _SECOND_NS
+
+    def _count_own(self) -> None:
+        """Book what was sanitised and folded since the last export."""
+        counts: tuple[tuple[Metric, Mapping[str, int]], ...] = (
+            (semconv.OTEL_SANITIZED, self._note.drain()),
+            (semconv.OTEL_FOLDED, self._families.drain_folded()),
+        )
+        for metric, by_kind in counts:
+            for kind, count in by_kind.items():
+                self.increment((metric.name, kind), count)
+
+    def _retire(self, family: Family, time_ns: int) -> bool:
+        """Drop the series that are old enough; return whether there were any."""
+        after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
+        epoch, accepted = self._epoch, self._accepted_epoch
+        old: list[AnySeries] = []
+        gone: list[AnySeries] = []
+        for series in family.series.values():
+            self._breathe()
+            if isinstance(series, LevelSeries) and series.ended:
+                # A gauge has no value that says so. A sum goes to 0 first, in this export.
+                if family.metric.instrument == "gauge" or (
+                    not series.end(epoch) and series.epoch <= accepted
+                ):
+                    gone.append(series)
+            elif series.epoch == epoch or series.start_ns < 0:
+                series.changed_ns = time_ns
+            # An end that no backend has seen yet must not be forgotten.
+            elif (
+                time_ns - series.changed_ns >= after
+                and series.epoch <= accepted
+                and series.is_due()
+            ):
+                old.append(series)
+        for series in gone:
+            self._families.drop(family, series)
+        retired = bool(gone)
+        for series in old:
+            if isinstance(series, LevelSeries) and series.end(epoch):
+                continue  # its 0 is exported now, and it retires once that is accepted
+            self._families.drop(family, series)
+            retired = True
+        return retired
+
+    def _records(self, time_ns: int, zero_ns: int, limit: int | None) -> Iterator[MetricRecord]:
+        for family in self._families:
+            points: list[NumberPoint | HistogramPoint] = []
+            for series in family.series.values():
+                self._breathe()
+                if limit is not None and points and len(points) + 2 > limit:
+                    yield self._record(family.metric, points)
+                    points = []
+                self._add_points(points, series, time_ns, zero_ns)
+            if points:
+                yield self._record(family.metric, points)
+
+    def _add_points(
+        self,
+        points: list[NumberPoint | HistogramPoint],
+        series: AnySeries,
+        time_ns: int,
+        zero_ns: int,
+    ) -> None:
+        monotone = series.monotone
+        if series.start_ns < 0:
+            series.begin(zero_ns)
+            if monotone:
+                points.append(series.zero_point(zero_ns))
+                self._sent_zeros = True
+        if self._delta and monotone:
+            point = series.delta_point(time_ns)
+            if point is not None:
+                self._sent.append(series)
+                points.append(point)
+        else:
+            points.append(series.point(time_ns))
+
+    def _record(self, metric: Metric, points: list[NumberPoint | HistogramPoint]) -> MetricRecord:
+        monotone = metric.instrument in ("counter", "histogram")
+        return MetricRecord(
+            name=metric.name,
+            unit=metric.unit,
+            description=metric.description,
+            instrument=metric.instrument,
+            temporality="delta" if self._delta and monotone else "cumulative",
+            points=tuple(points),  # type: ignore[arg-type]  # one kind, by the instrument
+        )

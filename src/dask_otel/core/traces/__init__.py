@@ -1,0 +1,1 @@
+"""Traces: from the record of a finished span to OpenTelemetry's data model."""

@@ -1,0 +1,203 @@
+"""The pump: threads that carry records from the event loop to the exporters.
+
+Why not the SDK's batch processor: it drops silently, loses a batch that failed, ignores its
+flush timeout, and can block a shutdown for half a minute. A scheduler lives for months.
+
+- The event loop hands over without waiting: an append to a deque.
+- Queues are bounded, and what is dropped is counted by reason.
+- Encoding is pure Python and holds the GIL, so spans go out in small batches with a breath
+  between them: the event loop gets its turn.
+- A batch that failed is kept and tried again; one that keeps failing while others get through
+  is taken apart (`dask_otel.pump.outlet`).
+- Each sink has a thread of its own: a dead endpoint delays no other one.
+- Closing has a hard deadline. The threads are daemons: one that hangs in an exporter is left
+  behind, and holds up nothing.
+
+Nothing here knows OpenTelemetry or Dask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import FinishedSpan, Progress, SpanRecord
+from dask_otel.pump.health import Health, Series, Tally
+from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
+from dask_otel.pump.sinks import MAX_POINTS, MetricSink, MetricTotals, PumpLimits, SpanSink
+
+__all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
+
+#: The spans' part of the time to close; the rest is for the last metrics, which count them.
+_SPANS_SHARE: Final = 0.6
+
+
+class Pump:
+    """What the bridge knows of export. Its methods return at once.
+
+    Parameters
+    ----------
+    span_sinks
+        Exporters of spans.
+    metric_sinks
+        Exporters of metrics, each with totals of its own.
+    translate
+        Makes OpenTelemetry spans of a finished Dask span; called in the threads of the span
+        sinks.
+    limits
+        Sizes and times.
+    sanitized
+        Drains how many values the translation had to change, by kind.
+    page
+        What scrapers see, with its totals. It is renewed with every batch of metrics, in a
+        thread of its own like any other sink, but counts as no export.
+    metric_interval
+        The least number of seconds between two exports of a metric sink.
+    """
+
+    def __init__(
+        self,
+        span_sinks: Sequence[SpanSink],
+        metric_sinks: Sequence[tuple[MetricSink, MetricTotals]],
+        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
+        limits: PumpLimits,
+        sanitized: Callable[[], dict[str, int]] = dict,
+        *,
+        page: tuple[MetricSink, MetricTotals] | None = None,
+        metric_interval: float = 0.0,
+    ) -> None:
+        self._limits = limits
+        self._sanitized = sanitized
+        self._translate = translate
+        self._tally = Tally()
+        names = {sink.name for sink in span_sinks} | {sink.name for sink, _ in metric_sinks}
+        healths = {name: Health(name) for name in names}
+        self._spans = [
+            SpanLane(
+                sink,
+                # What had to be changed is counted once, however many sinks there are.
+                self._translate_and_count if index == 0 else translate,
+                limits,
+                self._tally,
+                healths[sink.name],
+            )
+            for index, sink in enumerate(span_sinks)
+        ]
+        self._metrics = [
+            MetricLane(
+                sink,
+                totals,
+                limits,
+                self._tally,
+                healths[sink.name],
+                _Own(self._tally, self._spans, limits).batch,
+                self._settle_spans,
+                metric_interval,
+            )
+            for sink, totals in metric_sinks
+        ]
+        if page is not None:
+            self._metrics.append(self._page_lane(*page))
+        for lane in self._metrics:
+            lane.peers = [peer for peer in self._metrics if peer is not lane]
+
+    def _page_lane(self, page: MetricSink, totals: MetricTotals) -> MetricLane:
+        return MetricLane(
+            page,
+            totals,
+            # All of it at once: there is no request that could become too large.
+            replace(self._limits, max_points=None),
+            Tally(),
+            Health(page.name),
+            _Own(self._tally, self._spans, self._limits).batch,
+            self._settle_spans,
+        )
+
+    def start(self) -> None:
+        """Start the threads."""
+        for lane in self._lanes:
+            lane.start()
+
+    def offer_span(self, finished: FinishedSpan | Progress) -> bool:
+        """Queue a finished span without waiting; False, counted, if there is no room."""
+        # Each sink gets its chance, whatever the others say.
+        taken = [lane.offer(finished) for lane in self._spans]
+        return all(taken)
+
+    def accepts_metrics(self) -> bool:
+        """Whether a batch can be handed over; if not, go on filling the one at hand.
+
+        False only while every metric exporter hangs for several intervals: nothing is lost
+        then, and what waits stays bounded by the number of series. If only some of them hang,
+        the threads of the others see to it.
+        """
+        return not self._metrics or any(lane.accepts() for lane in self._metrics)
+
+    def offer_metrics(self, batch: MetricBatch) -> None:
+        """Queue a batch of metrics without waiting. It must not be changed any more."""
+        for lane in self._metrics:
+            lane.offer(batch)
+
+    def request_close(self, seconds: float) -> None:
+        """Ask the threads to export what is left, for so long at most; returns at once."""
+        now = time.monotonic()
+        share = _SPANS_SHARE if self._metrics else 1.0
+        for lane in self._spans:
+            lane.close(now + seconds * share)
+        for other in self._metrics:
+            other.close(now + seconds)
+
+    @property
+    def closed(self) -> bool:
+        """Whether all threads have exported or counted what they had."""
+        return all(lane.closed.is_set() for lane in self._lanes)
+
+    def release(self) -> None:
+        """Let go of the threads; one that hangs is left behind, and that is said."""
+        for lane in self._spans:
+            if not lane.settled.is_set():
+                lane.abandon()
+        for other in self._metrics:
+            if not other.settled.is_set():
+                other.gave_up()
+
+    @property
+    def _lanes(self) -> list[SpanLane | MetricLane]:
+        return [*self._spans, *self._metrics]
+
+    def _translate_and_count(self, finished: FinishedSpan | Progress) -> Sequence[SpanRecord]:
+        records = self._translate(finished)
+        for kind, count in self._sanitized().items():
+            self._tally.add(semconv.OTEL_SANITIZED.name, kind, count=count)
+        return records
+
+    def _settle_spans(self) -> None:
+        """Wait until it is known what became of the last spans; called by metrics threads."""
+        for lane in self._spans:
+            if lane.deadline is not None:
+                lane.settled.wait(max(0.0, lane.deadline - time.monotonic()))
+            if not lane.settled.is_set():
+                lane.abandon()
+
+
+class _Own:
+    """The pump's counts, as batches for one metric sink."""
+
+    def __init__(self, tally: Tally, spans: Sequence[SpanLane], limits: PumpLimits) -> None:
+        self._tally = tally
+        self._spans = spans
+        self._limits = limits
+        self._seen: dict[Series, int] = {}
+
+    def batch(self) -> MetricBatch:
+        """Return what was counted since the last call, and how much waits now."""
+        batch = MetricBatch(increments=self._tally.since(self._seen))
+        if self._spans:
+            waiting = max(lane.size for lane in self._spans)
+            batch.set_level(semconv.OTEL_QUEUE_SIZE.name, value=waiting)
+            batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, value=self._limits.queue_size)
+        return batch

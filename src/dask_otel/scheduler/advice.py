@@ -1,0 +1,57 @@
+"""Tells a person once that names or series are being folded, and which setting helps."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from dask_otel.settings.keys import MetricSettings
+
+logger = logging.getLogger("dask_otel")
+
+_NAMES: Final = (
+    "dask-otel: metrics have more than %d span names (otel.metrics.max-names). Further ones, such "
+    "as %r, are counted under _OTHER, so that no sum is wrong. Where names hold ids or dates, take "
+    "them out with otel.metrics.name-rules, or use otel.metrics.span-label: root."
+)
+_SERIES: Final = (
+    "dask-otel: a metric has more than %d series (otel.metrics.max-series), first %s. Further ones "
+    "are counted under _OTHER, so that no sum is wrong. Leave out what you don't need with "
+    "otel.metrics.prefixes or otel.metrics.span-names, or raise the limit."
+)
+_TAGS: Final = (
+    "dask-otel: a label of otel.metrics.tag-attributes has more than %d values "
+    "(otel.metrics.max-names). Further ones, such as %r, are counted under _OTHER. A tag with an "
+    "id in it makes no good label."
+)
+_MORE: Final = " This is said once; dask.otel.folded counts them. See docs/cardinality.md."
+
+
+class FoldAdvice:
+    """Logs one warning for each cap that is met.
+
+    Parameters
+    ----------
+    settings
+        With the caps.
+
+    Notes
+    -----
+    Called in the metrics thread alone.
+    """
+
+    def __init__(self, settings: MetricSettings) -> None:
+        self._said: set[str] = set()
+        self._messages = {
+            "names": (_NAMES, settings.max_names),
+            "series": (_SERIES, settings.max_series),
+            "tags": (_TAGS, settings.max_names),
+        }
+
+    def __call__(self, kind: str, what: str) -> None:
+        """Take note that something was folded by the cap of this kind."""
+        if kind in self._said:
+            return
+        self._said.add(kind)
+        message, limit = self._messages[kind]
+        logger.warning(message + _MORE, limit, what)

@@ -1,0 +1,193 @@
+"""The plugin that carries a bridge on its scheduler, and the one way to put it there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_otel._dask.adapter import UnsupportedScheduler
+from dask_otel.scheduler.bridge import Bridge
+from dask_otel.settings.keys import ConfigurationError, Settings, differences
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+logger = logging.getLogger("dask_otel")
+
+#: The plugin's name in ``Scheduler.plugins``.
+NAME: Final = "dask-otel"
+
+
+class OtelSchedulerPlugin(SchedulerPlugin):
+    """Exports a scheduler's spans and metrics over OTLP.
+
+    The plugin itself holds no more than its configuration, so that it can be pickled; the
+    bridge is made on the scheduler.
+
+    Parameters
+    ----------
+    overrides
+        Configuration of this bridge, laid over Dask's ``otel`` section: a mapping as in a
+        Dask config file, such as ``{"spans": {"linger": "5s"}}``.
+    """
+
+    name = NAME
+    # A second registration from a client must not replace the plugin that has the bridge.
+    idempotent = True
+
+    def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
+        self.overrides = dict(overrides or {})
+        self.bridge: Bridge | None = None
+        self._scheduler: Scheduler | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"overrides": self.overrides}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["overrides"])  # type: ignore[misc]
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Start the bridge, if it is not running already.
+
+        Whatever is wrong is logged as one clear error, and the scheduler runs on without us.
+        """
+        if self.bridge is None:
+            self._start(scheduler)
+
+    def _start(self, scheduler: Scheduler) -> None:
+        try:
+            settings = Settings.from_config(self.overrides)
+            if not settings.enabled:
+                logger.info("dask-otel is switched off (otel.enabled: false)")
+                return
+            self._scheduler = scheduler
+            Bridge(scheduler, settings).start(self)
+        except (ConfigurationError, UnsupportedScheduler) as error:
+            logger.error("dask-otel does not run on this scheduler: %s", error)
+        except Exception:
+            logger.exception(
+                "dask-otel could not start on this scheduler, which runs on without it"
+            )
+
+    async def close(self) -> None:
+        """Export what is left, within ``otel.close-timeout``, and let go of the scheduler."""
+        if self.bridge is not None:
+            await self.bridge.close()
+
+    # ------------------------------------------------------------------------ the bridge's
+
+    def carry(self, bridge: Bridge) -> None:
+        """Take up a bridge: from now on Dask's calls go to it."""
+        self.bridge = bridge
+        # Bound on the instance, without a method of ours in between: `transition` is called
+        # six times a task.
+        self.transition = bridge.adapter.transition
+
+    def drop(self) -> None:
+        """Let go of the bridge, and leave the scheduler."""
+        self.bridge = None
+        self.__dict__.pop("transition", None)
+        if self.installed:
+            assert self._scheduler is not None
+            self._scheduler.remove_plugin(NAME)
+
+    @property
+    def installed(self) -> bool:
+        """Whether Dask calls this plugin."""
+        return self._scheduler is not None and self._scheduler.plugins.get(NAME) is self
+
+    # -------------------------------------------------------------------------- Dask's hooks
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """See ``SchedulerPlugin.restart``."""
+        if self.bridge is not None:
+            self.bridge.adapter.restart()
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """See ``SchedulerPlugin.add_worker``."""
+        if self.bridge is not None:
+            self.bridge.adapter.add_worker(worker)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """See ``SchedulerPlugin.remove_worker``."""
+        if self.bridge is not None:
+            self.bridge.adapter.remove_worker(worker)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """See ``SchedulerPlugin.remove_client``."""
+        if self.bridge is not None:
+            self.bridge.adapter.remove_client(client)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """See ``SchedulerPlugin.log_event``."""
+        if self.bridge is not None:
+            self.bridge.adapter.log_event(topic, msg)
+
+
+def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
+    """Return the plugin that carries the scheduler's bridge; None if it has no bridge."""
+    plugin = scheduler.plugins.get(NAME)
+    if isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None:
+        return plugin
+    return None
+
+
+def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
+    """Put a bridge on a scheduler. Harmless where there is one already.
+
+    Parameters
+    ----------
+    scheduler
+        A scheduler in this process; call it on its event loop.
+    overrides
+        Configuration of this bridge, laid over Dask's ``otel`` section.
+
+    Returns
+    -------
+    status
+        ``"started"``, ``"running"`` where a bridge was there, ``"off"`` where it is switched
+        off or could not start (the scheduler's log says why).
+    """
+    present = plugin_of(scheduler)
+    if present is not None:
+        _say_it_runs(present, overrides)
+        return "running"
+    plugin = OtelSchedulerPlugin(overrides)
+    plugin._start(scheduler)
+    if plugin.bridge is None:
+        return "off"
+    scheduler.add_plugin(plugin)
+    return "started"
+
+
+def _say_it_runs(present: OtelSchedulerPlugin, overrides: Mapping[str, Any] | None) -> None:
+    assert present.bridge is not None
+    try:
+        changed = differences(present.bridge.settings, Settings.from_config(overrides))
+    except ConfigurationError as error:
+        logger.error("dask-otel runs already; the new configuration was not used: %s", error)
+        return
+    if changed:
+        logger.warning(
+            "dask-otel runs on this scheduler already, and keeps its configuration; what this "
+            "registration would have changed: %s. To change it, call dask_otel.unregister first.",
+            ", ".join(changed),
+        )
+
+
+async def uninstall(scheduler: Scheduler) -> str:
+    """Take the bridge off a scheduler, with everything that it wrapped.
+
+    Returns
+    -------
+    status
+        ``"stopped"``, or ``"absent"`` where there was none.
+    """
+    plugin = scheduler.plugins.get(NAME)
+    if not isinstance(plugin, OtelSchedulerPlugin):
+        return "absent"
+    await plugin.close()
+    return "stopped"

@@ -1,0 +1,172 @@
+"""Puts the pump together: exporters, totals and translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel import semconv
+from dask_otel._version import __version__
+from dask_otel.core.metrics.cardinality import SeriesLimits
+from dask_otel.core.metrics.labels import LabelRules, Patterns
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import (
+    FinishedSpan,
+    Progress,
+    SpanRecord,
+    Temporality,
+)
+from dask_otel.core.text import Sanitizer
+from dask_otel.core.traces.translate import SpanLimits, translate, translate_progress
+from dask_otel.pump.breath import Breath
+from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
+from dask_otel.scheduler.advice import FoldAdvice
+from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
+
+if TYPE_CHECKING:
+    from dask_otel._prometheus.page import MetricPage
+
+#: The page for scrapers is at most so many seconds old, whatever the export interval.
+LONGEST_PAGE_AGE: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class MadePump:
+    """A pump that has not been started, and what the bridge must know of it."""
+
+    pump: Pump
+    #: Seconds between two batches of metrics.
+    metric_interval: float
+    #: For the log: where everything goes.
+    summary: str
+    #: What scrapers see; None where nobody scrapes.
+    page: MetricPage | None = None
+
+
+def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump | None:
+    """Make exporters and pump as the settings and the standard variables say.
+
+    Slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread.
+
+    Parameters
+    ----------
+    settings
+        The bridge's own knobs.
+    instance_id
+        Dask's id of the scheduler.
+    started_ns
+        When the bridge started: no zero point lies before it.
+
+    Returns
+    -------
+    made
+        None if ``OTEL_SDK_DISABLED`` switches everything off.
+
+    Raises
+    ------
+    ConfigurationError
+        If a standard variable has a value that is not allowed.
+    """
+    from dask_otel._otel.sdk import outputs as _otel
+
+    outputs = _otel.build(
+        settings.environment,
+        service_name="dask-scheduler",
+        instance_id=instance_id,
+        service_version=version("distributed"),
+        cluster_name=settings.cluster_name,
+        version=__version__,
+    )
+    if outputs is None:
+        return None
+    read = outputs.environment
+    note = Sanitizer()
+    page = _make_page(outputs.resource) if settings.metrics.prometheus else None
+    interval = read.metric_interval
+    if page is not None:
+        interval = min(interval, LONGEST_PAGE_AGE)
+    limits = SeriesLimits(
+        max_names=settings.metrics.max_names,
+        max_series=settings.metrics.max_series,
+        retire_after_ns=int(settings.metrics.retire_after * 1e9),
+        interval_ns=int(read.metric_interval * 1e9),
+    )
+    totals = partial(
+        _make_totals,
+        started_ns,
+        limits=limits,
+        sampled=outputs.sampled,
+        rules=_label_rules(settings.metrics),
+        told=FoldAdvice(settings.metrics),
+    )
+    pump = Pump(
+        outputs.span_sinks,
+        [(sink, totals(temporality=read.temporality)) for sink in outputs.metric_sinks],
+        partial(_translate, limits=_span_limits(settings), note=note),
+        PumpLimits(
+            queue_size=read.queue_size,
+            batch_size=read.batch_size,
+            schedule_delay=read.schedule_delay,
+            max_points=None if read.temporality == "delta" else MAX_POINTS,
+        ),
+        note.drain,
+        # Prometheus knows no deltas.
+        page=None if page is None else (page, totals(temporality="cumulative")),
+        # Only for the page do batches come more often than exports, a little early or late.
+        metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
+    )
+    places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
+    summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
+    return MadePump(pump, interval, summary, page)
+
+
+def _make_page(resource: Mapping[str, Any]) -> MetricPage:
+    try:
+        from dask_otel._prometheus.page import MetricPage
+    except ImportError as error:
+        raise ConfigurationError(
+            [
+                "otel.metrics.prometheus is true, which needs prometheus_client where the "
+                f"scheduler runs ({error}); install dask-otel[prometheus] there"
+            ]
+        ) from error
+    return MetricPage(resource)
+
+
+def _make_totals(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
+    state = MetricState(started_ns, temporality=temporality, breathe=Breath(), **options)
+    for time in ("idle", "unused", "lost"):
+        # A closed sum needs all its parts, also while they are 0.
+        state.keep((semconv.CLUSTER_TIME.name, time))
+    return state
+
+
+def _label_rules(settings: MetricSettings) -> LabelRules:
+    return LabelRules(
+        names=Patterns(settings.span_names.allow, settings.span_names.deny),
+        prefixes=Patterns(settings.prefixes.allow, settings.prefixes.deny),
+        span_label=settings.span_label,
+        rules=settings.name_rules,
+        tags=settings.tag_attributes,
+    )
+
+
+def _span_limits(settings: Settings) -> SpanLimits:
+    spans = settings.spans
+    default = SpanLimits()
+    return SpanLimits(
+        message=default.message if spans.exception_message else 0,
+        stacktrace=default.stacktrace if spans.exception_stacktrace else 0,
+        exceptions=spans.max_exceptions,
+    )
+
+
+def _translate(
+    span: FinishedSpan | Progress, limits: SpanLimits, note: Sanitizer
+) -> Sequence[SpanRecord]:
+    if isinstance(span, Progress):
+        return translate_progress(span, limits, note)
+    return translate(span, limits, note)

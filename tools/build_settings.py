@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Write what is made of the settings: the defaults, their schema, and the table in the docs.
+
+The source is ``src/dask_otel/settings/keys.py``. With ``--check`` nothing is written, and the exit
+status is 1 where a file is not what would be written.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import write_or_check
+import yaml
+
+from dask_otel.settings.keys import Knob, knobs
+
+REPOSITORY = Path(__file__).parents[1]
+SETTINGS = REPOSITORY / "src" / "dask_otel" / "settings"
+PAGE = REPOSITORY / "docs" / "configuration.md"
+HEADER = "# Made by tools/build_settings.py from keys.py: change it there.\n"
+BEGIN = "<!-- made by tools/build_settings.py: begin -->\n"
+END = "<!-- made by tools/build_settings.py: end -->\n"
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+_SEE = re.compile(r"\s*See \[[^]]+\]\([^)]+\)\.")
+
+
+class _Literal(str):
+    """A text that is written as a block, as it is."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists are indented below their key, as in the schemas of Dask's own packages."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, indentless=False)
+
+
+def _write_literal(dumper: yaml.SafeDumper, text: _Literal) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+
+
+_Dumper.add_representer(_Literal, _write_literal)
+
+
+def _plain(meaning: str) -> str:
+    """Return a meaning without links, for those who read it in no page."""
+    return _LINK.sub(r"\1", _SEE.sub("", meaning))
+
+
+def _summary(knob: Knob) -> str:
+    return " ".join(knob.meaning.partition("\n\n")[0].split())
+
+
+def _nested(leaves: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        *sections, name = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[name] = leaf
+    return tree
+
+
+def _defaults(found: dict[str, Knob]) -> str:
+    lines = [
+        HEADER.rstrip(),
+        "# What each key means is in otel-schema.yaml. Where OpenTelemetry has",
+    ]
+    lines += ["# a standard variable there is no key here: see `environment`."]
+    open_sections: list[str] = []
+    for key, knob in found.items():
+        *sections, name = key.split(".")
+        for depth, section in enumerate(sections):
+            if open_sections[depth : depth + 1] != [section]:
+                open_sections[depth:] = [section]
+                if depth:
+                    lines.append("")
+                lines.append("  " * depth + f"{section}:")
+        del open_sections[len(sections) :]
+        lines.append("  " * len(sections) + f"{name}: {knob.default}")
+    return "\n".join(lines) + "\n"
+
+
+def _schema(found: dict[str, Knob]) -> str:
+    def schema(tree: dict[str, Any]) -> dict[str, Any]:
+        parts = {
+            name: _leaf(part) if isinstance(part, Knob) else schema(part)
+            for name, part in tree.items()
+        }
+        return {"type": "object", "additionalProperties": False, "properties": parts}
+
+    whole = {"properties": schema(_nested(dict(found)))["properties"]}
+    return HEADER + yaml.dump(whole, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+
+
+def _leaf(knob: Knob) -> dict[str, Any]:
+    paragraphs = _plain(knob.meaning).split("\n\n")
+    text = "\n\n".join(textwrap.fill(" ".join(p.split()), 80) for p in paragraphs)
+    return {
+        **knob.rule.schema,
+        "default": yaml.safe_load(knob.default),
+        "description": _Literal(text + "\n"),
+    }
+
+
+def _table(found: dict[str, Knob]) -> str:
+    lines = ["| Key | Environment variable | Default | Meaning |", "|---|---|---|---|"]
+    for key, knob in found.items():
+        variable = "DASK_OTEL__" + key.removeprefix("otel.").upper().replace(".", "__")
+        summary, _, more = knob.meaning.partition("\n\n")
+        limits = f" ({knob.rule.limits})" if knob.rule.limits else ""
+        meaning = " ".join(f"{summary}{limits}. {more}".split())
+        meaning = meaning.replace("(configuration.md#", "(#")
+        lines.append(f"| `{key}` | `{variable.replace('-', '_')}` | `{knob.default}` | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def texts() -> dict[Path, str]:
+    """Return the text of each file."""
+    found = knobs()
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"{PAGE.name} has no place for the table: {BEGIN.strip()}")
+    return {
+        SETTINGS / "otel.yaml": _defaults(found),
+        SETTINGS / "otel-schema.yaml": _schema(found),
+        PAGE: f"{before}{BEGIN}\n{_table(found)}\n{END}{after}",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check.main(__doc__, texts))
