@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+from tests.waiting import eventually
+
+# How quick the machine is decides nothing.
+ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change lands or not by what it does, not by the draw; other runs go on searching.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("default", deadline=None)
+settings.register_profile("ci", derandomize=True, print_blob=True, **ANY_PACE)
+settings.register_profile("default", **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
@@ -27,3 +34,16 @@ def _no_otel_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in list(os.environ):
         if key.startswith(("OTEL_", "DASK_OTEL")):
             monkeypatch.delenv(key)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    """Let no thread of ours run into the next test: it would log there, or draw random numbers."""
+    yield
+
+    def none_left() -> bool:
+        left = [t.name for t in threading.enumerate() if t.name.startswith("dask-otel")]
+        assert not left
+        return True
+
+    eventually(none_left, 90, "threads of ours end")

@@ -126,6 +126,17 @@ class Observed:
         self.client.sync(self._flush)
         self.check()
 
+    def close(self) -> None:
+        """Close the observer, as the scheduler would; no worker reports any more after it."""
+
+        async def close() -> None:
+            for worker in self.cluster.workers.values():
+                worker.periodic_callbacks["heartbeat"].stop()
+                await worker.heartbeat()
+            await self.observer.close()
+
+        self.client.sync(close)
+
     def check(self) -> None:
         """Nothing went wrong, nothing is left of what was exported."""
         assert self.observer.errors == []

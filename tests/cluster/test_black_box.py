@@ -127,13 +127,17 @@ def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[s
         assert one.attributes["dask.task.count"] == truth["tasks"]
         assert one.attributes["dask.span.output.size"] == truth["nbytes"]
         if one.attributes["dask.span.result"] == "success":
-            # Dask's may lie in the future, for workers only estimate the scheduler's clock.
-            assert one.end_ns / 1e9 == pytest.approx(truth["stop"], abs=1.0)
+            # Dask's may lie in the future, for workers only estimate the scheduler's clock; ours
+            # is the time when the scheduler heard of it, then.
+            least = one.start_ns + (0.02 * 20 / 4 * 1e9 if dask_id == ids["load"] else 0)
+            assert min(truth["stop"] * 1e9, least) - 1e3 <= one.end_ns
+            assert one.end_ns <= truth["stop"] * 1e9 + 1e3
         assert one.scope[0] == "dask_otel"
         assert one.resource["service.name"] == "dask-scheduler"
         assert one.resource["service.instance.id"].startswith("Scheduler-")
     load = next(s for s in exported if s.attributes["dask.span.id"] == ids["load"])
-    assert 0 <= load.attributes["dask.span.queue.time"] < 10
+    length = (load.end_ns - load.start_ns) / 1e9
+    assert 0 <= load.attributes["dask.span.queue.time"] <= length
     assert [name for name, *_ in load.events] == ["dask.span.start"]
     groups = [s for s in received.spans if s.type == "group" and s.parent_id == load.span_id]
     assert [g.name for g in groups] == ["double"]
@@ -216,15 +220,17 @@ def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
             "DASK_OTEL__SPANS__LINGER": "100ms",
             "DASK_OTEL__CLOSE_TIMEOUT": "2s",
         }
+        began = time.monotonic()
         scheduler = dask.start_scheduler(*PRELOAD, env=environment)
+        started = time.monotonic() - began
         dask.start_worker()
         with Client(dask.address) as client:
             assert client.submit(double, 1).result() == 2
             eventually(lambda: "can't export" in scheduler.output, 90)
         began = time.monotonic()
-        assert scheduler.terminate() == 0
-        # The deadline is 2 s; the rest is Dask's own.
-        assert time.monotonic() - began < 10
+        assert scheduler.terminate(60) == 0
+        # The deadline is 2 s; the rest is Dask's own, and how quick this machine is the start says.
+        assert time.monotonic() - began < 2 + 3 * max(started, 1.0)
         # One for spans and metrics, which go to the same place.
         assert scheduler.output.count("can't export") == 1
         assert "Traceback" not in scheduler.output

@@ -100,7 +100,7 @@ def test_without_help_the_linger_decides():
     with observed() as o:
         with span("workflow"):
             compute(o.client, 1)
-            pause()
+            eventually(lambda: len(o.exported) == 1, what="the first half is exported")
             compute(o.client, 2)
         o.quiet()
         o.assert_tree(
@@ -236,11 +236,7 @@ def test_the_bridge_exports_what_was_held_when_the_scheduler_closes():
         span_id = block.__enter__()
         compute(o.client, 1)
         entered(o, span_id)
-
-        async def close() -> None:
-            await o.observer.close()
-
-        o.client.sync(close)
+        o.close()
         block.__exit__(None, None, None)
         o.assert_tree("cut success 0.00.. tasks=1 memory=1")
         o.client.sync(_remove, o)

@@ -683,7 +683,7 @@ def test_close_exports_what_is_open(flag):
         with span("cut"), span("off"):
             futures = o.client.map(wait_for_file, [str(flag)] * 3, pure=False)
         eventually(lambda: running(o) == 2)
-        o.client.sync(o.observer.close)
+        o.close()
         flag.touch()
         o.assert_tree("""
             done success 0.0.. tasks=1 memory=1
