@@ -19,7 +19,7 @@ from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from tests.cluster.proof import Baseline
 from tests.cluster.witness import Witness
-from tests.waiting import eventually
+from tests.waiting import eventually, last_reports
 
 #: Short waits: heartbeats come twice a second.
 LIMITS = Limits(linger=0.3, settle_timeout=8.0)
@@ -130,9 +130,7 @@ class Observed:
         """Close the observer, as the scheduler would; no worker reports any more after it."""
 
         async def close() -> None:
-            for worker in self.cluster.workers.values():
-                worker.periodic_callbacks["heartbeat"].stop()
-                await worker.heartbeat()
+            await last_reports(self.cluster.workers.values())
             await self.observer.close()
 
         self.client.sync(close)
