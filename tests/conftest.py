@@ -46,4 +46,5 @@ def _no_threads_left() -> Iterator[None]:
         assert not left
         return True
 
-    eventually(none_left, 90, "threads of ours end")
+    # The oldest exporters retry for a minute, whatever their timeout.
+    eventually(none_left, 120, "threads of ours end")
