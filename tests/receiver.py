@@ -193,6 +193,10 @@ class Receiver:
     answer: int | str | None = None
     #: Where an HTTP answer of status 3xx points to.
     location: str = ""
+    #: How many items successful answers say were not taken, and why.
+    partial: tuple[int, str] | None = None
+    #: What an HTTP success holds instead: type and content.
+    content: tuple[str, bytes] | None = None
     #: Decides about one request by its content, where it returns a status.
     judge: Callable[[str, Any], int | str | None] = lambda signal, request: None
     #: Called with the signal before each answer: to wait, for instance.
@@ -214,6 +218,20 @@ class Receiver:
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
         }
+
+    def reply(self, signal: str) -> Any:
+        """Return the message of a success."""
+        made: Any = {
+            "traces": trace_service_pb2.ExportTraceServiceResponse,
+            "metrics": metrics_service_pb2.ExportMetricsServiceResponse,
+        }[signal]()
+        if self.partial is not None:
+            count, made.partial_success.error_message = self.partial
+            if signal == "traces":
+                made.partial_success.rejected_spans = count
+            else:
+                made.partial_success.rejected_data_points = count
+        return made
 
     def take(self, signal: str, request: Any, headers: Mapping[str, str]) -> int | str | None:
         """Keep a request and return how to answer."""
@@ -275,25 +293,25 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path not in ("/v1/traces", "/v1/metrics"):
             self.send_error(404)
             return
-        signal, request, answer = {
-            "/v1/traces": (
-                "traces",
-                trace_service_pb2.ExportTraceServiceRequest(),
-                trace_service_pb2.ExportTraceServiceResponse(),
-            ),
-            "/v1/metrics": (
-                "metrics",
-                metrics_service_pb2.ExportMetricsServiceRequest(),
-                metrics_service_pb2.ExportMetricsServiceResponse(),
-            ),
+        request: Any
+        signal, request = {
+            "/v1/traces": ("traces", trace_service_pb2.ExportTraceServiceRequest()),
+            "/v1/metrics": ("metrics", metrics_service_pb2.ExportMetricsServiceRequest()),
         }[self.path]
         request.ParseFromString(body)
-        status = self.server.receiver.take(signal, request, dict(self.headers))
-        payload = answer.SerializeToString() if status is None else b"refused by the test"
+        receiver = self.server.receiver
+        status = receiver.take(signal, request, dict(self.headers))
+        kind = "application/x-protobuf"
+        payload = receiver.reply(signal).SerializeToString()
+        if receiver.content is not None:
+            kind, payload = receiver.content
+        elif status is not None:
+            kind, payload = "text/plain", b"refused by the test"
         self.send_response(200 if status is None else int(status))
-        self.send_header("Content-Type", "application/x-protobuf")
-        if self.server.receiver.location:
-            self.send_header("Location", self.server.receiver.location)
+        if kind:
+            self.send_header("Content-Type", kind)
+        if receiver.location:
+            self.send_header("Location", receiver.location)
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
         self.wfile.write(payload)
@@ -314,7 +332,7 @@ class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
         _grpc_answer(self.receiver, "traces", request, context)
-        return trace_service_pb2.ExportTraceServiceResponse()
+        return self.receiver.reply("traces")
 
 
 class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
@@ -323,7 +341,7 @@ class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
         _grpc_answer(self.receiver, "metrics", request, context)
-        return metrics_service_pb2.ExportMetricsServiceResponse()
+        return self.receiver.reply("metrics")
 
 
 def _grpc_answer(

@@ -228,6 +228,8 @@ def _module(server: Server, runner: Runner, target: Path) -> None:
     lines += [f"replace {item}" for item in pin.get("replace", ())]
     lines += [f"exclude {item}" for item in pin.get("exclude", ())]
     (runner.work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if pin.get("own_checksums"):
+        _copy_checksums(f"{module}@{version}", runner)
     runner.run(["go", "get", f"{module}@{version}"])
     command = ["go", "build", "-v", "-mod=mod", "-trimpath", f"-ldflags={_ldflags(pin)}"]
     if "tags" in pin:
@@ -237,11 +239,8 @@ def _module(server: Server, runner: Runner, target: Path) -> None:
     runner.run([*command, f"-o={target}/", *(f"{module}/{path}" for path in pin["commands"])])
 
 
-def _add_placeholder(module: str, missing: str, runner: Runner) -> None:
-    """Build from a copy of `module` that has a small page at `missing`.
-
-    (`go build -overlay` would do without the copy, but refuses files of the module cache.)
-    """
+def _module_folder(module: str, runner: Runner) -> Path:
+    """Where the module cache has `module` (with or without ``@version``)."""
     answer = subprocess.run(
         ["go", "list", "-m", "-f={{.Dir}}", module],
         cwd=runner.work,
@@ -249,9 +248,26 @@ def _add_placeholder(module: str, missing: str, runner: Runner) -> None:
         text=True,
         check=True,
     )
+    return Path(answer.stdout.strip())
+
+
+def _copy_checksums(module: str, runner: Runner) -> None:
+    """Begin with the go.sum of `module`: what is in it is not asked of the checksum database.
+
+    The module itself is, so the chain holds.
+    """
+    runner.run(["go", "mod", "download", module])
+    shutil.copyfile(_module_folder(module, runner) / "go.sum", runner.work / "go.sum")
+
+
+def _add_placeholder(module: str, missing: str, runner: Runner) -> None:
+    """Build from a copy of `module` that has a small page at `missing`.
+
+    (`go build -overlay` would do without the copy, but refuses files of the module cache.)
+    """
     copy = runner.work / "copy"
     # Contents without modes: the module cache is read-only.
-    shutil.copytree(answer.stdout.strip(), copy, copy_function=shutil.copyfile)
+    shutil.copytree(_module_folder(module, runner), copy, copy_function=shutil.copyfile)
     for folder in [copy, *(path for path in copy.rglob("*") if path.is_dir())]:
         folder.chmod(0o755)
     page = copy / missing

@@ -1,14 +1,65 @@
 """OpenTelemetry for Dask: every span a trace, every fine performance metric a counter.
 
-Nothing happens at import. A scheduler loads `dask_otel.preload`; a client can `register` the
-bridge on a running cluster, and mark its work with `span`.
+Nothing happens at import, and what is here is imported when it is used: an instrumented process
+loads this package before the application's own code. A scheduler loads `dask_otel.preload`; a
+client can `register` the bridge on a running cluster, mark its work with `span`, and have its
+own trace go on in Dask with `instrument`.
 """
 
 from __future__ import annotations
 
-from dask_otel._version import __version__
-from dask_otel._wire import SpanMetrics
-from dask_otel.client.blocks import span
-from dask_otel.client.registration import register, span_metrics, unregister
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["SpanMetrics", "__version__", "register", "span", "span_metrics", "unregister"]
+if TYPE_CHECKING:
+    from dask_otel._version import __version__
+    from dask_otel._wire import SpanMetrics, TraceContext
+    from dask_otel.client.blocks import span
+    from dask_otel.client.handles import SpanHandle
+    from dask_otel.client.instrumentation import instrument, uninstrument
+    from dask_otel.client.registration import register, span_metrics, unregister
+    from dask_otel.client.traces import trace_context
+
+__all__ = [
+    "SpanHandle",
+    "SpanMetrics",
+    "TraceContext",
+    "__version__",
+    "instrument",
+    "register",
+    "span",
+    "span_metrics",
+    "trace_context",
+    "uninstrument",
+    "unregister",
+]
+
+#: Where each public name is.
+_MODULES: Final = {
+    "SpanHandle": "dask_otel.client.handles",
+    "SpanMetrics": "dask_otel._wire",
+    "TraceContext": "dask_otel._wire",
+    "__version__": "dask_otel._version",
+    "instrument": "dask_otel.client.instrumentation",
+    "register": "dask_otel.client.registration",
+    "span": "dask_otel.client.blocks",
+    "span_metrics": "dask_otel.client.registration",
+    "trace_context": "dask_otel.client.traces",
+    "uninstrument": "dask_otel.client.instrumentation",
+    "unregister": "dask_otel.client.registration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name with its first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

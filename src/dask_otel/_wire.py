@@ -1,4 +1,7 @@
-"""What a client gets when it asks for the metrics of a span: plain data."""
+"""What a client and its scheduler send each other by name: questions, and plain data as answers.
+
+Either may be of another version: what is added here has a default, and what is there stays.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dask_otel.core.text import Sanitizer, span_path
+from dask_otel.core.traces.link import anchor, fill
+
 if TYPE_CHECKING:
     import pandas
+    from distributed.scheduler import Scheduler
 
 #: ``(context, prefix, activity, unit)``, as in Dask's ``Span.cumulative_worker_metrics``; Dask and
 #: users may add keys of other shapes, the context first and the unit last.
@@ -18,13 +25,50 @@ KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
 
 @dataclass(frozen=True)
+class TraceContext:
+    """Where a Dask span is found in a tracing backend."""
+
+    #: The trace, 32 hex digits.
+    trace_id: str
+    #: The OpenTelemetry span, 16 hex digits: that of the last generation that is known.
+    span_id: str
+    #: Whether the scheduler said so; else it was computed from Dask's ids.
+    decided: bool = False
+
+    @property
+    def url(self) -> str | None:
+        """Where to look at it; None without a setting ``otel.trace-url``, here."""
+        return _url(self.trace_id, self.span_id)
+
+
+def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
+    """Return what the scheduler decided for a Dask span; None if it knows no such span.
+
+    Runs on the scheduler. One without it, of an older version or with no bridge, decides
+    nothing: there, ids follow from Dask's.
+    """
+    answer = getattr(dask_scheduler.plugins.get("dask-otel"), "trace_context", None)
+    context: TraceContext | None = None if answer is None else answer(span_id)
+    return context
+
+
+def _url(trace_id: str | None, span_id: str | None) -> str | None:
+    from dask_otel.settings.keys import setting
+
+    if trace_id is None or span_id is None:
+        return None
+    return fill(setting("otel.trace-url"), trace_id, span_id)
+
+
+@dataclass(frozen=True, repr=False)
 class SpanMetrics:
     """Metrics and times of a settled Dask span.
 
     Times are seconds since the epoch, on the scheduler's clock. *Tree* means the span with all
     spans below it, *own* the tasks of the span alone. What is not known is None: outcomes, idle
     and capacity of a span that finished before the bridge came, or so long ago that the
-    bridge has forgotten it (``otel.spans.remember``).
+    bridge has forgotten it (``otel.spans.remember``). Nor is the result of a span known where tasks
+    ended while there was no bridge, unless one is known to have failed.
     """
 
     id: str
@@ -40,7 +84,7 @@ class SpanMetrics:
     #: Tree: when the last work ended.
     stop: float
     #: Tree: ``tasks``, and of these ``memory``, ``erred``, ``cancelled``; events ``retried``,
-    #: ``lost``, ``recomputed``. As far as the bridge saw them.
+    #: ``lost``, ``recomputed``, ``rescheduled``. As far as the bridge saw them.
     counts: Mapping[str, int] | None
     #: Own fine performance metrics, unscaled, as the workers reported them.
     own: Mapping[MetricKey, float]
@@ -55,6 +99,14 @@ class SpanMetrics:
     dask_idle_time: float
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
+    #: Where it is found in a tracing backend, in hex; None from a scheduler of an older version.
+    trace_id: str | None = None
+    span_id: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Where to look at its trace; None without a setting ``otel.trace-url``, here."""
+        return _url(self.trace_id, self.span_id)
 
     @property
     def duration(self) -> float:
@@ -65,6 +117,27 @@ class SpanMetrics:
     def queue_time(self) -> float | None:
         """Seconds from enqueued to the first start; None if nothing started."""
         return None if self.start is None else max(0.0, self.start - self.enqueued)
+
+    def __repr__(self) -> str:
+        trace = "" if self.trace_id is None else f", trace {self.trace_id}"
+        return f"<SpanMetrics {self._path}: {', '.join(self._facts())}{trace}>"
+
+    def _repr_html_(self) -> str:
+        name = anchor(self.url, self._path)
+        return f"{name}: {anchor(None, ', '.join(self._facts()))}"
+
+    @property
+    def _path(self) -> str:
+        return span_path(self.name, Sanitizer())
+
+    def _facts(self) -> list[str]:
+        """Return the few things that one wants to see first."""
+        facts = [self.result or "outcome unknown", f"{self.duration:.3g} s"]
+        if self.counts is not None:
+            facts.append(f"{self.counts.get('tasks', 0)} tasks")
+        if self.idle_time is not None:
+            facts.append(f"{self.idle_time:.3g} s idle")
+        return facts
 
     def to_frame(self) -> pandas.DataFrame:
         """Return the metrics as a pandas frame.

@@ -76,13 +76,13 @@ EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 
 # ------------------------------------------------------- attributes of spans, with their types
 
+#: Fields of `TaskCounts` that become ``dask.task.<field>.count``.
+_OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
+
 _STRING, _BOOL, _INT, _DOUBLE, _STRINGS = "string", "bool", "int", "double", "string[]"
 _COUNTS = {
     TASK_COUNT: _INT,
-    **{
-        TASK_OUTCOME_COUNT.format(outcome): _INT
-        for outcome in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
-    },
+    **{TASK_OUTCOME_COUNT.format(outcome): _INT for outcome in _OUTCOMES},
 }
 #: On every span: what it is, and which Dask span it belongs to.
 _OWNER = dict.fromkeys((SPAN_TYPE, SPAN_ID, SPAN_ROOT_ID, SPAN_ROOT_NAME), _STRING)
@@ -257,7 +257,7 @@ SPAN_QUEUE_DURATION: Final = Metric(
     "histogram",
     _S,
     (SPAN, SPAN_RESULT),
-    "From enqueued to the start of the first task, one point per Dask span",
+    "From enqueued to the start of the first task of the tree, one point per Dask span",
 )
 TASK_FINISHED: Final = Metric(
     "dask.task.finished",
@@ -272,7 +272,7 @@ TASK_RETRIED: Final = Metric(
     "counter",
     _TASK,
     (SPAN, TASK_PREFIX, TASK_RETRY_REASON),
-    "Task runs that had to be repeated, by reason",
+    "Task runs that were repeated, by reason",
     True,
 )
 TASK_DURATION: Final = Metric(

@@ -219,8 +219,22 @@ class JaegerClient:
             raise
         return list(spans_of_otlp(answer.get("result", answer)))
 
+    def page(self, trace_id: str) -> list[dict[str, Any]]:
+        """The spans of a trace as Jaeger's own page gets them, with references and warnings."""
+        try:
+            found = get_json(f"{self._url}/api/traces/{trace_id}")["data"]
+        except QueryError as error:
+            if ": 404 " in str(error):
+                return []
+            raise
+        return [span for trace in found or () for span in trace["spans"]]
+
     def services(self) -> set[str]:
         return set(get_json(f"{self._url}/api/services")["data"] or ())
+
+    def operations(self, service: str) -> set[str]:
+        """The names of the spans of a service."""
+        return set(get_json(f"{self._url}/api/services/{service}/operations")["data"] or ())
 
     def search(
         self,

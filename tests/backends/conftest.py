@@ -36,6 +36,28 @@ def _left_out(config: pytest.Config, missing: servers.Missing) -> None:
     pytest.skip(reason)
 
 
+# Here and not where a server is started: wherever in a test one is asked for, the test says openly
+# that it is not there.
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Leave out a test with a fixture that wants a server which is not there."""
+    try:
+        yield
+    except servers.Missing as missing:
+        _left_out(item.config, missing)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Leave out a test that itself wants a server which is not there."""
+    try:
+        yield
+    except servers.Missing as missing:
+        _left_out(item.config, missing)
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
@@ -61,30 +83,16 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def backend_binary(request: pytest.FixtureRequest) -> Callable[..., str]:
+def backend_binary() -> Callable[..., str]:
     """The path of a server's binary, or the test is left out."""
-
-    def find(server: str, name: str | None = None) -> str:
-        try:
-            return servers.binary(server, name)
-        except servers.Missing as missing:
-            _left_out(request.config, missing)
-            raise
-
-    return find
+    return servers.binary
 
 
-def _starter(
-    request: pytest.FixtureRequest, factory: pytest.TempPathFactory
-) -> Iterator[Callable[[Callable[[Path], R]], R]]:
+def _starter(factory: pytest.TempPathFactory) -> Iterator[Callable[[Callable[[Path], R]], R]]:
     started: list[servers.Running] = []
 
     def start(make: Callable[[Path], R]) -> R:
-        try:
-            running = make(factory.mktemp("server"))
-        except servers.Missing as missing:
-            _left_out(request.config, missing)
-            raise
+        running = make(factory.mktemp("server"))
         started.append(running)
         return running
 
@@ -97,18 +105,18 @@ def _starter(
 
 @pytest.fixture(scope="session")
 def start_shared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[Callable[[Path], R]], R]]:
     """Start a server that lives until the end of the session."""
-    yield from _starter(request, tmp_path_factory)
+    yield from _starter(tmp_path_factory)
 
 
 @pytest.fixture
 def start(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[Callable[[Path], R]], R]]:
     """Start a server of this test's own."""
-    yield from _starter(request, tmp_path_factory)
+    yield from _starter(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,9 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -134,6 +135,22 @@ def send_tree(
         trace.format_span_id(child.get_span_context().span_id),
         name,
     )
+
+
+def failed_spans(count: int, resource: Resource, stacktrace: int = 8192) -> list[ReadableSpan]:
+    """One trace of so many spans; all but the root have a stack trace of that size."""
+    memory = InMemorySpanExporter()
+    with tracing(memory, resource) as start_span:
+        root = start_span("root", kind=SpanKind.SERVER)
+        context = trace.set_span_in_context(root)
+        for number in range(count - 1):
+            child = start_span(f"load-{number}", context=context)
+            frames = f'  File "load.py", line {number}, in load\n' * (stacktrace // 30)
+            child.add_event("exception", {semconv.EXCEPTION_STACKTRACE: frames[:stacktrace]})
+            child.set_status(Status(StatusCode.ERROR, "1 task failed"))
+            child.end()
+        root.end()
+        return list(memory.get_finished_spans())
 
 
 # ------------------------------------------------------------------- metrics built by hand

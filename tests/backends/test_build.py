@@ -54,7 +54,7 @@ def test_every_pin_is_exact() -> None:
     for server in PINNED.values():
         assert re.fullmatch(r"\d+\.\d+\.\d+", server.pin["version"]), server.name
         assert server.pin["kind"] in build_backends.RECIPES, server.name
-        assert "latest" not in str(server.pin), server.name
+        assert not re.search(r"\blatest\b", str(server.pin)), server.name
 
 
 def test_builds_once(server: build_backends.Server, fake_go: Path) -> None:
@@ -134,3 +134,25 @@ def test_the_collector_manifest_lists_every_pinned_component(tmp_path: Path) -> 
     listed = {item["gomod"] for kind in pin["components"] for item in manifest[kind]}
     assert listed == {module for modules in pin["components"].values() for module in modules}
     assert all(module.endswith(" v" + pin["version"]) for module in listed)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_module_is_built_with_its_own_checksums_where_the_pin_says_so(
+    own: bool, server: build_backends.Server, fake_go: Path, tmp_path: Path
+) -> None:
+    module = tmp_path / "module"
+    module.mkdir()
+    (module / "go.sum").write_text("the module's own\n")
+    fake_go.write_text(
+        'case "$1" in\n'
+        f"list) echo {module};;\n"
+        f"get) cat go.sum > {tmp_path}/before_get 2> /dev/null; true;;\n"
+        'build) for option in "$@"; do case "$option" in\n'
+        '  -o=*) echo binary > "${option#-o=}example";;\n'
+        "esac; done;;\n"
+        "esac\n"
+    )
+    pin = {**PIN, "kind": "module", "module": "example.invalid v1.0.0", "commands": ["cmd/example"]}
+    build_backends.build(build_backends.Server("example", {**pin, "own_checksums": own}))
+    assert server.binary("example").read_text() == "binary\n"
+    assert (tmp_path / "before_get").read_text() == ("the module's own\n" if own else "")

@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract import queries
-from tests.contract.test_dashboards import PANELS, expressions
+from tests.contract.test_dashboards import PAGES, PANELS, expressions
 from tests.contract.test_rules import ALERTS, RECORDED
 
-from .bridge_run import Run
+from .bridge_run import INTERVAL, Run
+from .clients import PrometheusClient, Series
+from .processes import eventually
+from .servers import start_prometheus
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
 
+Start = Callable[[Callable[[Path], Any]], Any]
+
 #: Queries that need a day of data: they must be valid, and are tested by promtool.
 NEED_A_DAY = {"span: How does its efficiency go on?"}
-
+#: Alerts do not fire within some seconds: see `test_the_firing_alerts_are_listed`.
+NEED_ALERTS = {"overview: Which alerts fire now?"}
+#: These have data only where the bridge has lost something or met an error.
+NEED_TROUBLE = {
+    "exporter-health: When was something lost, and why?",
+    "exporter-health: When did it meet errors of its own?",
+}
 
 #: Seconds between the two runs that a panel compares.
 BEFORE = 2
 
+#: The first screen's shares of the time that is accounted for.
+PARTS = ("Computing", "Off the CPU", "Moving data", "Other", "Idle", "Unused", "Wasted")
 
-def substituted(expression: str, run: Run) -> str:
+
+def substituted(expression: str, run: Run, root: str = ".*") -> str:
     """A query as Grafana would send it."""
     values = {
+        "offset $__range": f"offset {BEFORE}s",
         "$__rate_interval": "1m",
-        "$__range_s": "600",
+        "$__interval": "5s",
         "$__range": "10m",
         "$cluster": run.name,
-        "$root": ".*",
+        "$root": root,
         "$span": ".*",
         "$prefix": ".*",
         "$before": f"{BEFORE}s",
+        "$price": "0.05",
     }
     for name, value in values.items():
         expression = expression.replace(name, value)
@@ -40,14 +59,156 @@ def substituted(expression: str, run: Run) -> str:
     return expression
 
 
+def asked(run: Run, expression: str, root: str = ".*") -> list[Series]:
+    # So late that the time before has the whole run, too.
+    return run.prometheus.query(substituted(expression, run, root), run.at + BEFORE)
+
+
+def column(run: Run, panel: str, title: str, label: str, root: str = ".*") -> dict[str, float]:
+    """What a table shows in a column, by the label of its rows."""
+    (organize,) = [
+        one["options"] for one in PANELS[panel]["transformations"] if one["id"] == "organize"
+    ]
+    (name,) = [name for name, shown in organize["renameByName"].items() if shown == title]
+    (target,) = [
+        one for one in PANELS[panel]["targets"] if name in (f"Value #{one['refId']}", "Value")
+    ]
+    return {one.labels[label]: one.value for one in asked(run, target["expr"], root)}
+
+
 @pytest.mark.parametrize("name", PANELS)
 def test_a_panel_has_data(name: str, bridge_run: Run) -> None:
     for expression in expressions(PANELS[name]):
-        query = substituted(expression, bridge_run)
-        # So late that the time before has the whole run, too.
-        found = bridge_run.prometheus.query(query, bridge_run.at + BEFORE)
-        assert bool(found) != (name in NEED_A_DAY), query
-        assert not any(math.isinf(series.value) for series in found), query
+        if name == "overview: What should I do next?":
+            # Without the limits, which a few seconds of work may not reach.
+            for limit in ("> 0.5", "> 0.95", "> 0.1", "> 0.05", "> 0.25"):
+                expression = expression.replace(f") {limit}", ") > -1")
+        found = asked(bridge_run, expression)
+        assert bool(found) != (name in NEED_A_DAY | NEED_ALERTS | NEED_TROUBLE), expression
+        assert not any(math.isinf(one.value) or math.isnan(one.value) for one in found), expression
+
+
+def test_the_first_row_adds_up(bridge_run: Run) -> None:
+    """Every second that Dask has accounted for is in one part, and only in one."""
+    shares = {}
+    for title in PARTS:
+        (expression,) = expressions(PANELS[f"overview: {title}"])
+        (one,) = asked(bridge_run, expression)
+        shares[title] = one.value
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
+    # Work of every kind was done: a part that takes nothing would be one that nobody can see.
+    assert all(shares[title] > 0 for title in PARTS), shares
+
+
+def test_the_parts_have_the_activities_that_they_say(bridge_run: Run) -> None:
+    """Against the counters themselves, asked without the matchers of the dashboard."""
+    seconds = {
+        one.labels["dask_activity"]: one.value
+        for one in bridge_run.query("dask_cluster_time_seconds_total")
+    }
+    everything = sum(seconds.values())
+    for title, activity in (("Computing", "thread-cpu"), ("Idle", "idle"), ("Unused", "unused")):
+        (expression,) = expressions(PANELS[f"overview: {title}"])
+        (one,) = asked(bridge_run, expression)
+        assert one.value == pytest.approx(seconds[activity] / everything, abs=0.05), title
+
+
+def test_runs_are_whole_and_none_is_missing(bridge_run: Run) -> None:
+    table = "overview: Which workflows cost the most?"
+    label = "dask_span_root_name"
+    assert column(bridge_run, table, "Runs", label) == {"nightly": 1, "broken": 1, "default": 1}
+    failed = column(bridge_run, table, "Failed", label)
+    assert failed == {"nightly": 0, "broken": 1, "default": 0}
+
+
+def test_the_ends_of_spans_are_counted_one_by_one(bridge_run: Run) -> None:
+    table = "span: How did its spans end, and how long did they take?"
+    spans = ("load", "compute", "meter", "spill", "shuffle", "again")
+    names = {"nightly", *(f"nightly/{name}" for name in spans)}
+    for title in ("Ended", "Success"):
+        found = column(bridge_run, table, title, "dask_span_name", root="nightly")
+        assert found == dict.fromkeys(names, 1), title
+    found = column(bridge_run, table, "Failed", "dask_span_name", root="nightly")
+    assert found == dict.fromkeys(names, 0)
+
+
+def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
+    """Spans inside of it, which are shorter, are not among the runs."""
+    expression = expressions(PANELS["span: How long do its runs take?"])[-1]
+    (mean,) = asked(bridge_run, expression, root="nightly")
+    seconds = bridge_run.query("dask_span_duration_seconds_sum", dask_span_name="nightly")
+    (alone,) = [one.value for one in seconds]
+    assert mean.value == pytest.approx(alone)
+    every = bridge_run.query("dask_span_duration_seconds_sum", dask_span_root_name="nightly")
+    assert mean.value != pytest.approx(sum(one.value for one in every) / len(every), rel=0.01)
+
+
+def test_the_wait_is_that_of_each_span(bridge_run: Run) -> None:
+    """A root without tasks of its own has none, and must not be the only one that is asked."""
+    (expression,) = expressions(PANELS["span: How long do its spans wait for their first task?"])
+    found = {one.labels["dask_span_name"] for one in asked(bridge_run, expression, root="nightly")}
+    assert "nightly/load" in found
+    assert "nightly" not in found
+
+
+def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> None:
+    """Some seconds of work are not the whole of the ten minutes that are shown."""
+    (expression,) = expressions(PANELS["overview: Event loop blocked"])
+    often = expression.replace("$__rate_interval", "4s").replace("$__interval", "1s")
+    (shown,) = asked(bridge_run, often)
+    blocked = bridge_run.query(
+        "dask_event_loop_blocked_time_seconds_total", dask_process_role="scheduler"
+    )
+    running = bridge_run.prometheus.query(
+        f"count_over_time({bridge_run.selector('dask_otel_running')}[10m])", bridge_run.at
+    )
+    seconds = sum(one.value for one in running) * INTERVAL
+    assert seconds < 60
+    total = sum(one.value for one in blocked)
+    # By the whole range it would be a tenth of this, or less. It is an average of rates, and what
+    # came before the second sample has none.
+    assert 0.3 < shown.value / (total / seconds) < 3
+
+
+def test_tasks_of_other_workflows_are_not_shown(bridge_run: Run) -> None:
+    (expression,) = expressions(PANELS["span: How long is one task?"])
+    found = {one.labels["dask_task_prefix"] for one in asked(bridge_run, expression, "broken")}
+    assert found == {"fail"}
+
+
+RULES = """
+groups:
+  - name: test
+    interval: 200ms
+    rules:
+      - alert: DaskClusterIdle
+        expr: label_replace(vector(0.7), "dask_cluster_name", "prod", "", "")
+        labels: {severity: warning}
+      - alert: DaskTimeLost
+        expr: label_replace(vector(0.7), "dask_cluster_name", "prod", "", "")
+        for: 1h
+      - alert: SomebodyElses
+        expr: label_replace(vector(1), "dask_cluster_name", "prod", "", "")
+"""
+
+
+def test_the_firing_alerts_are_listed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
+    config = tmp_path / "prometheus.yml"
+    config.write_text("rule_files: [rules.yml]\n", encoding="utf-8")
+    server = start(lambda folder: start_prometheus(folder, config))
+    client = PrometheusClient(server.url)
+    (expression,) = expressions(PANELS["overview: Which alerts fire now?"])
+    asked_for = expression.replace("$cluster", ".*")
+    (firing,) = eventually(lambda: client.query(asked_for))
+    assert firing.labels["alertname"] == "DaskClusterIdle"
+    assert firing.labels["severity"] == "warning"
+    (now,) = client.query("time()")
+    assert now.value - 60 < firing.value / 1000 <= now.value
+    for page in PAGES.values():
+        (annotation,) = page["annotations"]["list"]
+        found = client.query(annotation["expr"].replace("$cluster", "prod"))
+        assert {one.labels["alertname"] for one in found} == {"DaskClusterIdle"}
 
 
 @pytest.mark.parametrize("name", [*RECORDED, *ALERTS])

@@ -142,6 +142,7 @@ def test_an_endpoint_that_hangs_or_is_not_there_delays_nothing(
         ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "a whole number, 1 or more"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "grpc, http/protobuf"),
         ("OTEL_METRICS_EXPORTER", "prometheus", "otel.metrics.prometheus"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/no/such/ca.pem", "a file in PEM format"),
     ],
 )
 def test_a_wrong_variable_is_one_error_and_the_scheduler_runs_on(

@@ -26,6 +26,8 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
+RETRIED = semconv.TASK_RETRIED.name
+
 
 # What tasks do. Nested functions and lambdas would do as well; these are pickled by reference
 # in threads, and by value for processes.
@@ -70,8 +72,9 @@ def die_once(flag):
     return 1
 
 
-def reschedule_once(flag):
+def reschedule_once(flag, delay=0.0):
     path = Path(flag)
+    time.sleep(delay)
     if not path.exists():
         path.touch()
         raise Reschedule
@@ -119,7 +122,12 @@ def test_single_nested_and_default_spans():
             default success 0.0.. tasks=1 memory=1
         """)
         assert o.named("load").worker_count == 2
-        assert o.named("empty").first_start is None
+        # As Dask's `Span.start`: of the tree.
+        starts = {name: o.named(name).first_start for name in ("root", "load", "empty", "nested")}
+        assert starts["empty"] == starts["nested"] > starts["load"] == starts["root"]
+        dask_says = {s.name[-1]: s.start for s in o.adapter._extension.spans.values()}
+        close = 0.1 + 2 * o.witness.skew
+        assert starts == {name: pytest.approx(dask_says[name], abs=close) for name in starts}
 
 
 def test_a_block_without_tasks_is_no_span():
@@ -162,6 +170,12 @@ def test_an_error_that_a_retry_heals_is_none(tmp_path):
         o.assert_tree("healed success 0.4.. tasks=1 memory=1 retried=1")
         (incident,) = o.named("healed").incidents
         assert incident.attributes["dask.task.retry.reason"] == "error"
+        # The first start is the first run's: what failed was no waiting.
+        healed = o.named("healed")
+        assert incident.time - healed.first_start >= 0.2 - o.witness.skew
+        (group,) = healed.groups
+        assert group.start == healed.first_start
+        assert group.stop - group.start >= 0.4 - o.witness.skew
 
 
 def test_client_retry_before_the_export_heals(tmp_path):
@@ -298,7 +312,7 @@ def test_cancelled_futures_that_run_on_in_their_threads(flag):
             futures = o.client.map(wait_for_file, [str(flag)] * 6, pure=False)
             eventually(lambda: sum(len(ws.processing) for ws in workers(o)) >= 2)
             eventually(lambda: running(o) == 2)
-            began = time.monotonic()
+            began, seen = time.monotonic(), time.time()
             o.client.cancel(futures)
         eventually(lambda: not o.cluster.scheduler.tasks)
         time.sleep(1.0)
@@ -307,7 +321,14 @@ def test_cancelled_futures_that_run_on_in_their_threads(flag):
         o.quiet()
         o.assert_tree("cancelled cancellation 0.0.. tasks=6 cancelled=6")
         # They ran to their ends all the same, and the span was held until their seconds came.
-        assert o.named("cancelled").activities["cancelled"] >= 2 * ran_on
+        cancelled = o.named("cancelled")
+        assert cancelled.activities["cancelled"] >= 2 * ran_on
+        # Two of them ran, which their heartbeats say; the others never did.
+        assert cancelled.worker_count == 2
+        assert cancelled.start <= cancelled.first_start <= seen + o.witness.skew
+        (group,) = cancelled.groups
+        assert group.start == cancelled.first_start
+        assert group.stop <= cancelled.stop
         assert o.adapter.lifecycle.unsettled == 0
         assert not [k for k in o.observer.increments if k[0] == semconv.OTEL_LATE.name]
 
@@ -379,7 +400,7 @@ def test_client_restart(tmp_path):
             done = o.client.submit(lambda x: x, 1)
             wait(done)
             futures = o.client.map(time.sleep, [5.0, 5.1, 5.2, 5.3])
-            eventually(lambda: o.adapter._assigned)
+            eventually(lambda: o.adapter.tasks.assigned)
             o.client.restart()
         del futures
         o.quiet()
@@ -395,7 +416,7 @@ def test_restart_workers(tmp_path):
     with observed(processes=True, n_workers=1) as o:
         with span("interrupted"):
             future = o.client.submit(wait_for_file, flag)
-            eventually(lambda: o.adapter._assigned)
+            eventually(lambda: o.adapter.tasks.assigned)
             o.client.restart_workers(list(o.cluster.scheduler.workers))
             Path(flag).touch()
         assert future.result() == 1
@@ -416,8 +437,12 @@ def test_a_worker_killed_with_running_and_finished_tasks(tmp_path):
             future = o.client.submit(
                 wait_for_file, flag, workers=[victim], allow_other_workers=True
             )
-            eventually(lambda: o.adapter._assigned)
+            eventually(lambda: o.adapter.tasks.assigned)
+            eventually(
+                lambda: o.adapter.tasks.under_way._seen, what="a heartbeat that lists the run"
+            )
             lost = len(scheduler.workers[victim].has_what)
+            killed = time.time()
             os.kill(pids[victim], signal.SIGKILL)
             eventually(lambda: victim not in scheduler.workers)
             Path(flag).touch()
@@ -430,6 +455,9 @@ def test_a_worker_killed_with_running_and_finished_tasks(tmp_path):
         second = o.named("second")
         assert (second.counts.tasks, second.counts.retried, second.counts.lost) == (1, 1, 1)
         assert second.result == "success"
+        # The lost run was seen, too: it is its start, and its worker is one of two.
+        assert second.first_start < killed
+        assert second.worker_count == 2
         reasons = {i.attributes["dask.task.retry.reason"] for s in trees for i in s.incidents}
         assert reasons == {"recomputed"}
 
@@ -476,7 +504,26 @@ def test_a_task_that_asks_to_be_rescheduled(tmp_path):
         with span("moved"):
             assert o.client.submit(reschedule_once, str(tmp_path / "flag")).result() == 1
         o.quiet()
-        o.assert_tree("moved success 0.0.. tasks=1 memory=1 retried=1")
+        o.assert_tree("moved success 0.0.. tasks=1 memory=1 rescheduled=1")
+        assert o.named("moved").incidents == ()
+        reasons = {k[3]: v for k, v in o.observer.increments.items() if k[0] == RETRIED}
+        assert reasons == {"rescheduled": 1}
+
+
+def test_a_task_that_is_rescheduled_after_a_while_starts_with_its_first_run(tmp_path):
+    with observed() as o:
+        with span("moved"):
+            future = o.client.submit(reschedule_once, str(tmp_path / "flag"), 1.2)
+        assert future.result() == 1
+        o.quiet()
+        o.assert_tree("moved success 2.4.. tasks=1 memory=1 rescheduled=1")
+        moved = o.named("moved")
+        # Seen by a heartbeat: Dask sends no times of such a run.
+        assert moved.stop - moved.first_start >= 2.4 - o.witness.skew
+        (group,) = moved.groups
+        assert group.stop - group.start >= 2.4 - o.witness.skew
+        # Dask's word for the time of a run that gave no result.
+        assert moved.activities["cancelled"] >= 1.2
 
 
 def test_work_stealing_and_a_cancellation_of_stolen_tasks():
@@ -500,7 +547,7 @@ def test_work_stealing_and_a_cancellation_of_stolen_tasks():
                     ts.key: ts.processing_on.address
                     for ts in scheduler.tasks.values()
                     if ts.state == "processing"
-                }, {key: ws.address for key, ws in o.adapter._assigned.items()}
+                }, {key: ws.address for key, ws in o.adapter.tasks.assigned.items()}
 
             dask_says, we_say = o.client.sync(truth)
             assert we_say == dask_says
@@ -596,6 +643,12 @@ def test_p2p_shuffle():
         shuffled = o.named("shuffle")
         assert shuffled.result == "success"
         assert shuffled.counts.tasks == shuffled.counts.memory >= 4 + 3
+        # Output tasks move to the worker that has their part: as they wish, no trouble.
+        assert shuffled.counts.retried == shuffled.counts.lost == 0
+        assert shuffled.counts.rescheduled >= 1
+        assert shuffled.incidents == ()
+        reasons = {k[3]: v for k, v in o.observer.increments.items() if k[0] == RETRIED}
+        assert reasons == {"rescheduled": shuffled.counts.rescheduled}
 
 
 def test_scattered_data_is_no_work():
@@ -687,8 +740,9 @@ def test_close_exports_what_is_open(flag):
         flag.touch()
         o.assert_tree("""
             done success 0.0.. tasks=1 memory=1
-            cut error 0.0.. tasks=3 incomplete
-              off error 0.0.. tasks=3 incomplete
+            cut unknown 0.0.. tasks=3 incomplete
+              off unknown 0.0.. tasks=3 incomplete
         """)
+        # The scheduler goes on. (Where it closes: test_put_on_again.)
         o.check()
         del futures

@@ -29,16 +29,16 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         lifecycle.open,
         lifecycle.reports,
         lifecycle.finished,
-        lifecycle._generations,
+        lifecycle.generations,
         lifecycle._settling,
         lifecycle._lingering,
         lifecycle._long,
         lifecycle.progress,
         adapter.blocks.blocks._holding,
         adapter.blocks.blocks._waiting,
-        adapter._groups,
-        adapter._assigned,
-        adapter._requested,
+        adapter.spans.groups,
+        adapter.tasks.assigned,
+        adapter.spans._requested,
     ]
     while stack:
         item = stack.pop()
@@ -87,5 +87,5 @@ def test_many_short_spans_leave_a_bounded_table_and_nothing_else() -> None:
             assert len(lines) <= SPARE + 50
             lines.clear()
             sizes.append(len(kept(o.adapter)))
-        assert len(o.adapter.lifecycle._generations._exported) == 20
+        assert len(o.adapter.lifecycle.generations._exported) == 20
         assert max(sizes[1:]) <= sizes[0] + 5, sizes

@@ -64,9 +64,9 @@ def check_whole(received: Receiver) -> None:
     for sign in signs:
         above = spans[sign.parent_id]
         assert sign.attributes["dask.span.id"] == above.attributes["dask.span.id"]
-        assert above.start_ns <= sign.start_ns <= sign.end_ns <= above.end_ns
+        assert above.start_ns <= sign.start_ns < sign.end_ns <= above.end_ns
         if sign.attributes["dask.span.type"] == "marker":
-            assert sign.start_ns == sign.end_ns == above.start_ns
+            assert (sign.start_ns, sign.end_ns) == (above.start_ns, above.start_ns + 1)
 
 
 def test_short_spans_and_those_that_are_metrics_only_show_nothing(start: Start) -> None:
@@ -86,7 +86,7 @@ def test_short_spans_and_those_that_are_metrics_only_show_nothing(start: Start) 
         assert signs == {"other started", "other running"}
 
 
-def test_what_is_open_at_shutdown_is_exported_with_its_own_result(start: Start) -> None:
+def test_what_is_open_at_the_bridges_end_is_exported_with_its_own_result(start: Start) -> None:
     with start({"spans": {**SOON["spans"], "linger": "1h"}}, ENVIRON) as bridged:
         received = bridged.received
         with span("unfinished"):
@@ -100,7 +100,7 @@ def test_what_is_open_at_shutdown_is_exported_with_its_own_result(start: Start) 
         held = bridged.bridge.adapter.blocks.blocks._holding
         eventually(lambda: held, 20, "the block")
         bridged.client.sync(last_reports, bridged.cluster.workers.values())
-        # The scheduler goes first, with its client still there.
+        # The bridge goes first, with scheduler and client still there.
         bridged.cluster.sync(bridged.scheduler.plugins["dask-otel"].close)
         block.__exit__(None, None, None)
         assert not future.done()
@@ -111,7 +111,8 @@ def test_what_is_open_at_shutdown_is_exported_with_its_own_result(start: Start) 
         for s in of_type(received, "span")
     }
     assert shown == {
-        "unfinished": ("error", False),
+        # (Where the scheduler closes it is an error: test_put_on_again.)
+        "unfinished": ("unknown", False),
         "settled": ("success", True),
         "in its block": ("success", True),
     }

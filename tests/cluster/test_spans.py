@@ -57,7 +57,7 @@ FAMILIES: dict[str, type] = {
     "dask.span.activity.time.": float,
     "dask.task_group.duration.": float,
 }
-OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+OUTCOMES = ("memory", "erred", "cancelled", "retried", "lost", "recomputed", "rescheduled")
 
 
 def inc(x: int) -> int:
@@ -139,7 +139,7 @@ def test_collections_and_a_p2p_shuffle(start: Start) -> None:
         assert len(groups) > 5
         for group in groups:
             owner = owners[group.parent_id or 0]
-            assert owner.start_ns <= group.start_ns <= group.end_ns <= owner.end_ns
+            assert owner.start_ns <= group.start_ns < group.end_ns <= owner.end_ns
         assert_types(received)
         assert_metric_types(received)
 

@@ -18,7 +18,15 @@ COMMON = {
     "deployment_environment_name", "k8s_namespace_name",
 }  # fmt: skip
 
-_METRIC = re.compile(r"(?<![\w:\"])(?:target_info|dask_\w+|\w+:dask_\w+:\w+)(?![\w:])")
+#: What Prometheus says of its alerts, and the labels of ours.
+ALERTS = {
+    "ALERTS": {"alertname", "alertstate", "severity"},
+    "ALERTS_FOR_STATE": {"alertname", "severity"},
+}
+
+_METRIC = re.compile(
+    r"(?<![\w:\"])(?:target_info|ALERTS(?:_FOR_STATE)?|dask_\w+|\w+:dask_\w+:\w+)(?![\w:])"
+)
 _MATCHERS = re.compile(r"\{([^}]*)\}")
 _LABELS_OF_MATCHERS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import dask.config
+import distributed
 import jsonschema
 import pytest
 import yaml
@@ -17,12 +21,15 @@ import yaml
 from dask_otel import semconv
 from tests.backends import prometheus_names
 
+from . import dashboard_rules as rules
 from . import queries
-from .test_rules import RECORDED
+from .dashboard_rules import expressions, panels
+from .test_rules import ALERTS, RECORDED
 
 REPOSITORY = Path(__file__).parents[2]
 GRAFANA = REPOSITORY / "deploy" / "grafana"
 SCHEMAS = REPOSITORY / "tests" / "backends" / "grafana-schema"
+
 PAGES = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
     for path in sorted((GRAFANA / "dashboards").glob("*.json"))
@@ -30,33 +37,48 @@ PAGES = {
 PANELS = {
     f"{page}: {panel['title']}": panel
     for page, dashboard in PAGES.items()
-    for panel in dashboard["panels"]
-    if panel["type"] != "row"
+    for panel in panels(dashboard)
+}
+#: The definition of a cell's options by their type: all together, several would fit.
+CELLS = {
+    "auto": "TableAutoCellOptions",
+    "color-text": "TableColorTextCellOptions",
+    "gauge": "TableBarGaugeCellOptions",
 }
 #: What somebody asks who wants a faster workflow (the questions of the announcement of Dask's fine
 #: performance metrics), and the panels that answer.
 QUESTIONS = {
-    "How much time am I losing to GIL contention?": "overview",
-    "How much time am I wasting in network transfer?": "overview",
-    "More throughput, or better data locality?": "overview",
-    "How much time is lost to spilling?": "overview",
-    "Would more memory help? (cache hits)": "overview",
-    "The event loop is blocked: should I worry?": "overview",
-    "Twice the cluster, not twice as fast: where did the inefficiency go?": "overview",
-    "Where did the time go?": "overview",
-    "Slower than before: where do I spend more time?": "span",
-    "A new version of Dask: where do I spend more time?": "span",
+    "How much time am I losing to GIL contention?": "overview: Off the CPU: GIL, I/O, sleep, GPU",
+    "How much time am I wasting in network transfer?": "overview: Does the network cost time?",
+    "More throughput, or better data locality?": (
+        "overview: More throughput, or better data locality?"
+    ),
+    "How much time is lost to spilling?": "overview: How much time is lost to spilling?",
+    "Would more memory help? (cache hits)": "overview: Would more memory help? (cache hits)",
+    "The event loop is blocked: should I worry?": (
+        "overview: The event loop is blocked: should I worry?"
+    ),
+    "Twice the cluster, not twice as fast: where did the inefficiency go?": (
+        "overview: Twice the cluster, not twice as fast: where did the inefficiency go?"
+    ),
+    "Where did the time go?": "overview: Where did the time go?",
+    "Slower than before: where do I spend more time?": (
+        "span: Slower than before: where do I spend more time?"
+    ),
+    "A new version of Dask: where do I spend more time?": (
+        "span: A new version of Dask: where do I spend more time?"
+    ),
 }
 
 
 def schema(kind: str, definition: str | None = None) -> dict[str, Any]:
     text = (SCHEMAS / f"{kind}.jsonschema.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
+    # What is anything in Grafana's own definitions is an object in the schemas made of them.
+    for one, key in (("MatcherConfig", "options"), ("DynamicConfigValue", "value")):
+        if one in loaded["definitions"]:
+            loaded["definitions"][one]["properties"][key].pop("type", None)
     return loaded | ({"$ref": f"#/definitions/{definition}"} if definition else {})
-
-
-def expressions(panel: dict[str, Any]) -> list[str]:
-    return [target["expr"] for target in panel["targets"]]
 
 
 def test_all_four_are_there() -> None:
@@ -76,7 +98,8 @@ def test_the_files_are_what_the_code_makes() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_dashboard_is_valid(page: str) -> None:
     jsonschema.validate(PAGES[page], schema("dashboard"))
-    ids = [panel["id"] for panel in PAGES[page]["panels"]]
+    rows = [panel for panel in PAGES[page]["panels"] if panel["type"] == "row"]
+    ids = [panel["id"] for panel in [*rows, *panels(PAGES[page])]]
     assert len(set(ids)) == len(ids)
     assert PAGES[page]["schemaVersion"] == 41
 
@@ -88,6 +111,10 @@ def test_a_panel_is_valid(name: str) -> None:
     if panel["type"] == "timeseries":
         custom = panel["fieldConfig"]["defaults"]["custom"]
         jsonschema.validate(custom, schema("timeseries", "FieldConfig"))
+    for override in panel["fieldConfig"]["overrides"]:
+        for one in override["properties"]:
+            if one["id"] == "custom.cellOptions":
+                jsonschema.validate(one["value"], schema("table", CELLS[one["value"]["type"]]))
     for target in panel["targets"]:
         jsonschema.validate(target, schema("prometheus"))
 
@@ -99,33 +126,271 @@ def test_a_panel_asks_for_what_is_exported(name: str) -> None:
     for expression in expressions(PANELS[name]):
         used = queries.metrics(expression)
         assert used, expression
+        if used <= queries.ALERTS.keys():  # Prometheus' own
+            assert queries.labels(expression) <= known.union(*queries.ALERTS.values())
+            continue
         assert used <= exported.keys() | RECORDED.keys() | queries.PLANNED
         assert queries.labels(expression) <= known
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_a_panel_can_be_read_and_leads_to_traces(name: str) -> None:
+def test_a_panel_leads_to_traces(name: str) -> None:
     panel = PANELS[name]
-    assert len(panel["description"]) > 30
-    assert panel["description"].endswith((".", "exact."))
     links = {link["title"]: unquote(link["url"]) for link in panel["links"]}
-    assert links.keys() == {"Traces in Tempo", "Traces in Jaeger"}
+    books = {title for title in links if title.startswith("Runbook ")}
+    assert links.keys() - books == {"Traces in Tempo", "Traces in Jaeger"}
+    for title in books:
+        alert = title.removeprefix("Runbook ")
+        assert links[title] == ALERTS[alert]["annotations"]["runbook_url"]
+    series = [unquote(one["url"]) for one in rules.defaults(panel).get("links", [])]
     # Without Grafana's variables, what is left is the JSON of Explore.
-    for url in [*links.values(), *(unquote(x["url"]) for x in _data_links(panel))]:
+    for url in [*links.values(), *series]:
+        if not url.startswith("/explore"):
+            continue
         (pane,) = json.loads(url.partition("panes=")[2]).values()
         assert pane["datasource"] in ("${tempo}", "${jaeger}")
         (query,) = pane["queries"]
         assert query["datasource"]["type"] in ("tempo", "jaeger")
 
 
-def _data_links(panel: dict[str, Any]) -> list[dict[str, Any]]:
-    links: list[dict[str, Any]] = panel["fieldConfig"]["defaults"].get("links", [])
-    return links
+# ------------------------------------------------------------------- what answers at a glance
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_a_dashboard_answers_at_a_glance(page: str, rule: Callable[[Any], list[str]]) -> None:
+    assert rule(PAGES[page]) == []
+
+
+def test_links_fit_their_target() -> None:
+    assert rules.links_fit_their_target(PAGES) == []
+
+
+def test_alerts_come_first() -> None:
+    assert rules.alerts_come_first(PAGES["overview"]) == []
+
+
+def test_every_activity_of_dask_has_its_colour() -> None:
+    """What the installed Dask meters, of which `rules.COLOURS` says what it means."""
+    metered = rules.metered_by_dask()
+    assert {"thread-cpu", "disk-read", "network"} <= metered
+    # What background threads of a shuffle do is drawn in the colours of the palette.
+    assert metered <= rules.COLOUR_OF.keys() | {"process"}
+
+
+def test_the_lines_of_memory_are_those_of_dask() -> None:
+    panel = PANELS["cluster-and-workers: How full is each worker's memory?"]
+    memory = dask.config.get("distributed.worker.memory", config=_defaults_of_distributed())
+    drawn = [value for value, _ in rules.steps(panel) if value is not None]
+    assert drawn == [memory["target"], memory["pause"], memory["terminate"]]
+    assert rules.defaults(panel)["custom"]["thresholdsStyle"]["mode"] == "dashed"
+
+
+def _defaults_of_distributed() -> dict[str, Any]:
+    text = Path(distributed.__file__).with_name("distributed.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def test_the_first_row_has_a_limit_an_advice_and_a_runbook_each() -> None:
+    line = [one for one in PAGES["overview"]["panels"] if one["gridPos"]["y"] == 6]
+    titles = ["Computing", "Off the CPU", "Moving data", "Other", "Idle", "Unused", "Wasted"]
+    assert [one["title"] for one in line] == ["Thread-time", *titles]
+    for panel in line[1:]:
+        assert any(link["title"].startswith("Runbook ") for link in panel["links"])
+        # No rule says how much computing or overhead is right.
+        limited = panel["title"] not in ("Computing", "Other")
+        assert (len(rules.steps(panel)) == 2) == limited, panel["title"]
+
+
+def test_the_workflows_are_a_table() -> None:
+    panel = PANELS["overview: Which workflows cost the most?"]
+    (organize,) = [one for one in panel["transformations"] if one["id"] == "organize"]
+    shown = organize["options"]["renameByName"]
+    assert [shown[name] for name in sorted(shown, key=organize["options"]["indexByName"].get)] == [
+        *("Workflow", "Thread-hours", "Cost", "Computing", "Idle", "Runs", "Failed", "Trend")
+    ]
+    (link,) = rules.properties(panel, "Workflow")["links"]
+    assert link["url"].startswith("/d/dask-otel-span?")
+    assert "var-root=${__value.raw:percentencode}" in link["url"]
+    # A title without its override would be a number without a unit.
+    columns = {one["matcher"]["options"] for one in panel["fieldConfig"]["overrides"]}
+    assert columns == set(shown.values())
+
+
+def test_before_and_now_are_a_table() -> None:
+    panel = PANELS["span: Slower than before: where do I spend more time?"]
+    assert panel["type"] == "table"
+    assert rules.properties(panel, "Change")["unit"] == "percentunit"
+
+
+def test_errors_and_reschedules_are_apart() -> None:
+    """Tasks that are rescheduled on purpose are no errors, and not in their colour."""
+    for name in (
+        "span: Which tasks were repeated, and why?",
+        "cluster-and-workers: Which tasks were repeated, and why?",
+    ):
+        (target,) = PANELS[name]["targets"]
+        assert target["legendFormat"] == "{{dask_task_retry_reason}}"
+    assert rules.COLOUR_OF["rescheduled"] != rules.COLOUR_OF["error"]
+
+
+# ---------------------------------------------------- each rule finds a dashboard that breaks it
+
+
+def _first(page: Any, kind: str, having: str = "") -> Any:
+    return next(
+        panel
+        for panel in panels(page)
+        if panel["type"] == kind
+        and any(having in one["expr"] + one["legendFormat"] for one in panel["targets"])
+    )
+
+
+def _default(kind: str, key: str, value: Any) -> Callable[[Any], None]:
+    def change(page: Any) -> None:
+        rules.defaults(_first(page, kind))[key] = value
+
+    return change
+
+
+def _expression(kind: str, old: str, new: str) -> Callable[[Any], None]:
+    def change(page: Any) -> None:
+        target = next(one for one in _first(page, kind, old)["targets"] if old in one["expr"])
+        target["expr"] = target["expr"].replace(old, new)
+
+    return change
+
+
+def _is(key: str, value: Any, kind: str = "timeseries") -> Callable[[Any], None]:
+    def change(page: Any) -> None:
+        _first(page, kind)[key] = value
+
+    return change
+
+
+def _drop_override(page: Any) -> None:
+    _first(page, "timeseries", "{{dask_activity}}")["fieldConfig"]["overrides"].pop(0)
+
+
+def _another_limit(page: Any) -> None:
+    panel = next(one for one in panels(page) if one["title"] == "Idle")
+    rules.defaults(panel)["thresholds"]["steps"][1]["value"] = 0.4
+
+
+def _higher(page: Any) -> None:
+    _first(page, "bargauge")["gridPos"]["h"] += 2
+
+
+def _legend_beside(page: Any) -> None:
+    _first(page, "timeseries")["options"]["legend"]["placement"] = "right"
+
+
+def _nothing_folded(page: Any) -> None:
+    for panel in panels(page):
+        panel["targets"] = [one for one in panel["targets"] if one["legendFormat"] != "other"]
+
+
+def _no_annotation(page: Any) -> None:
+    page["annotations"]["list"][0]["enable"] = False
+
+
+def _bars_lead_nowhere(page: Any) -> None:
+    rules.defaults(_first(page, "bargauge"))["links"].pop(0)
+
+
+def _root_forgotten(page: Any) -> None:
+    for panel in panels(page):
+        for link in panel["links"]:
+            link["url"] = link["url"].replace("${root}", "etl")
+
+
+def _drop_property(name: str) -> Callable[[Any], None]:
+    def change(page: Any) -> None:
+        for override in _first(page, "table")["fieldConfig"]["overrides"]:
+            kept = [one for one in override["properties"] if one["id"] != name]
+            override["properties"] = kept
+
+    return change
+
+
+def _too_much_advice(page: Any) -> None:
+    _first(page, "table")["targets"][0]["expr"] = (
+        f'label_replace(x, "advice", "{"x" * 80}.", "", "")'
+    )
+
+
+def _mixed(page: Any) -> None:
+    target = dict(_first(page, "timeseries")["targets"][0], expr="changes(dask_span_active[1h])")
+    _first(page, "timeseries")["targets"].append(target)
+
+
+BROKEN: dict[str, tuple[Callable[[Any], None], ...]] = {
+    "bars_begin_at_zero_in_one_colour": (
+        _default("bargauge", "min", None),
+        _default("bargauge", "color", {"mode": "thresholds"}),
+    ),
+    "thresholds_are_our_own": (_default("stat", "thresholds", {"steps": []}),),
+    "red_is_where_an_alert_fires": (_another_limit,),
+    "meanings_have_their_colours": (_drop_override,),
+    "says_what_it_means_where_nothing_is": (_default("table", "noValue", "No data"),),
+    "cells_stand_for_themselves": (
+        _drop_property("noValue"),
+        _drop_property("fieldMinMax"),
+    ),
+    "advice_fits": (_too_much_advice,),
+    "curves_have_colours": (_default("timeseries", "color", {"mode": "thresholds"}),),
+    "is_described": (_is("description", "Short."),),
+    "titles_fit": (_is("title", "x" * 200),),
+    "lines_are_full_and_of_one_height": (_higher,),
+    "legends_are_below_and_by_size": (_legend_beside,),
+    "stacks_have_units_and_fold_what_is_small": (
+        _nothing_folded,
+        _default("timeseries", "unit", "short"),
+        _default("timeseries", "decimals", None),
+    ),
+    "shares_are_of_the_time_with_data": (_expression("stat", "[$__range]", "[$__range_s]"),),
+    "one_axis_has_one_kind": (_mixed,),
+    "nothing_is_not_a_number": (_expression("timeseries", ") >= 0", ")"),),
+    "runs_are_those_of_the_root": (_expression("stat", f", {rules.ITSELF}", ""),),
+    "runs_are_whole": (_expression("stat", "round(increase(", "(increase("),),
+    "alerts_are_marked": (_no_annotation,),
+    "bars_lead_to_span_and_traces": (_bars_lead_nowhere,),
+    "links_to_jaeger_carry_the_root": (_root_forgotten,),
+}
+
+
+def test_every_rule_is_broken_once() -> None:
+    assert BROKEN.keys() == {rule.__name__ for rule in rules.RULES}
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_a_rule_finds_a_dashboard_that_breaks_it(rule: Callable[[Any], list[str]]) -> None:
+    for change in BROKEN[rule.__name__]:
+        page = copy.deepcopy(PAGES["span"])
+        change(page)
+        assert rule(page), change
+
+
+def test_a_link_that_passes_too_much_is_found() -> None:
+    pages = copy.deepcopy(PAGES)
+    pages["overview"]["links"][0]["url"] += "&${root:queryparam}"
+    assert rules.links_fit_their_target(pages)
+    # The overview had a root span with "All", and Span has none: an empty page.
+    root = dict(rules.variables(pages["span"])["root"], includeAll=True)
+    pages["overview"]["templating"]["list"].append(root)
+    assert rules.links_fit_their_target(pages) == ["overview: Dask / Span: All of root"]
+
+
+def test_alerts_further_down_are_found() -> None:
+    page = copy.deepcopy(PAGES["overview"])
+    page["panels"] = page["panels"][1:]
+    assert rules.alerts_come_first(page)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_every_question_has_its_panel(question: str) -> None:
-    assert f"{QUESTIONS[question]}: {question}" in PANELS
+    assert QUESTIONS[question] in PANELS
 
 
 def test_every_metric_is_on_some_panel() -> None:
@@ -159,8 +424,9 @@ def _variables(page: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_variable_that_is_used_is_defined(page: str) -> None:
     text = json.dumps(PAGES[page])
-    builtin = {"range", "rate_interval", "range_s", "from", "to", "field", "all"}
-    for name in ("cluster", "root", "span", "prefix", "before", "datasource", "tempo", "jaeger"):
+    builtin = {"range", "rate_interval", "interval", "from", "to", "field", "value", "all"}
+    names = ("cluster", "root", "span", "prefix", "before", "price", "datasource")
+    for name in (*names, "tempo", "jaeger"):
         used = f'"${name}' in text or f"${{{name}" in text or f"${name}" in text.replace("$__", "")
         assert used == (name in _variables(page)) or name in builtin, name
 

@@ -201,6 +201,7 @@ EVERYTHING = FinishedSpan(
     code=("file.py", 1, "main"),
     requested=("z",),
     late=True,
+    attributes={"tenant": "acme"},
 )
 
 
@@ -231,7 +232,9 @@ def test_a_span_with_everything_has_every_attribute_with_its_type() -> None:
     records = exported()
     assert records.keys() == semconv.SPAN_ATTRIBUTES.keys()
     for kind, record in records.items():
-        check_types(record.attributes, semconv.SPAN_ATTRIBUTES[kind])
+        ours = {k: v for k, v in record.attributes.items() if k not in EVERYTHING.attributes}
+        assert (len(ours) < len(record.attributes)) == (kind == "span"), "the user's own"
+        check_types(ours, semconv.SPAN_ATTRIBUTES[kind])
 
 
 def test_a_span_with_everything_has_every_event() -> None:

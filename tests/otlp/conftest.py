@@ -64,3 +64,15 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             return outputs
 
         yield call
+
+
+@pytest.fixture
+def no_long_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDK 1.28 retries for 63 seconds, whatever its timeout says."""
+    import opentelemetry.exporter.otlp.proto.grpc.exporter as grpc_exporter
+    import opentelemetry.exporter.otlp.proto.http.metric_exporter as metric_exporter
+    import opentelemetry.exporter.otlp.proto.http.trace_exporter as trace_exporter
+
+    for module in (grpc_exporter, metric_exporter, trace_exporter):
+        if hasattr(module, "_create_exp_backoff_generator"):
+            monkeypatch.setattr(module, "_create_exp_backoff_generator", lambda max_value: [0, 64])

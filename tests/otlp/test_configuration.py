@@ -18,7 +18,7 @@ from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.records import SpanRecord
 from dask_otel.settings.problems import ConfigurationError
-from tests.otlp.conftest import Build
+from tests.otlp.conftest import PROTOCOLS, Build
 from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver, receiver
 
@@ -189,6 +189,84 @@ def test_a_bad_value_is_one_error(build: Build, variable: str, value: str, allow
     text = problem(build, **{variable: value})
     for part in (variable, value.split(",")[-1], allowed):
         assert part in text
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("signal", ["", "TRACES_", "METRICS_"])
+@pytest.mark.parametrize("what", ["CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"])
+def test_a_file_that_is_not_there_is_one_error(
+    build: Build, tmp_path: Path, protocol: str, signal: str, what: str
+) -> None:
+    path = tmp_path / "ca.pem"
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    variable = f"OTEL_EXPORTER_OTLP_{signal}{what}"
+    variables[variable] = str(path)
+    for content, problem_ in ((None, "No such file"), (b"not a certificate", "PEM")):
+        if content is not None:
+            path.write_bytes(content)
+        text = problem(build, **variables)
+        for part in (variable, str(path), problem_, "Allowed: a file in PEM format"):
+            assert part in text
+
+
+def test_a_folder_of_certificates_is_for_http_alone(build: Build, tmp_path: Path) -> None:
+    variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path)}
+    assert build(OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", **variables).span_sinks
+    assert "Is a directory" in problem(build, OTEL_EXPORTER_OTLP_PROTOCOL="grpc", **variables)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("signal", ["", "TRACES_", "METRICS_"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "authorization: Bearer geheim",
+        "x-tenant=one,geheim",
+        "x tenant=geheim",
+        "=geheim",
+        "key=geheim%0d%0ax",
+        "key=gehe%E4%B8%80im",
+        "key=gehe;im",
+    ],
+)
+def test_headers_that_are_none_are_one_error_and_stay_secret(
+    build: Build, protocol: str, signal: str, headers: str
+) -> None:
+    variable = f"OTEL_EXPORTER_OTLP_{signal}HEADERS"
+    text = problem(build, OTEL_EXPORTER_OTLP_PROTOCOL=protocol, **{variable: headers})
+    assert variable in text
+    assert f"no. {headers.count(',') + 1} is no header" in text
+    assert "Allowed: name=value" in text
+    assert "gehe" not in text
+
+
+@pytest.mark.parametrize(
+    ("headers", "sent"),
+    [
+        ("X-Key=a%20b", {"x-key": "a b"}),
+        ("x-key=Bearer abc, x-tenant = one ,", {"x-key": "Bearer abc", "x-tenant": "one"}),
+        ("x-key=Basic YWJj==", {"x-key": "Basic YWJj=="}),
+        ("x-key=", {"x-key": ""}),
+    ],
+)
+def test_headers_as_people_write_them(
+    server: Receiver, build: Build, headers: str, sent: dict[str, str]
+) -> None:
+    (sink,) = build(server.environ, OTEL_EXPORTER_OTLP_HEADERS=headers).span_sinks
+    assert sink.export([ROOT])
+    assert sent.items() <= server.requests[0][2].items()
+
+
+def test_an_endpoint_without_a_scheme_is_no_url_for_http(build: Build) -> None:
+    text = problem(
+        build,
+        OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        OTEL_EXPORTER_OTLP_ENDPOINT="user:geheim@collector:4318",
+    )
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in text
+    assert "'collector:4318'" in text
+    assert "http://" in text
+    assert "geheim" not in text
 
 
 def test_pull_exporters_are_refused_before_they_open_a_port(

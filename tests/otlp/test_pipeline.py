@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -99,6 +100,12 @@ def ids_of(*names: str) -> list[int]:
 def own(receiver: Receiver, metric: str) -> dict[tuple[str, ...], int]:
     """Return the last values of one of the bridge's own counters, by label values."""
     return {tuple(v for _, v in labels): value for labels, value in receiver.last(metric).items()}
+
+
+def exported_spans(running: Export, receiver: Receiver) -> int:
+    """Return how many spans the bridge has counted as exported by now."""
+    running.metrics(MetricBatch())
+    return own(receiver, "dask.otel.exported").get(("traces",), 0)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -234,6 +241,83 @@ def test_a_collector_that_starts_late_gets_everything(
     eventually(lambda: warnings(caplog))
     with run_receiver(protocol, int(endpoint.rpartition(":")[2])) as late:
         eventually(lambda: sorted(span_ids(late)) == sorted(ids_of("a", "b")), 60)
+        running.close(2)
+
+
+@pytest.mark.usefixtures("no_long_retries")
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_a_flaky_endpoint_loses_nothing(
+    receiver: Receiver,
+    export: StartExport,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+) -> None:
+    """It says no to a share of all requests, whatever is in them, and nothing is near full."""
+    monkeypatch.setattr("dask_otel.pump.outlet.FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr("dask_otel.pump.outlet.LONGEST_BACKOFF", 0.05)
+    dice = random.Random(1)
+    receiver.judge = lambda signal, request: (
+        INTERNAL[receiver.protocol] if dice.random() < share else None
+    )
+    running = export(
+        receiver.environ
+        | {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.5", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
+    )
+    names = [f"root-{number}" for number in range(60)]
+    for name in names:
+        running.spans(make_span(name))
+        time.sleep(0.005)
+    running.metrics(make_batch(1.0))
+    eventually(lambda: sorted(span_ids(receiver)) == sorted(ids_of(*names)), 60)
+    receiver.judge = lambda signal, request: None
+    running.metrics(make_batch(2.0))
+    eventually(lambda: exported_spans(running, receiver) == len(names))
+    assert list(receiver.last(EXECUTE).values()) == [3.0]
+    assert own(receiver, "dask.otel.dropped") == {}
+    assert len(warnings(caplog)) == 1
+
+
+def test_partial_success_is_counted_and_told_once(
+    receiver: Receiver, export: StartExport, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = export(receiver.environ)
+    receiver.partial = (1, "no room for it")
+    for names in (("a", "b", "c"), ("d", "e")):
+        running.spans(*[make_span(name) for name in names])
+        eventually(lambda names=names: set(ids_of(*names)) <= set(span_ids(receiver)))
+    running.metrics(make_batch(1.0))
+    eventually(lambda: receiver.last(EXECUTE))
+    eventually(lambda: len(warnings(caplog)) == 2)
+    receiver.partial = None
+    running.metrics(make_batch(1.0))
+    eventually(lambda: list(receiver.last(EXECUTE).values()) == [2.0])
+    requests = {"traces": 0, "metrics": 0}
+    for signal, _, _ in receiver.requests:
+        requests[signal] += 1
+    # A request for each of the signals says that it took one less.
+    refused = {("rejected", "traces"): requests["traces"], ("rejected", "metrics"): 1}
+    assert own(receiver, "dask.otel.dropped") == refused
+    assert own(receiver, "dask.otel.exported")["traces",] == 5 - requests["traces"]
+    assert len(span_ids(receiver)) == 5, "it must not be sent again"
+    said = warnings(caplog)
+    assert len(said) == 2
+    assert all("no room for it" in text and receiver.endpoint in text for text in said)
+
+
+def test_a_web_page_behind_the_url_is_an_outage(
+    export: StartExport, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run_receiver("http/protobuf") as server:
+        server.content = "text/html", b"<html>It works!</html>"
+        running = export(server.environ)
+        running.spans(make_span("a"))
+        eventually(lambda: "web page" in "".join(warnings(caplog)))
+        server.content = None
+        eventually(lambda: exported_spans(running, server) == 1)
+        tried = [signal for signal, _, _ in server.requests].count("traces")
+        assert tried >= 2
+        assert own(server, "dask.otel.dropped") == {}
         running.close(2)
 
 

@@ -158,7 +158,7 @@ PROGRAM = """
         with trace.get_tracer("app").start_as_current_span("after"):
             pass
         got = {s.name: s for s in exporter.get_finished_spans()}
-        assert set(got) >= {"outer", "inner", "sum", "after"}, sorted(got)
+        assert set(got) >= {"outer", "inner", "sum tasks", "after"}, sorted(got)
         for name in ("outer", "inner"):
             assert got[name].context.span_id == identity.span_id(wanted[name])
             assert got[name].context.trace_id == identity.trace_id(wanted["outer"])

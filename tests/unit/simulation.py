@@ -13,10 +13,11 @@ from dask_otel.core.life.open_span import (
     Limits,
     OpenSpan,
     RetryReason,
+    Run,
     SpanFacts,
 )
 from dask_otel.core.life.progress import AT_ONCE
-from dask_otel.core.records import Failure, FinishedSpan, Progress
+from dask_otel.core.records import Failure, FinishedSpan, Progress, Result
 
 #: What became of one task in one generation of its span; "todo" while it has no outcome.
 Outcome = str
@@ -47,17 +48,26 @@ class Life:
     #: Entries of tasks that were an earlier generation's first.
     inherited: int = 0
     events: list[float] = field(default_factory=list)
+    #: When its runs began, all of which are known.
+    starts: list[float] = field(default_factory=list)
     late: bool = False
     #: When its tree was last seen busy, on a clock that is never set, and on the scheduler's.
     quiet_real: float = 0.0
     quiet: float = 0.0
+    #: Workers that ran its tasks, and have not left; all that did.
     ran_on: set[str] = field(default_factory=set)
+    all_ran_on: set[str] = field(default_factory=set)
     #: Whether the clock was set forward since, or back by too little to be noticed: then a
     #: wait may be short.
     jumped: bool = False
     finished: FinishedSpan | None = None
     signs: list[Progress] = field(default_factory=list)
     own: tuple[int, int, int, int] = (0, 0, 0, 0)
+    #: The result of work that was cut off.
+    cut_off: Result = "error"
+    #: Runs that a task wished to repeat, and those that had to be.
+    rescheduled: int = 0
+    retried: int = 0
 
     def enter(self, key: str, again: bool) -> None:
         """A task of this life is unfinished."""
@@ -176,7 +186,7 @@ class Simulation:
         task = Task(f"t{next(self._ids)}", dask_id, name)
         self.tasks[task.key] = task
         group = self.group(dask_id, name)
-        assert self.lifecycle.task_added(group, task.key, self.now) is None
+        assert self.lifecycle.tasks.added(group, task.key, self.now) is None
         self.current[dask_id].enter(task.key, again=False)
         return task
 
@@ -190,23 +200,29 @@ class Simulation:
         task.state = state
         return group
 
+    def _ran(self, task: Task, worker: str, start: float) -> None:
+        """A run of it is known."""
+        self._live(worker)
+        life = self.current[task.span]
+        life.ran_on.add(worker)
+        life.all_ran_on.add(worker)
+        life.starts.append(max(start, life.span.start))
+
     def finish(self, task: Task, worker: str, took: float, skew: float) -> None:
         """Its result is in memory."""
-        self._live(worker)
         stop = self.now + skew
         group = self._leaving(task, "memory", "memory", stop)
-        self.current[task.span].ran_on.add(worker)
-        self.lifecycle.task_finished(group, worker, stop - took, stop, self.now)
+        self._ran(task, worker, stop - took)
+        self.lifecycle.tasks.finished(group, worker, stop - took, stop, self.now)
         self._looked()
 
     def fail(self, task: Task, worker: str, took: float) -> None:
         """It failed for good."""
-        self._live(worker)
         group = self._leaving(task, "erred", "erred")
-        self.current[task.span].ran_on.add(worker)
+        self._ran(task, worker, self.now - took)
         failure = Failure(self.now, task.key, task.group, worker, "KeyError()", None)
         start = self.now - took
-        self.lifecycle.task_failed(group, task.key, failure, start, self.now, self.now)
+        self.lifecycle.tasks.failed(group, task.key, failure, start, self.now, self.now)
         self._looked()
 
     def _live(self, worker: str) -> None:
@@ -214,36 +230,54 @@ class Simulation:
         if worker not in self.beats:
             self.heartbeat(worker, 0.0, 0)
 
-    def cancel(self, task: Task, worker: str | None) -> None:
-        """Nobody wants it any more."""
+    def cancel(self, task: Task, worker: str | None, took: float | None = None) -> None:
+        """Nobody wants it any more; it may be known to have run."""
         group = self._leaving(task, "gone", "cancelled")
-        self.lifecycle.task_cancelled(group, worker, self.now)
+        run = self._run(task, worker, took)
+        self.lifecycle.tasks.cancelled(group, worker, self.now, run)
         self._looked()
+
+    def _run(self, task: Task, worker: str | None, took: float | None) -> Run | None:
+        if worker is None or took is None:
+            return None
+        self._ran(task, worker, self.now - took)
+        return Run(worker, self.now - took, self.now)
 
     def blame(self, task: Task) -> None:
         """One that it depends on failed."""
         group = self._leaving(task, "blamed", "blamed")
-        self.lifecycle.task_blamed(group, self.now)
+        self.lifecycle.tasks.blamed(group, self.now)
         self._looked()
 
-    def interrupt(self, task: Task, reason: RetryReason | None, comes_back: bool) -> None:
+    def interrupt(
+        self,
+        task: Task,
+        reason: RetryReason | None,
+        comes_back: bool,
+        worker: str | None = None,
+        took: float | None = None,
+    ) -> None:
         """It leaves its state, all in one stimulus, to come back, or after all not."""
         group = self._leaving(task, "interrupted", "todo")
-        self.lifecycle.task_interrupted(group, task.key, reason, self.now)
+        run = None if reason is None else self._run(task, worker, took)
+        self.lifecycle.tasks.interrupted(group, task.key, reason, self.now, run)
         if comes_back:
             task.state = "todo"
-            assert self.lifecycle.task_added(group, task.key, self.now, "recomputed") == reason
+            life = self.current[task.span]
+            life.rescheduled += reason == "rescheduled"
+            life.retried += reason in ("error", "worker_lost")
+            assert self.lifecycle.tasks.added(group, task.key, self.now, "recomputed") == reason
         else:
             task.state = "gone"
             self.current[task.span].leave(task.key, "cancelled")
-            self.lifecycle.task_forgotten(group, task.key)
+            self.lifecycle.tasks.forgotten(group, task.key)
         self._looked()
 
     def recompute(self, task: Task) -> None:
         """Its result was lost."""
         group = self.group(task.span, task.group)
         self.current[task.span].enter(task.key, again=True)
-        reason = self.lifecycle.task_added(group, task.key, self.now, "recomputed")
+        reason = self.lifecycle.tasks.added(group, task.key, self.now, "recomputed")
         assert reason == "recomputed"
         task.state = "todo"
 
@@ -252,10 +286,11 @@ class Simulation:
         group = self.group(task.span, task.group)
         self.current[task.span].enter(task.key, again=True)
         ran = task.state == "erred"
-        reason = self.lifecycle.task_added(
+        reason = self.lifecycle.tasks.added(
             group, task.key, self.now, "retried" if ran else "unblamed"
         )
         assert reason == ("client" if ran else None)
+        self.current[task.span].retried += ran
         task.state = "todo"
 
     def lose_actor(self, task: Task) -> None:
@@ -267,7 +302,7 @@ class Simulation:
         life.events.append(self.now)
         task.state = "erred"
         failure = Failure(self.now, task.key, task.group, None, None, None, "RuntimeError")
-        self.lifecycle.task_failed(group, task.key, failure, 0.0, 0.0, self.now, False)
+        self.lifecycle.tasks.failed(group, task.key, failure, 0.0, 0.0, self.now, False)
 
     def restart(self) -> None:
         """``Client.restart``: every task is gone."""
@@ -343,13 +378,37 @@ class Simulation:
         self.lifecycle.tick(self.now)
         self.take(self._check_settled)
 
-    def close(self) -> None:
-        """The scheduler closes."""
+    def put_on_again(self) -> None:
+        """The bridge is taken off; another one takes in what is still to be done."""
+        self.close("unknown")
+        assert self.active == 0
+        self.observe(Lifecycle(self.limits, self, self.lifecycle.generations))
+        for worker in self.beats:
+            self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
+        unfinished: dict[tuple[str, str], list[Task]] = {}
+        for task in self.tasks.values():
+            if task.state == "todo":
+                unfinished.setdefault((task.span, task.group), []).append(task)
+        for (dask_id, name), tasks in unfinished.items():
+            assert self.lifecycle.generations.may_have_exported(dask_id)
+            group = self.group(dask_id, name)
+            for task in tasks:
+                self.current[dask_id].enter(task.key, again=True)
+            self.lifecycle.tasks.taken_in(group, len(tasks), self.now)
+
+    def observe(self, lifecycle: Lifecycle) -> None:
+        """A new bridge: of open blocks it knows nothing."""
+        self.lifecycle = lifecycle
+        self.holds.clear()
+
+    def close(self, cut_off: Result = "error") -> None:
+        """The scheduler closes, or the bridge is taken off."""
         busy = {id(life) for life in self.lives if self.todo(life, blocks=False)}
-        self.lifecycle.close(self.now)
+        self.lifecycle.close(self.now, cut_off)
 
         def check(life: Life) -> None:
             assert life.finished is not None
+            life.cut_off = cut_off
             assert life.finished.complete == (id(life) not in busy)
             assert life.finished.complete or life.finished.stop >= self.now
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from dask_otel.core.life.blocks import Blocks
+from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from tests.unit.simulation import Simulation
 from tests.unit.test_lifecycle_histories import LIMITS, Histories, picks
@@ -19,10 +20,17 @@ class Blocked(Simulation):
 
     def __init__(self, limits: Limits, remember: int = 1000) -> None:
         super().__init__(limits)
+        self.remember = remember
         self.blocks = Blocks(self.lifecycle, remember)
         #: The plain rule: open blocks by Dask id, with their client and when they were left.
         self.entered: dict[str, tuple[str, float | None]] = {}
         self.left_first: dict[str, str] = {}
+
+    def observe(self, lifecycle: Lifecycle) -> None:
+        super().observe(lifecycle)
+        self.blocks = Blocks(lifecycle, self.remember)
+        self.entered.clear()
+        self.left_first.clear()
 
     def span_opened(self, span: OpenSpan) -> None:
         self.blocks.span_opened(span)

@@ -136,6 +136,19 @@ def test_a_heartbeat_that_began_before_the_end_does_not_settle(sim: Simulation) 
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the second one since"
 
 
+def test_a_run_that_ends_in_the_future_keeps_its_length(sim: Simulation) -> None:
+    a = sim.create(None)
+    task = sim.submit(a, "f")
+    sim.advance(0.0625)
+    sim.finish(task, "w0", 0.03125, 0.09375)
+    settle(sim)
+    (span,) = exported(sim)
+    (group,) = span.groups
+    assert span.first_start is not None
+    assert span.first_start - span.start == 0.03125
+    assert (group.start, group.stop) == (1_000_000.03125, 1_000_000.0625)
+
+
 def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
     a = sim.create(None)
     sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
@@ -279,7 +292,8 @@ def test_a_parent_waits_for_its_children_and_contains_them(sim: Simulation) -> N
     assert child.identity.parent_span_id == parent.identity.span_id
     assert parent.stop == child.stop
     assert parent.counts == child.counts
-    assert parent.first_start is None
+    # As Dask's `Span.start`, which is of the tree.
+    assert parent.first_start == child.first_start == parent.start + 2.0
 
 
 def test_a_child_after_its_parents_export_is_late(sim: Simulation) -> None:
@@ -354,9 +368,9 @@ def test_a_key_that_fails_twice_is_two_failures(sim: Simulation) -> None:
     group = sim.group(a, "f")
     for text in ("KeyError(1)", "KeyError(2)"):
         # Submitted, failed, forgotten, submitted again: that is no retry.
-        sim.lifecycle.task_added(group, "key", sim.now)
+        sim.lifecycle.tasks.added(group, "key", sim.now)
         failure = Failure(sim.now, "key", "f", "w0", text, None)
-        sim.lifecycle.task_failed(group, "key", failure, 0.0, 0.0, sim.now)
+        sim.lifecycle.tasks.failed(group, "key", failure, 0.0, 0.0, sim.now)
     sim.lifecycle.close(sim.now)
     (span,) = sim.lifecycle.finished
     assert span.counts == TaskCounts(tasks=2, erred=2)
@@ -468,8 +482,8 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
         span = lifecycle.span_created(f"span-{number}", ("job",), (), sim.now)
         spans[worker].append(span)
         group = lifecycle.add_group(span, "f", "f", None)
-        lifecycle.task_added(group, "key", sim.now)
-        lifecycle.task_finished(group, worker, sim.now, sim.now, sim.now)
+        lifecycle.tasks.added(group, "key", sim.now)
+        lifecycle.tasks.finished(group, worker, sim.now, sim.now, sim.now)
 
     def looked(seconds: float = 0.1) -> list[OpenSpan]:
         looks.clear()
@@ -495,15 +509,15 @@ def test_who_did_not_report_in_time_is_known_until_there_is_new_work(monkeypatch
     lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
     span = lifecycle.span_created("id", ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.task_added(group, "a", sim.now)
-    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tasks.added(group, "a", sim.now)
+    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     for seconds in (0.1, SETTLE):
         sim.now += seconds
         lifecycle.tick(sim.now)
     assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
-    lifecycle.task_added(group, "b", sim.now)
+    lifecycle.tasks.added(group, "b", sim.now)
     assert span.owing is None
-    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     lifecycle.tick(sim.now)
     assert span.phase is Phase.SETTLING
     sim.now += 0.1
@@ -520,8 +534,8 @@ def short_span(sim: Simulation, number: int) -> None:
     dask_id = f"span-{number}"
     span = lifecycle.span_created(dask_id, ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.task_added(group, "key", sim.now)
-    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tasks.added(group, "key", sim.now)
+    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     sim.now += 0.01
     lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
     lifecycle.tick(sim.now)

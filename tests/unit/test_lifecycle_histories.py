@@ -96,20 +96,28 @@ class Histories(RuleBasedStateMachine):
         if task := self.task(pick, "todo"):
             self.sim.fail(task, worker, took)
 
-    @rule(pick=picks, worker=st.none() | workers)
-    def cancel(self, pick: int, worker: str | None) -> None:
+    @rule(pick=picks, worker=st.none() | workers, took=st.none() | seconds)
+    def cancel(self, pick: int, worker: str | None, took: float | None) -> None:
         if task := self.task(pick, "todo"):
-            self.sim.cancel(task, worker)
+            self.sim.cancel(task, worker, took)
 
     @rule(pick=picks)
     def blame(self, pick: int) -> None:
         if task := self.task(pick, "todo"):
             self.sim.blame(task)
 
-    @rule(pick=picks, reason=st.sampled_from(["error", "worker_lost", None]), back=st.booleans())
-    def interrupt(self, pick: int, reason: str | None, back: bool) -> None:
+    @rule(
+        pick=picks,
+        reason=st.sampled_from(["error", "worker_lost", "rescheduled", None]),
+        back=st.booleans(),
+        worker=workers,
+        took=st.none() | seconds,
+    )
+    def interrupt(
+        self, pick: int, reason: str | None, back: bool, worker: str, took: float | None
+    ) -> None:
         if task := self.task(pick, "todo"):
-            self.sim.interrupt(task, reason, back)
+            self.sim.interrupt(task, reason, back, worker, took)
 
     @rule(pick=picks)
     def recompute(self, pick: int) -> None:
@@ -160,6 +168,11 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         self.sim.tick()
+
+    @rule(dice=rarely)
+    def put_on_again(self, dice: int) -> None:
+        if dice < 2:
+            self.sim.put_on_again()
 
     @rule(dice=rarely)
     def close(self, dice: int) -> None:
@@ -224,8 +237,25 @@ class Histories(RuleBasedStateMachine):
             assert child.finished.stop <= finished.stop
         for group in finished.groups:
             assert finished.start <= group.start <= group.stop <= finished.stop
+        self.check_start(life)
         self.check_counts(life)
         self.check_result(life)
+
+    def check_start(self, life: Life) -> None:
+        """The first start is that of the tree, whatever became of the run."""
+        finished = life.finished
+        assert finished is not None
+        below = [c.finished.first_start for c in life.children if c.finished]
+        starts = [*life.starts, *[start for start in below if start is not None]]
+        if not starts:
+            assert finished.first_start is None
+            return
+        assert finished.first_start is not None
+        # A worker's clock was 0.2 s off.
+        assert finished.start <= finished.first_start <= min(starts)
+        assert finished.first_start >= min(starts) - 0.2 - 1e-6
+        assert finished.first_start <= finished.stop
+        assert life.all_ran_on == life.span.workers.keys()
 
     def check_counts(self, life: Life) -> None:
         finished = life.finished
@@ -244,6 +274,11 @@ class Histories(RuleBasedStateMachine):
                 count("cancelled"),
             )
         below = [child.finished.counts for child in life.children if child.finished]
+        again = finished.counts.retried, finished.counts.rescheduled
+        assert again == (
+            life.retried + sum(c.retried for c in below),
+            life.rescheduled + sum(c.rescheduled for c in below),
+        )
         assert finished.counts.tasks == tasks + sum(c.tasks for c in below)
         assert finished.counts.memory == memory + sum(c.memory for c in below)
         assert finished.counts.erred == erred + sum(c.erred for c in below)
@@ -256,7 +291,7 @@ class Histories(RuleBasedStateMachine):
         _, _, erred, cancelled = life.own
         own = "cancellation" if cancelled else "success"
         if not finished.complete:
-            own = "error"
+            own = life.cut_off
         if erred:
             own = "failure"
         assert finished.result == worst(own, *(c.finished.result for c in life.children))
@@ -288,7 +323,7 @@ class Forgetful(Histories):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        generations = self.sim.lifecycle._generations
+        generations = self.sim.lifecycle.generations
         assert len(generations._exported) <= 2
         assert len(generations._traces) <= 2
 

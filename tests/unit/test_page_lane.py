@@ -25,6 +25,8 @@ class Sink:
     """Keeps what it gets; it may hang."""
 
     rejected = False
+    lost = 0
+    said = ""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -155,12 +155,12 @@ def test_the_spans_are_children_of_the_one_to_come():
         assert record.trace_id == span.trace_id
         assert record.parent_span_id == span.span_id
         assert record.root_name == span.root_name
-        assert span.start_ns <= record.start_ns <= record.end_ns <= span.end_ns
+        assert span.start_ns <= record.start_ns < record.end_ns <= span.end_ns
         for key in (semconv.SPAN_ID, semconv.SPAN_ROOT_ID, semconv.SPAN_NAME):
             assert record.attributes[key] == span.attributes[key]
     marker, first, _ = records
     assert (marker.name, first.name) == ("s0 started", "s0 running")
-    assert marker.start_ns == marker.end_ns == span.start_ns
+    assert (marker.start_ns, marker.end_ns) == (span.start_ns, span.start_ns + 1)
     assert marker.attributes[semconv.SPAN_TYPE] == "marker"
     assert first.attributes[semconv.SPAN_TYPE] == "progress"
     # What is not known, or not decided, is absent.

@@ -71,6 +71,8 @@ class FakeSink:
         self.name = name
         self.rejected = False
         self.lost = 0
+        self.said = ""
+        self.loss = "error"
         self.ok = True
         self.error: Exception | None = None
         #: Cleared: exports hang.
@@ -346,6 +348,40 @@ def test_other_failures_are_not_sent_once_more() -> None:
         beat(pump)
         eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 5)
         assert metrics.calls == 2
+
+
+class FlakyMetrics(Metrics):
+    """Says no to every second request."""
+
+    def answer(self) -> bool:
+        self.ok = self.calls % 2 == 0
+        return super().answer()
+
+
+def test_a_flaky_endpoint_gets_the_metrics_behind_a_request_that_failed() -> None:
+    """Not: nothing behind the first of many requests that fails, at each export."""
+    metrics = FlakyMetrics()
+    labels = [f"activity-{n}" for n in range(40)]
+    with running(metrics=[metrics], limits=PumpLimits(max_points=4)) as pump:
+        for _ in range(2):
+            batch = MetricBatch(time_ns=time.time_ns())
+            for label in labels:
+                batch.increments[semconv.CLUSTER_SPILL_IO.name, label] = 1
+            calls = metrics.calls
+            pump.offer_metrics(batch)
+            # A request for each two series with their zeros, and more for what is the pump's own.
+            eventually(lambda calls=calls: metrics.calls >= calls + 10)
+    arrived = [label for label in labels if metrics.value(semconv.CLUSTER_SPILL_IO.name, label)]
+    assert len(arrived) >= 15
+
+
+def test_an_endpoint_that_is_not_there_is_not_asked_for_each_request() -> None:
+    metrics = Metrics()
+    metrics.ok = False
+    with running(metrics=[metrics], limits=PumpLimits(max_points=1)) as pump:
+        beat(pump, 1)
+        eventually(lambda: metrics.calls)
+    assert metrics.calls <= 2 * 3, "three at the export, and at the last one"
 
 
 def test_two_metric_sinks_have_totals_and_counts_of_their_own() -> None:

@@ -109,7 +109,7 @@ WORKFLOW = traces(
         task__count=3,
         span__result="failure",
     ),
-    span(4, 2, "read_parquet", 0.5, 3.5, span__type="group", task__count=1200),
+    span(4, 2, "read_parquet tasks", 0.5, 3.5, span__type="group", task__count=1200),
     span(1, 0, "Alice", 0, 10, span__name="Alice", task__count=1203, span__result="failure"),
 )
 
@@ -121,9 +121,9 @@ Trace 000102030405060708090a0b0c0d0e0f
 span                                     duration    queue   tasks  result
 Alice                                      10.0 s            1,203  failure
 ├── data load                              4.00 s   250 ms   1,200  success
-│   └── read_parquet                       3.00 s            1,200
+│   └── read_parquet tasks                 3.00 s            1,200
 └── training                               6.00 s     4 ms       3  failure
-    └── ✗ ValueError: no?convergence (and 1 more)"""
+    └── ✗ ValueError: no convergence (and 1 more)"""
     )
 
 

@@ -8,7 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, asdict, fields
+from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -24,16 +24,20 @@ from hypothesis import strategies as st
 import dask_otel.settings.keys as module
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.keys import (
+    ClientSettings,
     ConfigurationError,
     MetricSettings,
     PatternSettings,
     Settings,
     SpanSettings,
     differences,
+    setting,
 )
 
 PACKAGE = Path(module.__file__).parent
 DOCS = PACKAGE.parents[2] / "docs" / "configuration.md"
+#: Addresses that `otel.trace-url` takes.
+TEMPLATES = ["http://x/{trace_id}", "https://x/{span_id}?t={trace_id}&{}"]
 DEFAULTS = yaml.safe_load((PACKAGE / "otel.yaml").read_text(encoding="utf-8"))
 SCHEMA = yaml.safe_load((PACKAGE / "otel-schema.yaml").read_text(encoding="utf-8"))
 
@@ -68,7 +72,7 @@ def _by_key(owner: Any, section: str) -> dict[str, Any]:
     for knob in fields(owner):
         key = f"{section}.{knob.name.replace('_', '-')}"
         value = getattr(owner, knob.name)
-        if knob.name in ("spans", "metrics", "span_names", "prefixes"):
+        if is_dataclass(value):
             found |= _by_key(value, key)
         else:
             found[key] = as_yaml(value)
@@ -111,7 +115,7 @@ def schema_leaves(schema: dict[str, Any], prefix: str = "") -> dict[str, dict[st
 def yaml_leaves() -> dict[str, Any]:
     found = {}
     for name, value in DEFAULTS["otel"].items():
-        if name in ("spans", "metrics"):
+        if isinstance(value, dict) and name != "environment":
             for leaf, v in value.items():
                 key = f"otel.{name}.{leaf}"
                 found |= (
@@ -140,7 +144,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 29
+    assert len(shipped) == 35
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -193,7 +197,11 @@ def test_defaults_are_the_contract_s():
         enabled=True,
         cluster_name=None,
         close_timeout=5.0,
+        propagation="adopt",
+        baggage=False,
+        trace_url=None,
         environment={},
+        client=ClientSettings(span_per_caller=False),
         spans=SpanSettings(
             default="export",
             detail="group",
@@ -301,7 +309,14 @@ def test_dashes_underscores_and_dots_in_overrides(overrides):
 
 @pytest.mark.parametrize(
     "section",
-    ["otel", "otel.spans", "otel.metrics", "otel.metrics.span-names", "otel.environment"],
+    [
+        "otel",
+        "otel.client",
+        "otel.spans",
+        "otel.metrics",
+        "otel.metrics.span-names",
+        "otel.environment",
+    ],
 )
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({section: None}):
@@ -501,7 +516,7 @@ def test_one_error_lists_every_problem():
         "exception-stacktrace, progress-after, progress-interval, remember.\n"
         "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
-        "environment, spans, metrics.\n"
+        "propagation, baggage, trace-url, environment, client, spans, metrics, workers, logs.\n"
         "  - otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group.\n"
         "  - otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "
@@ -670,6 +685,8 @@ def leaf_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
     if leaf["type"] == "object":
         text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
         return st.dictionaries(st.from_regex(r"\AOTEL_[A-Z0-9_]{1,9}\Z"), text, max_size=3)
+    if "pattern" in leaf:
+        return st.none() | st.sampled_from(TEMPLATES)
     return st.none() | st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 
 
@@ -688,7 +705,7 @@ def list_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 @given(st.fixed_dictionaries({k: leaf_values(v) for k, v in schema_leaves(SCHEMA).items()}))
 def test_every_valid_setting_round_trips(values):
-    raw: dict[str, Any] = {"spans": {}, "metrics": {}}
+    raw: dict[str, Any] = {"client": {}, "spans": {}, "metrics": {}}
     for key, value in values.items():
         _, *sections, name = key.split(".")
         where = raw
@@ -706,3 +723,49 @@ def test_every_valid_setting_round_trips(values):
 def test_durations_with_a_unit_are_the_number_times_the_unit(milliseconds):
     linger = Settings.from_config({"spans": {"linger": f"{milliseconds}ms"}}).spans.linger
     assert linger == pytest.approx(milliseconds / 1000, rel=1e-12)
+
+
+# ------------------------------------------------------------------ beside the user's code
+
+
+def test_an_unquoted_off_in_yaml_is_off():
+    assert Settings.from_config(yaml.safe_load("propagation: off")).propagation == "off"
+
+
+NO_TEMPLATES = [
+    "",
+    "x",
+    "http://x/",
+    "ftp://x/{trace_id}",
+    "http://x/ {trace_id}",
+    'http://x/"{trace_id}',
+]
+
+
+@pytest.mark.parametrize("template", [None, *TEMPLATES, *NO_TEMPLATES])
+def test_schema_and_parser_allow_the_same_templates(template):
+    allowed = template is None or template in TEMPLATES
+    given = {"otel": {"trace-url": template}}
+    if allowed:
+        jsonschema.validate(given, SCHEMA)
+        assert Settings.from_config(given["otel"]).trace_url == template
+    else:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(given, SCHEMA)
+        [line] = problems(given["otel"])
+        assert "http or https" in line
+
+
+@pytest.mark.parametrize("key", [key for key in by_key(Settings()) if "environment" not in key])
+def test_single_settings_are_those_of_the_whole(key):
+    assert as_yaml(setting(key)) == by_key(Settings())[key]
+
+
+def test_a_single_setting_is_not_hurt_by_others_and_falls_back_with_one_warning(caplog):
+    with dask.config.set({"otel.spans.linger": "x", "otel.client.span_per_caller": True}):
+        assert setting("otel.client.span-per-caller") is True
+    for section in (None, 1, {"span-per-caller": "maybe"}, {"span-per-caller": "maybe"}):
+        with dask.config.set({"otel.client": section}):
+            assert setting("otel.client.span-per-caller") is False
+    (record,) = caplog.records
+    assert "otel.client.span-per-caller = 'maybe'" in record.getMessage()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -17,11 +18,18 @@ from dask_otel.core.records import (
     FinishedSpan,
     Incident,
     Link,
+    Progress,
     SpanIdentity,
     TaskCounts,
 )
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.translate import SpanLimits, error_type, translate
+from dask_otel.core.traces.exceptions import said
+from dask_otel.core.traces.translate import (
+    SpanLimits,
+    error_type,
+    translate,
+    translate_progress,
+)
 
 T = 1_700_000_000.0
 T_NS = 1_700_000_000 * 10**9
@@ -85,7 +93,7 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
         worker="tcp://w:1",
         worker_name="w-1",
         text=text,
-        traceback="Traceback …\nKeyError: 'b'",
+        traceback='  File "a.py", line 1, in load\n    return table["b"]\n',
     )
     return replace(failure, **changes)
 
@@ -129,15 +137,16 @@ def test_a_span_that_went_well():
         "dask.task.retried.count": 0,
         "dask.task.lost.count": 0,
         "dask.task.recomputed.count": 0,
+        "dask.task.rescheduled.count": 0,
         "dask.task_group.count": 1,
         "dask.worker.count": 2,
         "dask.thread.count": 4,
     }
 
 
-def test_a_group_is_a_child_named_by_its_prefix():
+def test_a_group_is_a_child_named_by_its_prefix_and_what_it_is():
     span, group = translate(make_span(groups=(make_group(),)))
-    assert group.name == "load"
+    assert group.name == "load tasks"
     assert group.kind == "internal"
     assert group.parent_span_id == span.span_id
     assert group.trace_id == span.trace_id
@@ -157,6 +166,7 @@ def test_a_group_is_a_child_named_by_its_prefix():
         "dask.task.retried.count": 0,
         "dask.task.lost.count": 0,
         "dask.task.recomputed.count": 0,
+        "dask.task.rescheduled.count": 0,
         "dask.span.output.size": 300,
         "dask.task_group.duration.compute": 6.5,
         "dask.task_group.duration.transfer": 1.0,
@@ -190,15 +200,17 @@ def test_where_nothing_started_there_is_no_queue_time():
 
 def test_a_failure_has_status_type_and_an_exception_event():
     (record,) = translate(failed())
-    assert record.error == "Task load-1 failed: KeyError('b')"
+    assert record.error == "Task load-1 failed: KeyError: 'b'"
     assert record.attributes["error.type"] == "KeyError"
     assert record.events[1] == Event(
         "exception",
         T_NS + 5 * 10**9,
         {
             "exception.type": "KeyError",
-            "exception.message": "KeyError('b')",
-            "exception.stacktrace": "Traceback …\nKeyError: 'b'",
+            "exception.message": "'b'",
+            "exception.stacktrace": "Traceback (most recent call last):\n"
+            '  File "a.py", line 1, in load\n    return table["b"]\n'
+            "KeyError: 'b'",
             "dask.task.key": "load-1",
             "dask.task.prefix": "load",
             "dask.worker.name": "w-1",
@@ -241,6 +253,104 @@ def test_the_type_is_the_leading_dotted_name(text, name):
 def test_what_the_scheduler_decided_has_its_own_name():
     failure = make_failure(None, scheduler_error="KilledWorker")
     assert error_type(failure, Sanitizer()) == "KilledWorker"
+
+
+class Custom(Exception):
+    """Nobody knows what its repr means."""
+
+
+def raised(error: BaseException) -> tuple[Failure, BaseException]:
+    """Return a failure as Dask reports it, and the exception with its traceback."""
+    try:
+        raise error
+    except BaseException as caught:
+        text = "".join(traceback.format_tb(caught.__traceback__))
+        return make_failure(repr(caught), traceback=text), caught
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError('it\'s "two"\nlines\tand \\ é \u200b 日 \x07'),
+        KeyError("b"),
+        KeyError("it's"),
+        OSError("full"),
+        ZeroDivisionError("division by zero"),
+        SystemExit("enough"),
+        RuntimeError("ValueError('x')"),
+        AssertionError("x" * 500),
+        ValueError(" "),
+    ],
+)
+def test_what_a_built_in_exception_said_is_as_python_has_it(error: BaseException) -> None:
+    failure, caught = raised(error)
+    (record,) = translate(failed(failures=(failure,)))
+    (event,) = [event for event in record.events if event.name == "exception"]
+    assert event.attributes["exception.message"] == str(error)
+    printed = "".join(traceback.format_exception(type(caught), caught, caught.__traceback__))
+    assert event.attributes["exception.stacktrace"] == printed.rstrip("\n")
+    assert record.error == f"Task load-1 failed: {type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        repr(Custom("x")),
+        "pkg.ValueError('x')",
+        "ValueError()",
+        "ValueError('')",
+        "ValueError(1)",
+        "ValueError(b'x')",
+        "ValueError(('a',))",
+        "ValueError('a', 'b')",
+        "ValueError('a' 'b')",
+        "ValueError('a' + 'b')",
+        "ValueError(f'{1}')",
+        "ValueError('\\N{BULLET}')",
+        "ValueError('\\d')",
+        "ValueError('cut",
+        "OSError(2, 'No such file or directory')",
+        "ExceptionGroup('x', [ValueError('y')])",
+        "print('x')",
+        "ValueError: 'x'",
+        "<HTTPError 404: 'Not Found'>",
+    ],
+)
+def test_other_exceptions_keep_their_repr(text: str) -> None:
+    (record,) = translate(failed(failures=(make_failure(text),)))
+    (event,) = [event for event in record.events if event.name == "exception"]
+    assert event.attributes["exception.message"] == text
+    assert event.attributes["exception.stacktrace"].splitlines()[-1] == text
+    assert record.error == f"Task load-1 failed: {text}"
+
+
+def test_a_long_message_leaves_room_for_the_frames() -> None:
+    note = Sanitizer()
+    failure = make_failure(repr(ValueError("y" * 20_000)))
+    (record,) = translate(failed(failures=(failure,)), note=note)
+    (event,) = [event for event in record.events if event.name == "exception"]
+    assert event.attributes["exception.message"] == "y" * 1023 + "…"
+    assert "in load" in event.attributes["exception.stacktrace"]
+    assert len(record.error or "") == 1024
+    # The message, and the description that has it.
+    assert note.counts == {"cut": 2}
+
+
+def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace() -> None:
+    for text, line in (
+        ("ValueError('secret')", "ValueError"),
+        ("<secret>", '    return table["b"]'),
+    ):
+        (record,) = translate(failed(failures=(make_failure(text),)), SpanLimits(message=0))
+        (event,) = [event for event in record.events if event.name == "exception"]
+        assert event.attributes["exception.stacktrace"].splitlines()[-1] == line
+        assert "secret" not in str(record)
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_any_string_is_read_back(text: str) -> None:
+    words = said(repr(ValueError(text)))
+    assert words == (text or None)
 
 
 def test_incidents_are_events_in_the_order_of_time():
@@ -329,6 +439,47 @@ def test_the_first_attributes_stay_under_a_limit():
         "dask.span.result",
         "error.type",
     ]
+
+
+def test_no_name_of_a_child_is_that_of_its_span():
+    """They would be one operation in Jaeger, and one series of Tempo's span metrics."""
+    group = make_group(prefix="workflow")
+    span, child = translate(make_span(groups=(group,)))
+    signs = [
+        translate_progress(Progress(make_identity(), ordinal, T, T + 1))[0] for ordinal in (0, 1)
+    ]
+    names = [record.name for record in (span, child, *signs)]
+    assert names == ["workflow", "workflow tasks", "workflow started", "workflow running"]
+
+
+@pytest.mark.parametrize(("limit", "subject"), [(1, "…"), (1024, None)])
+def test_what_tells_a_child_from_its_span_is_never_cut_off(limit, subject):
+    long = "x" * 5000
+    limits = SpanLimits(text=limit)
+    _, group = translate(make_span(groups=(make_group(prefix=long),)), limits)
+    (sign,) = translate_progress(Progress(make_identity(tags=(long,)), 0, T, T), limits)
+    for name, what in ((group.name, " tasks"), (sign.name, " started")):
+        assert name == (subject or "x" * (limit - len(what) - 1) + "…") + what
+
+
+@pytest.mark.parametrize("at", [T, T + 4, T + 10], ids=["start", "middle", "end"])
+def test_nothing_is_of_no_length_nor_leaves_its_span(at):
+    """Jaeger calls that a negative duration, and what leaves its parent a clock skew."""
+    span, group = translate(make_span(groups=(make_group(start=at, stop=at),)))
+    assert group.end_ns - group.start_ns == 1
+    assert span.start_ns <= group.start_ns < group.end_ns <= span.end_ns
+
+
+def test_a_span_of_no_length_is_one_nanosecond_long_and_its_group_with_it():
+    group = make_group(start=T, stop=T)
+    for record in translate(make_span(start=T, stop=T, groups=(group,))):
+        assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_a_sign_of_no_length_is_one_nanosecond_long(ordinal):
+    (record,) = translate_progress(Progress(make_identity(), ordinal, T, T))
+    assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
 
 
 class Unprintable:
@@ -452,7 +603,7 @@ def test_whatever_comes_the_records_are_valid(finished):
     records = translate(finished)
     assert len(records) == finished.weight
     for record in records:
-        assert 0 <= record.start_ns <= record.end_ns < 2**63
+        assert 0 <= record.start_ns < record.end_ns < 2**63
         assert type(record.start_ns) is type(record.end_ns) is int
         assert record.name
         assert record.root_name

@@ -1,1 +1,6 @@
-"""The Grafana dashboards of dask-otel, as code: one module per dashboard."""
+"""The Grafana dashboards of dask-otel, as code.
+
+One module per dashboard (`overview`, `span`, `workers`, `exporter`), and what they share: panels
+and pages (`parts`), expressions (`queries`), links (`links`), one colour per meaning
+(`meanings`), and the limits of the alerts (`limits`).
+"""

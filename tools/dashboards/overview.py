@@ -4,212 +4,498 @@ from __future__ import annotations
 
 from typing import Any
 
-from .parts import CLUSTER, ROOT, bars, cluster, graph, number, page, root, share, smaller
+from . import limits, links, meanings
+from .limits import limit
+from .meanings import BAD, PARTS, TEXT, Part
+from .parts import (
+    FIRING,
+    Column,
+    Line,
+    Panel,
+    bars,
+    cluster,
+    graph,
+    line,
+    number,
+    page,
+    price,
+    rows,
+)
+from .queries import (
+    CLUSTER,
+    ITSELF,
+    averaged,
+    folded,
+    grown,
+    labelled,
+    rates,
+    selector,
+    share,
+    smaller,
+    whole,
+)
 
-TIME = f"dask_cluster_time_seconds_total{{{CLUSTER}}}"
+CLUSTER_TIME = "dask_cluster_time_seconds_total"
 EXECUTE = "dask_span_execute_time_seconds_total"
-SPILLING = 'dask_activity=~"disk-read|disk-write|compress|decompress"'
-NOT_THE_CPU = 'dask_activity="thread-noncpu"'
+CAPACITY = "dask_span_capacity_time_seconds_total"
+TRANSFER = "dask_cluster_transfer_time_seconds_total"
+READ = "dask_span_execute_io_bytes_total"
+BLOCKED = "dask_event_loop_blocked_time_seconds_total"
 
+TIME = selector(CLUSTER_TIME, CLUSTER)
+TASKS = selector(EXECUTE, CLUSTER)
+SPAN_TIME = selector(CAPACITY, CLUSTER)
+IDLE = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="idle"')
+WORKED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity!="unused"')
+UNUSED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="unused"')
+LOST = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="lost"')
+CPU = selector(EXECUTE, CLUSTER, 'dask_activity="thread-cpu"')
+OFF_CPU = selector(EXECUTE, CLUSTER, 'dask_activity="thread-noncpu"')
+ON_THREADS = selector(EXECUTE, CLUSTER, 'dask_activity=~"thread-(non)?cpu"')
+SPILLING = selector(EXECUTE, CLUSTER, f'dask_activity=~"{meanings.names("spill")}"')
+NO_RESULT = selector(EXECUTE, CLUSTER, 'dask_activity=~"failed|cancelled"')
+RECEIVING = selector(TRANSFER, CLUSTER, 'network_io_direction="receive"')
+FROM_DISK = selector(READ, CLUSTER, 'dask_activity="disk-read"')
+FROM_ANYWHERE = selector(READ, CLUSTER, 'dask_activity=~"(memory|disk)-read"')
+LOOP = selector(BLOCKED, CLUSTER, 'dask_process_role="scheduler"')
 
-def of_time(activity: str) -> str:
-    return f'dask_cluster_time_seconds_total{{{CLUSTER}, dask_activity="{activity}"}}'
+BY_ROOT = "dask_span_root_name"
+BY_FUNCTION = "dask_span_root_name, dask_task_prefix"
+FUNCTION = "{{dask_span_root_name}}: {{dask_task_prefix}}"
 
 
 def build() -> Any:
     return page(
         "Dask / Overview",
-        "dask-otel-overview",
         "Where the time of Dask clusters went, and what could be saved",
-        [cluster(), root()],
+        [cluster(), price()],
         [
-            "Where did the time go?",
-            *_where(),
+            line(_alerts(), _advice(), height=6),
+            _sum(),
+            line(_workflows(), height=9),
+            line(_where(), height=10),
+            "What costs the most?",
+            *_costs(),
             "How much am I losing, and to what?",
             *_losses(),
             "Did it get better?",
-            *_scale(),
+            _scale(),
         ],
     )
 
 
-def _where() -> list[Any]:
-    return [
+# ----------------------------------------------------------------------------- first screen
+
+
+def _alerts() -> Panel:
+    by = "alertname, severity, dask_cluster_name, dask_span_root_name"
+    since = FIRING.replace('ALERTS{alertstate="firing", ', "ALERTS_FOR_STATE{")
+    return rows(
+        "Which alerts fire now?",
+        "Alerts of deploy/prometheus/rules, and since when what they say is true. The link of an "
+        "alert is its runbook.",
+        Column(
+            "Alert",
+            label="alertname",
+            link={
+                "title": "Runbook",
+                "url": limits.runbooks() + "${__value.raw}.md",
+                "targetBlank": True,
+            },
+        ),
+        Column("Severity", label="severity", width=80),
+        Column("Cluster", label="dask_cluster_name"),
+        Column("Workflow", label="dask_span_root_name"),
+        Column(
+            "Since",
+            f"max by ({by}) (({since} and ignoring (alertstate) {FIRING}) * 1000)",
+            unit="dateTimeFromNow",
+        ),
+        sort="Since",
+        empty="No alert fires.",
+        width=10,
+    )
+
+
+def _over(what: str, ratio: str, alert: str, advice: str, which: int = 0) -> str:
+    """A row of advice: what is over the limit of an alert in the shown time."""
+    bound = limit(alert, which)
+    sign = "<" if alert == "DaskCacheMisses" else ">"
+    return labelled(f"({ratio}) {sign} {bound}", what=what, advice=advice, alertname=alert)
+
+
+def _advice() -> Panel:
+    """What the alerts would say of the shown time, at once: worst share first."""
+    say = {part.title: part.advice for part in PARTS}
+    idle = share(IDLE, WORKED)
+    network = share(RECEIVING, TASKS)
+    found = [
+        _over("Idle", idle, "DaskClusterIdle", say["Idle"]),
+        _over("Unused", share(UNUSED, TIME), "DaskClusterUnused", say["Unused"]),
+        _over("Off the CPU", share(OFF_CPU, ON_THREADS), "DaskThreadsWait", say["Off the CPU"]),
+        _over("Spilling", share(SPILLING, TASKS), "DaskSpilling", say["Moving data"]),
+        _over("Wasted", share(NO_RESULT, TASKS), "DaskWorkWasted", say["Wasted"]),
+        _over("Lost", share(LOST, WORKED), "DaskTimeLost", say["Wasted"]),
+        _over(
+            "Network",
+            f"({network}) and ({idle}) > {limit('DaskNetworkSlow', 1)}",
+            "DaskNetworkSlow",
+            "Threads wait for others' data: use fewer and larger workers.",
+        ),
+        _over(
+            "Cache hits",
+            f"1 - {share(FROM_DISK, FROM_ANYWHERE)}",
+            "DaskCacheMisses",
+            "Data comes back from disk: give each worker more memory.",
+        ),
+        _over(
+            "Event loop",
+            averaged(LOOP),
+            "DaskEventLoopBlocked",
+            "The scheduler is held up: submit fewer and longer tasks.",
+        ),
+    ]
+    return rows(
+        "What should I do next?",
+        "What is beyond the limit of an alert over the shown time, of the time that the alert "
+        "looks at: without unused time for idle, of the tasks' time for what tasks do.",
+        Column("What", label="what", width=90, meant=True),
+        Column("Share", " or ".join(found), unit="percentunit", decimals=0, width=60),
+        Column("Advice", label="advice", wrapped=True),
+        Column(
+            "Runbook",
+            label="alertname",
+            width=155,
+            link={
+                "title": "Runbook",
+                "url": limits.runbooks() + "${__value.raw}.md",
+                "targetBlank": True,
+            },
+        ),
+        sort="Share",
+        empty="Nothing is beyond its limit in the shown time.",
+        width=14,
+    )
+
+
+def part_of(part: Part) -> str:
+    """The share of a part, of all the time that is accounted for."""
+    return share(selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part)), TIME)
+
+
+def _part(part: Part) -> Panel:
+    steps, said = [], ""
+    if part.limited:
+        bound = limit(part.alert)
+        steps = [(bound, BAD)]
+        said = f" Red from {bound:.0%} on, the limit of {part.alert}."
+    # What is wasted is red anyway: as long as it is little, its number need not be.
+    below = TEXT if part.colour == BAD else part.colour
+    return number(
+        part.title,
+        part.advice + said,
+        (part_of(part), ""),
+        width=3,
+        below=below,
+        steps=steps,
+        empty="no work",
+    ).runbook(part.alert)
+
+
+def _sum() -> Line:
+    return line(
         number(
-            "What was paid for",
-            "Thread-seconds of the clusters: what a bill is made of. Everything below is a part.",
-            (f"sum(increase(dask_cluster_capacity_time_seconds_total{{{CLUSTER}}}[$__range]))", ""),
+            "Thread-time",
+            "Thread-time of the clusters (a thread for an hour is an hour), which is what a bill "
+            "is made of. The shares beside it add up to 100 % of what is accounted for: the time "
+            "of a task comes when it ends.",
+            (grown(selector("dask_cluster_capacity_time_seconds_total", CLUSTER)), ""),
             unit="s",
+            width=3,
+            empty="no cluster",
         ),
-        number(
-            "… computing",
-            "thread-cpu: the time that a single CPU would have taken. The useful part.",
-            (share(of_time("thread-cpu"), TIME), ""),
+        *(_part(part) for part in PARTS),
+        height=4,
+    )
+
+
+def _workflows() -> Panel:
+    ended = selector("dask_span_duration_seconds_count", CLUSTER, ITSELF)
+    failed = selector(
+        "dask_span_duration_seconds_count", CLUSTER, ITSELF, 'dask_span_result=~"failure|error"'
+    )
+    time = grown(SPAN_TIME, BY_ROOT)
+    runs = whole(ended, BY_ROOT)
+    before = "$__range"
+    each = f"{time} / ({runs} > 0)"
+    each_before = f"{grown(SPAN_TIME, BY_ROOT, before)} / ({whole(ended, BY_ROOT, before)} > 0)"
+    idle = selector("dask_span_idle_time_seconds_total", CLUSTER)
+    return rows(
+        "Which workflows cost the most?",
+        "Thread-time of each root span and the spans inside of it: what its tasks used, and its "
+        "share of idle time. Runs are whole ones. The trend is the thread-time of a run, against "
+        "the time just before. Set the price of a thread-hour above to see money.",
+        Column(
+            "Workflow",
+            label="dask_span_root_name",
+            link=links.cell_link("Open in Dask / Span", "dask_span_root_name"),
         ),
-        number(
-            "… idle, though there was work",
-            "A thread was free and no task could run on it. Too few parallel tasks, or waiting for "
-            "the scheduler or the network.",
-            (share(of_time("idle"), TIME), ""),
+        Column("Thread-hours", f"{time} / 3600", decimals=2, bar=meanings.NEUTRAL),
+        Column("Cost", f"({time} / 3600 * $price) > 0", decimals=2, width=100),
+        Column(
+            "Computing",
+            f"{grown(CPU, BY_ROOT)} / ({time} > 0)",
+            unit="percentunit",
+            decimals=0,
+            width=100,
         ),
-        number(
-            "… unused, without any work",
-            "Nobody had asked for anything: a smaller or shorter-lived cluster saves all of it.",
-            (share(of_time("unused"), TIME), ""),
+        Column(
+            "Idle",
+            f"{grown(idle, BY_ROOT)} / ({time} > 0)",
+            unit="percentunit",
+            decimals=0,
+            width=80,
+            steps=[(limit("DaskSpanIdle"), BAD)],
         ),
-        graph(
-            "Where did the time go?",
-            "Threads by what they did. The stack is as high as the cluster has threads. Seconds of "
-            "an activity are booked when the task ends: with long tasks look at a longer time.",
-            (f"sum by (dask_activity) (rate({TIME}[$__rate_interval]))", "{{dask_activity}}"),
-            width=24,
-            stacked=True,
+        Column("Runs", f"{runs} > 0", decimals=0, width=80),
+        Column(
+            "Failed",
+            f"{whole(failed, BY_ROOT)} or 0 * ({runs} > 0)",
+            decimals=0,
+            width=80,
+            steps=[(1, BAD)],
         ),
-        bars(
-            "Which workflows cost the most?",
-            "Thread-seconds of each root span: what its tasks used, and its share of idle time.",
+        Column(
+            "Trend",
+            f"({each}) / (({each_before}) > 0) - 1",
+            unit="percentunit",
+            decimals=0,
+            width=90,
+            steps=[(1 / limit("DaskEfficiencyFell") - 1, BAD)],
+        ),
+        sort="Thread-hours",
+        empty="No work in the shown time.",
+    )
+
+
+def _where() -> Panel:
+    return graph(
+        "Where did the time go?",
+        "Threads by what they did, in the colours of the numbers above, below the line of the "
+        "threads that there were. Seconds of an activity are booked when the task ends: with long "
+        "tasks look at a longer time.",
+        *(
             (
-                "topk(15, sum by (dask_span_root_name) (increase("
-                f"dask_span_capacity_time_seconds_total{{{ROOT}}}[$__range])))",
-                "{{dask_span_root_name}}",
+                f"sum(rate({selector(CLUSTER_TIME, CLUSTER, meanings.matcher(part))}"
+                "[$__rate_interval]))",
+                part.title,
+            )
+            for part in PARTS
+        ),
+        (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
+        unit="suffix:threads",
+        width=24,
+        stacked=True,
+        meant=True,
+        outline="(threads)",
+    )
+
+
+# ------------------------------------------------------------------------------------ costs
+
+
+def _top(count: int, by: str, series: str) -> str:
+    return f"topk({count}, {grown(series, by)} > 0)"
+
+
+def _costs() -> list[Line]:
+    return [
+        line(
+            bars(
+                "Which spans cost the most thread-time?",
+                "By full span name. Values are a span's own, without the spans inside of it.",
+                (
+                    _top(12, "dask_span_root_name, dask_span_name", SPAN_TIME),
+                    "{{dask_span_name}}",
+                ),
+            ),
+            bars(
+                "Which functions cost the most thread-time?",
+                "By workflow and task prefix, whatever they did meanwhile.",
+                (_top(12, BY_FUNCTION, TASKS), FUNCTION),
+            ),
+            height=9,
+        ),
+        line(
+            bars(
+                "Which activities cost the most thread-time?",
+                "What tasks did, by workflow. thread-cpu should be the longest by far.",
+                (
+                    _top(12, "dask_span_root_name, dask_activity", TASKS),
+                    "{{dask_span_root_name}}: {{dask_activity}}",
+                ),
+                width=24,
+            ),
+            height=10,
+        ),
+    ]
+
+
+# ----------------------------------------------------------------------------------- losses
+
+
+def _limited(title: str, read: str, query: str, alert: str, which: int = 0) -> Panel:
+    """A share that is red beyond the limit of an alert."""
+    bound = limit(alert, which)
+    return number(
+        title,
+        f"{read} Red from {bound:.0%} on, the limit of {alert}.",
+        (query, ""),
+        steps=[(bound, BAD)],
+    ).runbook(alert)
+
+
+def _losses() -> list[Line]:
+    hits = limit("DaskCacheMisses")
+    return [
+        line(
+            _limited(
+                "Off the CPU: GIL, I/O, sleep, GPU",
+                "Share of the tasks' computing time for which their thread was not on the CPU. "
+                "What it waited for is not known: look at the functions beside it.",
+                share(OFF_CPU, ON_THREADS),
+                "DaskThreadsWait",
+            ),
+            bars(
+                "Which functions are off the CPU, in thread-time?",
+                "A function that reads, writes, sleeps or uses a GPU: as it should be. Pure "
+                "computation: try one thread per worker process. If it goes away it was the GIL; "
+                "if not, the machine has fewer CPUs than the workers have threads.",
+                (_top(10, BY_FUNCTION, OFF_CPU), FUNCTION),
+                width=18,
+                colour=meanings.MEANINGS["off the CPU"].colour,
             ),
         ),
-        bars(
-            "Which spans cost the most?",
-            "The same by full span name. Values are a span's own, without the spans inside of it.",
-            (
-                "topk(15, sum by (dask_span_name) (increase("
-                f"dask_span_capacity_time_seconds_total{{{ROOT}}}[$__range])))",
-                "{{dask_span_name}}",
+        line(
+            _limited(
+                "Does the network cost time?",
+                "At most this share of the time with work: transfers run beside the tasks, and "
+                "cost something only where threads are idle meanwhile. So it is the smaller one "
+                "of idle time and receiving time.",
+                smaller(share(RECEIVING, WORKED), share(IDLE, WORKED)),
+                "DaskNetworkSlow",
+                1,
+            ),
+            graph(
+                "More throughput, or better data locality?",
+                "Receiving by activity, in seconds for each second, and idle threads. Mostly "
+                "network: throughput or locality helps. Mostly serialize, compress, other: it "
+                "would not.",
+                *folded(TRANSFER, f'{CLUSTER}, network_io_direction="receive"'),
+                (f"sum(rate({IDLE}[$__rate_interval]))", "(idle threads)"),
+                unit="suffix:threads",
+                width=18,
             ),
         ),
-        bars(
-            "Which functions cost the most?",
-            "Thread-seconds by task prefix, whatever they did meanwhile.",
-            (
-                f"topk(15, sum by (dask_task_prefix) (increase({EXECUTE}{{{ROOT}}}[$__range])))",
-                "{{dask_task_prefix}}",
+        line(
+            _limited(
+                "How much time is lost to spilling?",
+                "Share of the tasks' time in which they waited for disk or compression: what "
+                "enough memory would save at most.",
+                share(SPILLING, TASKS),
+                "DaskSpilling",
+            ),
+            bars(
+                "Which functions wait for spilled data, in thread-time?",
+                "Disk and compression by workflow and function.",
+                (_top(10, BY_FUNCTION, SPILLING), FUNCTION),
+                width=18,
+                colour=meanings.MEANINGS["spill"].colour,
+                empty="No task waited for spilled data in the shown time.",
             ),
         ),
-        bars(
-            "Which activities cost the most?",
-            "Thread-seconds of tasks by activity. thread-cpu should be the longest by far.",
-            (
-                f"topk(15, sum by (dask_activity) (increase({EXECUTE}{{{ROOT}}}[$__range])))",
-                "{{dask_activity}}",
+        line(
+            number(
+                "Cache hits: found in memory",
+                "Bytes that tasks found in memory, of all that they took from their worker. Near "
+                "100 % more memory gives nothing, less would hurt. Red below "
+                f"{hits:.0%}, the limit of DaskCacheMisses.",
+                (
+                    f"1 - {share(FROM_DISK, FROM_ANYWHERE)}"
+                    # Nothing has come from disk: everything was found.
+                    f" or {share(FROM_ANYWHERE, FROM_ANYWHERE)}",
+                    "",
+                ),
+                below=BAD,
+                steps=[(hits, TEXT)],
+            ).runbook("DaskCacheMisses"),
+            graph(
+                "Would more memory help? (cache hits)",
+                "Bytes that tasks took from memory, and bytes that had to come back from disk.",
+                (rates(FROM_ANYWHERE, "dask_activity"), "{{dask_activity}}"),
+                unit="Bps",
+                width=18,
+                stacked=True,
+            ),
+        ),
+        line(
+            _limited(
+                "Event loop blocked",
+                "Share of the time with data for which the scheduler's event loop was held up.",
+                averaged(LOOP),
+                "DaskEventLoopBlocked",
+            ),
+            graph(
+                "The event loop is blocked: should I worry?",
+                "Below the line or without idle threads: no. Above: heartbeats, transfers and "
+                "scheduling wait.",
+                (rates(LOOP, "dask_cluster_name"), "{{dask_cluster_name}}"),
+                unit="percentunit",
+                width=18,
+                lines=[(limit("DaskEventLoopBlocked"), BAD)],
+            ),
+        ),
+        line(
+            _limited(
+                "How much was for nothing?",
+                "Share of the tasks' time that went to runs that failed or were cancelled.",
+                share(NO_RESULT, TASKS),
+                "DaskWorkWasted",
+            ),
+            bars(
+                "Which functions worked for nothing, in thread-time?",
+                "Runs that failed or were cancelled, by workflow and function.",
+                (_top(10, BY_FUNCTION, NO_RESULT), FUNCTION),
+                width=18,
+                colour=BAD,
+                empty="No run failed or was cancelled in the shown time.",
             ),
         ),
     ]
 
 
-def _losses() -> list[Any]:
-    receive = "dask_cluster_transfer_time_seconds_total"
-    receiving = f'{CLUSTER}, network_io_direction="receive"'
-    return [
-        number(
-            "How much time am I losing to GIL contention?",
-            "At most this share of the tasks' time: threads that were not on the CPU. It holds I/O "
-            "and GPU time, too, so look at the functions beside it.",
-            (share(f"{EXECUTE}{{{ROOT}, {NOT_THE_CPU}}}", f"{EXECUTE}{{{ROOT}}}"), ""),
-        ),
-        bars(
-            "Which functions wait for the GIL or for I/O?",
-            "thread-noncpu by function. Long for a function that reads or writes: as it should be. "
-            "Long for pure computation: it probably does not release the GIL.",
-            (
-                f"topk(10, sum by (dask_task_prefix) (increase({EXECUTE}{{{ROOT}, {NOT_THE_CPU}}}"
-                "[$__range])))",
-                "{{dask_task_prefix}}",
-            ),
-            width=18,
-        ),
-        number(
-            "How much time am I wasting in network transfer?",
-            "At most this share of the time with work: transfers run beside the tasks, and cost "
-            "something only where threads are idle meanwhile. So it is the smaller one of idle "
-            "time and receiving time.",
-            (
-                smaller(share(f"{receive}{{{receiving}}}", TIME), share(of_time("idle"), TIME)),
-                "",
-            ),
-        ),
-        graph(
-            "More throughput, or better data locality?",
-            "Receiving by activity, in seconds for each second. Mostly network: throughput or "
-            "locality helps. Mostly serialize, compress, other: it would not.",
-            (
-                f"sum by (dask_activity) (rate({receive}{{{receiving}}}[$__rate_interval]))",
-                "{{dask_activity}}",
-            ),
-            (f"sum(rate({of_time('idle')}[$__rate_interval]))", "(idle threads)"),
-            width=18,
-        ),
-        number(
-            "How much time is lost to spilling?",
-            "Share of the tasks' time in which they waited for disk or compression: what enough "
-            "memory would save at most.",
-            (share(f"{EXECUTE}{{{ROOT}, {SPILLING}}}", f"{EXECUTE}{{{ROOT}}}"), ""),
-        ),
-        number(
-            "Would more memory help? (cache hits)",
-            "Bytes that tasks found in memory, of all that they took from their worker. Near 100 % "
-            "more memory gives nothing, less would hurt.",
-            (
-                share(
-                    f'dask_span_execute_io_bytes_total{{{ROOT}, dask_activity="memory-read"}}',
-                    "dask_span_execute_io_bytes_total"
-                    f'{{{ROOT}, dask_activity=~"(memory|disk)-read"}}',
-                ),
-                "",
-            ),
-        ),
-        number(
-            "The event loop is blocked: should I worry?",
-            "Share of the time for which the scheduler's event loop was held up. Below 10 % or "
-            "without idle threads: no.",
-            (
-                "sum(increase(dask_event_loop_blocked_time_seconds_total"
-                f'{{{CLUSTER}, dask_process_role="scheduler"}}[$__range])) / $__range_s',
-                "",
-            ),
-        ),
-        number(
-            "How much was for nothing?",
-            "Share of the tasks' time that went to runs that failed or were cancelled.",
-            (
-                share(
-                    f'{EXECUTE}{{{ROOT}, dask_activity=~"failed|cancelled"}}',
-                    f"{EXECUTE}{{{ROOT}}}",
-                ),
-                "",
-            ),
-        ),
-    ]
-
-
-def _scale() -> list[Any]:
-    return [
+def _scale() -> Line:
+    return line(
         graph(
             "Twice the cluster, not twice as fast: where did the inefficiency go?",
-            "Threads that there are, and threads by what they do. What grows with the cluster, "
-            "other than thread-cpu, is the answer.",
-            (f"sum(dask_cluster_thread_count{{{CLUSTER}}})", "(threads)"),
-            (
-                f"sum by (dask_activity) (rate({TIME}[$__rate_interval]))",
-                "{{dask_activity}}",
-            ),
+            "Threads by activity, below the line of the threads that there were. What grows with "
+            "the cluster, other than thread-cpu, is the answer.",
+            *folded(CLUSTER_TIME, CLUSTER),
+            (f"sum({selector('dask_cluster_thread_count', CLUSTER)})", "(threads)"),
+            unit="suffix:threads",
+            stacked=True,
+            outline="(threads)",
         ),
         graph(
             "Does the same work take more than before?",
             "CPU seconds for each second of the cluster, by workflow. A fall is a regression: open "
             "the dashboard Span to see which activity has grown.",
             (
-                "sum by (dask_span_root_name) (rate("
-                f'{EXECUTE}{{{ROOT}, dask_activity="thread-cpu"}}[$__rate_interval]))'
-                " / (sum by (dask_span_root_name) "
-                f"(rate(dask_span_capacity_time_seconds_total{{{ROOT}}}[$__rate_interval])) > 0)",
+                f"{rates(CPU, BY_ROOT)} / ({rates(SPAN_TIME, BY_ROOT)} > 0)",
                 "{{dask_span_root_name}}",
             ),
             unit="percentunit",
+            decimals=0,
         ),
-    ]
+        height=10,
+    )

@@ -1,11 +1,11 @@
-"""Panels, variables and links in the style of these dashboards."""
+"""Panels, variables and pages in the style of these dashboards."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from grafana_foundation_sdk.builders import (
     bargauge,
@@ -13,13 +13,17 @@ from grafana_foundation_sdk.builders import (
     dashboard,
     prometheus,
     stat,
+    table,
     timeseries,
 )
 from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.common import (
     BarGaugeDisplayMode,
+    BarGaugeNamePlacement,
     BigValueColorMode,
     BigValueGraphMode,
+    GraphThresholdsStyleMode,
     LegendDisplayMode,
     LegendPlacement,
     SortOrder,
@@ -28,26 +32,43 @@ from grafana_foundation_sdk.models.common import (
     VizOrientation,
 )
 from grafana_foundation_sdk.models.dashboard import (
-    DashboardLinkType,
+    DashboardCursorSync,
     DataSourceRef,
+    DataTransformerConfig,
+    DynamicConfigValue,
+    GridPos,
+    Threshold,
+    ThresholdsMode,
     VariableOption,
     VariableRefresh,
     VariableSort,
 )
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from . import links, meanings
+from .queries import CLUSTER, ROOT, SPAN
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
-
-#: Label matchers of the variables.
-CLUSTER = 'dask_cluster_name=~"$cluster"'
-ROOT = f'{CLUSTER}, dask_span_root_name=~"$root"'
-SPAN = f'{ROOT}, dask_span_name=~"$span"'
-PREFIX = f'{SPAN}, dask_task_prefix=~"$prefix"'
 
 TAG = "dask-otel"
 WIDTH = 24
 
+#: Steps of a threshold: from a value on, a colour. What is below the first has `Steps.below`.
+Steps = list[tuple[float, str]]
+Query = tuple[str, str]
+#: A cell without a value.
+NOTHING = "–"
+
 
 # -------------------------------------------------------------------------------- variables
+
+
+_LABELS = {
+    "cluster": "dask_cluster_name",
+    "root": "dask_span_root_name",
+    "span": "dask_span_name",
+    "prefix": "dask_task_prefix",
+}
 
 
 def _datasource(name: str, kind: str, label: str) -> Builder[Any]:
@@ -71,14 +92,6 @@ def _names(name: str, label: str, of: str, matchers: str, every: bool = True) ->
     return variable
 
 
-_LABELS = {
-    "cluster": "dask_cluster_name",
-    "root": "dask_span_root_name",
-    "span": "dask_span_name",
-    "prefix": "dask_task_prefix",
-}
-
-
 def datasources() -> list[Builder[Any]]:
     return [
         _datasource("datasource", "prometheus", "Metrics"),
@@ -91,8 +104,9 @@ def cluster() -> Builder[Any]:
     return _names("cluster", "Cluster", "dask_otel_running", "")
 
 
-def root(every: bool = True) -> Builder[Any]:
-    return _names("root", "Root span", "dask_span_execute_time_seconds_total", CLUSTER, every)
+def root() -> Builder[Any]:
+    """One root span: runs of different workflows have nothing in common, Jaeger has no "all"."""
+    return _names("root", "Root span", "dask_span_execute_time_seconds_total", CLUSTER, False)
 
 
 def span() -> Builder[Any]:
@@ -113,149 +127,396 @@ def compared_with() -> Builder[Any]:
     )
 
 
-# ------------------------------------------------------------------------------------ links
-
-
-def _explore(datasource: str, kind: str, query: dict[str, Any]) -> str:
-    """The URL of a query in Explore, with Grafana's variables left for Grafana to fill in."""
-    query = {"refId": "A", "datasource": {"type": kind, "uid": datasource}, **query}
-    pane = {
-        "datasource": datasource,
-        "queries": [query],
-        "range": {"from": "${__from}", "to": "${__to}"},
-    }
-    text = json.dumps({"dask": pane}, separators=(",", ":"))
-    parts = re.split(r"(\$\{[^}]+\})", text)
-    return "/explore?schemaVersion=1&panes=" + "".join(
-        part if part.startswith("${") else quote(part, safe="") for part in parts
-    )
-
-
-def _tempo(conditions: list[str]) -> str:
-    query = f"{{ {' && '.join(conditions)} }}"
-    return _explore("${tempo}", "tempo", {"queryType": "traceql", "query": query, "limit": 50})
-
-
-def _jaeger(tags: str) -> str:
-    search = {"queryType": "search", "service": "dask-scheduler", "tags": tags, "limit": 50}
-    return _explore("${jaeger}", "jaeger", search)
-
-
-def _link(title: str, url: str) -> Builder[Any]:
+def price() -> Builder[Any]:
     return (
-        dashboard.DashboardLink(title)
-        .type(DashboardLinkType.LINK)
-        .url(url)
-        .target_blank(True)
-        .icon("external link")
-        .tooltip("")
+        dashboard.TextBoxVariable("price")
+        .label("Price of a thread-hour")
+        .description("In any currency. With 0 no money is shown.")
+        .default_value("0")
+        .current(VariableOption(selected=True, text="0", value="0"))
     )
 
 
-def panel_links(matchers: str) -> list[Builder[Any]]:
-    """Links of a panel to the traces of what its variables choose."""
-    conditions = ['resource.dask.cluster.name =~ "${cluster:pipe}"']
-    if "$root" in matchers:
-        conditions.append('span.dask.span.root.name =~ "${root:pipe}"')
-    if "$span" in matchers:
-        conditions.append('span.dask.span.name =~ "${span:pipe}"')
-    return [
-        _link("Traces in Tempo", _tempo(conditions)),
-        _link("Traces in Jaeger", _jaeger("dask.span.type=span")),
-    ]
+# ---------------------------------------------------------------------------------- colours
 
 
-def series_links(label: str) -> list[Builder[Any]]:
-    """Links of a series to the traces of the span in its label."""
-    key = label.replace("_", ".")
-    value = f"${{__field.labels.{label}}}"
-    return [
-        _link("Its traces in Tempo", _tempo([f'span.{key} = "{value}"'])),
-        _link("Its traces in Jaeger", _jaeger(f'{key}="{value}"')),
+def _thresholds(below: str, steps: Steps) -> Builder[Any]:
+    made = [Threshold(color=below), *(Threshold(value, colour) for value, colour in steps)]
+    return dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(made)
+
+
+def _colour_by_meaning(panel: Any) -> None:
+    """Give the series of every meaning their colour, whatever the panel."""
+    for name, meaning in meanings.MEANINGS.items():
+        colour = {"mode": "fixed", "fixedColor": meaning.colour}
+        panel.override_by_regexp(meanings.pattern(name), [DynamicConfigValue("color", colour)])
+
+
+def _cells_by_meaning() -> DynamicConfigValue:
+    """Mappings that give the text of a cell the colour of its meaning."""
+    mapped = [
+        {
+            "type": "regex",
+            "options": {
+                "pattern": meanings.pattern(name),
+                "result": {"color": meaning.colour, "index": index},
+            },
+        }
+        for index, (name, meaning) in enumerate(meanings.MEANINGS.items())
     ]
+    return DynamicConfigValue("mappings", mapped)
 
 
 # ----------------------------------------------------------------------------------- panels
 
 
-def _query(ref: str, expression: str, legend: str, instant: bool) -> prometheus.Dataquery:
-    query = (
+@dataclass(frozen=True)
+class Panel:
+    """A panel and its width; the line that it stands in gives it a height."""
+
+    builder: Any
+    width: int
+    links: tuple[Builder[Any], ...]
+
+    def runbook(self, alert: str) -> Panel:
+        """The panel with a link to the runbook of an alert."""
+        all_links = (*self.links, links.runbook_link(alert))
+        return Panel(self.builder.links(list(all_links)), self.width, all_links)
+
+
+_GROUPING = re.compile(r"by \(([^)]*)\)")
+
+
+def _grouping(queries: Sequence[Query]) -> list[str]:
+    """The labels that the series of a panel have, for its links."""
+    labels = {label for _, legend in queries for label in re.findall(r"\{\{(\w+)\}\}", legend)}
+    grouped = {
+        label.strip()
+        for expression, _ in queries
+        for group in _GROUPING.findall(expression)
+        for label in group.split(",")
+    }
+    if labels and "dask_span_root_name" in grouped:
+        labels.add("dask_span_root_name")
+    return [
+        label
+        for label in ("dask_span_root_name", "dask_span_name", "dask_task_prefix")
+        if label in labels
+    ]
+
+
+def _query(ref: str, expression: str, legend: str) -> prometheus.Dataquery:
+    return (
         prometheus.Dataquery()
         .ref_id(ref)
         .datasource(PROMETHEUS)
         .expr(expression)
         .legend_format(legend or "__auto")
     )
-    return query.instant() if instant else query.range().exemplar(True)
+
+
+def _instant(query: prometheus.Dataquery) -> prometheus.Dataquery:
+    return query.instant()
+
+
+def _table(query: prometheus.Dataquery) -> prometheus.Dataquery:
+    return query.instant().format(PromQueryFormat.TABLE)
 
 
 def _fill(
-    panel: Any, title: str, read: str, queries: list[tuple[str, str]], unit: str, instant: bool
-) -> Any:
+    panel: Any,
+    title: str,
+    read: str,
+    queries: Sequence[Query],
+    unit: str,
+    empty: str,
+    decimals: int | None,
+    width: int,
+    kind: Callable[[prometheus.Dataquery], prometheus.Dataquery] = _instant,
+) -> Panel:
+    """What all panels have; `kind` says how their queries are asked."""
     text = " ".join(expression for expression, _ in queries)
-    label = "dask_span_name" if "by (dask_span_name)" in text else "dask_span_root_name"
-    links = series_links(label) if f"by ({label}" in text else []
-    panel.title(title).description(read).datasource(PROMETHEUS).unit(unit).height(8)
-    panel.links(panel_links(text)).data_links(links)
-    for number, (expression, legend) in enumerate(queries):
-        panel.with_target(_query(chr(ord("A") + number), expression, legend, instant))
-    return panel
+    panel.title(title).description(read).datasource(PROMETHEUS).unit(unit).no_value(empty)
+    traces = links.trace_links(text)
+    panel.links(traces).data_links(links.series_links(_grouping(queries)))
+    if decimals is not None:
+        panel.decimals(decimals)
+    for number_, (expression, legend) in enumerate(queries):
+        panel.with_target(kind(_query(chr(ord("A") + number_), expression, legend)))
+    if any("dask_activity" in legend or "dask_task_" in legend for _, legend in queries):
+        _colour_by_meaning(panel)
+    return Panel(panel, width, tuple(traces))
 
 
 def graph(
     title: str,
     read: str,
-    *queries: tuple[str, str],
+    *queries: Query,
     unit: str = "short",
     width: int = 12,
     stacked: bool = False,
-) -> Any:
-    """Curves over time. `read` says how to read it; a query comes with the text of its legend."""
-    panel = _fill(timeseries.Panel(), title, read, list(queries), unit, instant=False)
-    panel.span(width).min(0).fill_opacity(60 if stacked else 10)
+    meant: bool = False,
+    exemplars: bool = False,
+    decimals: int | None = 2,
+    empty: str = "Nothing in the shown time.",
+    lines: Steps | None = None,
+    calcs: Sequence[str] = ("mean", "max"),
+    outline: str = "",
+) -> Panel:
+    """Curves over time. `read` says how to read it; a query comes with the text of its legend.
+
+    `meant`: the names of the series have meanings. `lines` are drawn at limits, and the series
+    `outline` as a dashed line over a stack. The legend is below, so that the time axes of panels
+    are aligned, and is sorted by size.
+    """
+
+    def kind(query: prometheus.Dataquery) -> prometheus.Dataquery:
+        return query.range().exemplar(exemplars)
+
+    panel = timeseries.Panel()
+    filled = _fill(panel, title, read, queries, unit, empty, decimals, width, kind)
+    panel.min(0).fill_opacity(60 if stacked else 10)
     panel.tooltip(
         common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
     )
     panel.legend(
         common.VizLegendOptions()
         .display_mode(LegendDisplayMode.TABLE)
-        .placement(LegendPlacement.RIGHT)
+        .placement(LegendPlacement.BOTTOM)
         .show_legend(True)
-        .calcs(["mean", "max"])
+        .calcs(list(calcs))
+        .sort_by({"mean": "Mean", "lastNotNull": "Last *"}[calcs[0]])
+        .sort_desc(True)
     )
+    panel.color_scheme(dashboard.FieldColor().mode("palette-classic"))
+    panel.thresholds(_thresholds("transparent", lines or []))
+    if lines:
+        panel.thresholds_style(
+            common.GraphThresholdsStyleConfig().mode(GraphThresholdsStyleMode.DASHED)
+        )
+    if meant:
+        _colour_by_meaning(panel)
     if stacked:
         panel.stacking(common.StackingConfig().mode(StackingMode.NORMAL).group("A"))
-    return panel
+    if outline:
+        panel.override_by_name(
+            outline,
+            [
+                DynamicConfigValue("custom.stacking", {"mode": "none", "group": "B"}),
+                DynamicConfigValue("custom.fillOpacity", 0),
+                DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [6, 6]}),
+                DynamicConfigValue("color", {"mode": "fixed", "fixedColor": meanings.TEXT}),
+            ],
+        )
+    return filled
 
 
-def bars(title: str, read: str, *queries: tuple[str, str], unit: str = "s", width: int = 12) -> Any:
-    """One bar for each series, over the whole time range."""
-    panel = _fill(bargauge.Panel(), title, read, list(queries), unit, instant=True)
+def bars(
+    title: str,
+    read: str,
+    *queries: Query,
+    unit: str = "s",
+    width: int = 12,
+    colour: str = meanings.NEUTRAL,
+    empty: str = "Nothing in the shown time.",
+) -> Panel:
+    """One bar for each series, over the whole time range, from 0 on and in one colour."""
+    panel = bargauge.Panel()
+    filled = _fill(panel, title, read, queries, unit, empty, None, width)
     panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
-    return panel.span(width)
+    panel.name_placement(BarGaugeNamePlacement.LEFT)
+    panel.min(0).thresholds(_thresholds(colour, []))
+    panel.color_scheme(dashboard.FieldColor().mode("fixed").fixed_color(colour))
+    return filled
 
 
 def number(
-    title: str, read: str, *queries: tuple[str, str], unit: str = "percentunit", width: int = 6
-) -> Any:
-    """One number for each query, over the whole time range."""
-    panel = _fill(stat.Panel(), title, read, list(queries), unit, instant=True)
-    panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.NONE)
-    return panel.span(width).height(5)
+    title: str,
+    read: str,
+    *queries: Query,
+    unit: str = "percentunit",
+    width: int = 6,
+    below: str = meanings.TEXT,
+    steps: Steps | None = None,
+    decimals: int | None = 1,
+    empty: str = "no work yet",
+) -> Panel:
+    """One number for each query, over the whole time range. `steps`: from where on which colour."""
+    panel = stat.Panel()
+    filled = _fill(panel, title, read, queries, unit, empty, decimals, width)
+    panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.VALUE)
+    panel.color_scheme(dashboard.FieldColor().mode("thresholds"))
+    panel.thresholds(_thresholds(below, steps or []))
+    return filled
 
 
-def smaller(first: str, second: str) -> str:
-    """The smaller one of two single values."""
-    return f"(({first}) < ({second})) or ({second})"
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, and an expression or, for a label, the label's name."""
+
+    title: str
+    expression: str = ""
+    label: str = ""
+    unit: str = ""
+    decimals: int | None = None
+    width: int | None = None
+    steps: Steps | None = None
+    #: A bar in the cell, in this colour.
+    bar: str = ""
+    #: Colour the cell's text by its meaning.
+    meant: bool = False
+    #: Break the cell's text into lines.
+    wrapped: bool = False
+    link: dict[str, Any] | None = None
+
+    def overrides(self) -> list[DynamicConfigValue]:
+        # Else a cell without a value shows what the panel says when it is empty.
+        made = [DynamicConfigValue("noValue", NOTHING)]
+        if self.unit:
+            made.append(DynamicConfigValue("unit", self.unit))
+        if self.decimals is not None:
+            made.append(DynamicConfigValue("decimals", self.decimals))
+        if self.width is not None:
+            made.append(DynamicConfigValue("custom.width", self.width))
+        if self.link:
+            made.append(DynamicConfigValue("links", [self.link]))
+        if self.steps is not None:
+            steps = [{"color": meanings.TEXT, "value": None}]
+            steps += [{"color": colour, "value": value} for value, colour in self.steps]
+            made.append(DynamicConfigValue("thresholds", {"mode": "absolute", "steps": steps}))
+            made.append(DynamicConfigValue("color", {"mode": "thresholds"}))
+            made.append(DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
+        if self.bar:
+            made.append(DynamicConfigValue("min", 0))
+            # Of this column: else a bar ends at the largest number of the whole table.
+            made.append(DynamicConfigValue("fieldMinMax", True))
+            made.append(DynamicConfigValue("color", {"mode": "fixed", "fixedColor": self.bar}))
+            gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+            made.append(DynamicConfigValue("custom.cellOptions", gauge))
+        if self.wrapped:
+            cell = {"type": "auto", "wrapText": True}
+            made.append(DynamicConfigValue("custom.cellOptions", cell))
+        if self.meant:
+            made.append(_cells_by_meaning())
+            made.append(DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
+        return made
 
 
-def share(part: str, of: str) -> str:
-    """A ratio of two sums over the time range; nothing where there is nothing to divide by."""
-    return f"sum(increase({part}[$__range])) / (sum(increase({of}[$__range])) > 0)"
+def rows(
+    title: str, read: str, *columns: Column, sort: str, empty: str, width: int = WIDTH
+) -> Panel:
+    """A table: one row for each set of labels, its values from one query for each column."""
+    values = [column for column in columns if column.expression]
+    queries = [(column.expression, "") for column in values]
+    panel = table.Panel()
+    filled = _fill(panel, title, read, queries, "short", empty, None, width, _table)
+    refs = {column.title: chr(ord("A") + number_) for number_, column in enumerate(values)}
+    # Grafana calls the value of a lone query so, and numbers them only once there are several.
+    name = {
+        column.title: column.label
+        or (f"Value #{refs[column.title]}" if len(values) > 1 else "Value")
+        for column in columns
+    }
+    if len(values) > 1:
+        panel.with_transformation(DataTransformerConfig("merge", options={}))
+    panel.with_transformation(
+        DataTransformerConfig(
+            "organize",
+            options={
+                "excludeByName": {"Time": True},
+                "indexByName": {name[one.title]: index for index, one in enumerate(columns)},
+                "renameByName": {name[one.title]: one.title for one in columns},
+            },
+        )
+    )
+    panel.thresholds(_thresholds(meanings.TEXT, [])).show_header(True)
+    panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])
+    for column in columns:
+        panel.override_by_name(column.title, column.overrides())
+    return filled
 
 
-def page(title: str, uid: str, text: str, variables: list[Any], parts: list[Any]) -> Any:
-    """A dashboard of rows (their titles) and panels, with links to the other dashboards."""
+# ------------------------------------------------------------------------------------ pages
+
+
+@dataclass(frozen=True)
+class Line:
+    """Panels beside each other, all of one height, over the whole width."""
+
+    panels: tuple[Panel, ...]
+    height: int
+
+
+def line(*panels: Panel, height: int = 8) -> Line:
+    assert sum(panel.width for panel in panels) == WIDTH
+    return Line(panels, height)
+
+
+@dataclass(frozen=True)
+class Details:
+    """A row that is closed until somebody wants to see it."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+class _Annotation(model.AnnotationQuery):
+    """The formats of the data source of Prometheus, for which the SDK has no fields."""
+
+    def to_json(self) -> dict[str, object]:
+        return super().to_json() | {
+            "step": "60s",
+            "titleFormat": "{{alertname}}",
+            "textFormat": "{{severity}} {{dask_cluster_name}} {{dask_span_root_name}}",
+        }
+
+
+class _FiringAlerts(Builder[model.AnnotationQuery]):
+    """When which alert fired, on the graphs."""
+
+    def build(self) -> model.AnnotationQuery:
+        expression = FIRING
+        return _Annotation(
+            name="Alerts",
+            datasource=PROMETHEUS,
+            enable=True,
+            icon_color=meanings.BAD,
+            expr=expression,
+            target={"expr": expression, "refId": "Alerts", "range": True, "interval": "60s"},
+        )
+
+
+#: The alerts of deploy/prometheus/rules that fire, as Prometheus itself records them.
+FIRING = f'ALERTS{{alertstate="firing", alertname=~"Dask.*", {CLUSTER}}}'
+
+
+class _Canvas:
+    """Where the next line goes, and the id of the next panel."""
+
+    def __init__(self) -> None:
+        self.y = 0
+        self.ids = 0
+
+    def place(self, line_: Line) -> list[Any]:
+        x, placed = 0, []
+        for panel in line_.panels:
+            self.ids += 1
+            at = GridPos(h=line_.height, w=panel.width, x=x, y=self.y)
+            placed.append(panel.builder.id(self.ids).grid_pos(at))
+            x += panel.width
+        self.y += line_.height
+        return placed
+
+    def row(self, title: str) -> Any:
+        self.ids += 1
+        made = dashboard.Row(title).id(self.ids).grid_pos(GridPos(h=1, w=WIDTH, x=0, y=self.y))
+        self.y += 1
+        return made
+
+
+def page(title: str, text: str, variables: list[Any], parts: list[str | Line | Details]) -> Any:
+    """A dashboard of rows (their titles) and lines of panels, with links to the others."""
+    uid, _ = links.PAGES[title]
     made = (
         dashboard.Dashboard(title)
         .uid(uid)
@@ -264,23 +525,27 @@ def page(title: str, uid: str, text: str, variables: list[Any], parts: list[Any]
         .time("now-6h", "now")
         .timezone("browser")
         .refresh("1m")
+        .tooltip(DashboardCursorSync.CROSSHAIR)
         .readonly()
-        .link(
-            dashboard.DashboardLink("Dask")
-            .type(DashboardLinkType.DASHBOARDS)
-            .tags([TAG])
-            .include_vars(True)
-            .keep_time(True)
-            .as_dropdown(False)
-            .icon("dashboard")
-            .tooltip("")
-        )
+        .annotation(_FiringAlerts())
     )
+    for link in links.page_links(title):
+        made.link(link)
     for variable in [*datasources(), *variables]:
         made.with_variable(variable)
-    for number_, part in enumerate(parts, start=1):
+    canvas = _Canvas()
+    for part in parts:
         if isinstance(part, str):
-            made.with_row(dashboard.Row(part).id(number_))
+            made.with_row(canvas.row(part))
+        elif isinstance(part, Line):
+            for panel in canvas.place(part):
+                made.with_panel(panel)
         else:
-            made.with_panel(part.id(number_))
+            row = canvas.row(part.title)
+            below = canvas.y
+            for line_ in part.lines:
+                for panel in canvas.place(line_):
+                    row.with_panel(panel)
+            canvas.y = below
+            made.with_row(row)
     return made

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from .parts import CLUSTER, cluster, graph, page
+from .limits import limit
+from .meanings import BAD
+from .parts import Details, Line, cluster, graph, line, page
+from .queries import CLUSTER, folded, rates, selector
+
+#: From which share of its limit on Dask spills, pauses and restarts a worker, as it is configured
+#: by default (distributed.worker.memory).
+MEMORY = [(0.6, "yellow"), (0.8, "orange"), (0.95, BAD)]
 
 
 def by_worker(metric: str) -> tuple[str, str]:
     return f"sum by (dask_worker_name) ({metric}{{{CLUSTER}}})", "{{dask_worker_name}}"
-
-
-def rate(metric: str, by: str, matchers: str = CLUSTER) -> str:
-    return f"sum by ({by}) (rate({metric}{{{matchers}}}[$__rate_interval]))"
 
 
 def total(metric: str) -> str:
@@ -22,27 +25,31 @@ def total(metric: str) -> str:
 def build() -> Any:
     return page(
         "Dask / Cluster and workers",
-        "dask-otel-workers",
         "What the cluster has, and how its workers are",
         [cluster()],
         [
-            "Capacity and work",
-            *_capacity(),
-            "Workers",
-            *_workers(),
-            "Disk, network, event loops",
+            "Is there enough to do, and enough to do it with?",
+            _capacity(),
+            "Do workers come and go?",
+            _churn(),
+            "Memory and disk",
+            *_memory(),
+            "Network and event loops",
             *_transport(),
+            Details("Worker by worker, and what is not yet accounted for", _details()),
         ],
     )
 
 
-def _capacity() -> list[Any]:
-    return [
+def _capacity() -> Line:
+    return line(
         graph(
             "How large is the cluster?",
             "Workers and threads, as the scheduler counts them.",
             (total("dask_cluster_worker_count"), "workers"),
             (total("dask_cluster_thread_count"), "threads"),
+            width=8,
+            decimals=0,
         ),
         graph(
             "What is there to do?",
@@ -52,147 +59,231 @@ def _capacity() -> list[Any]:
                 f"sum by (dask_task_state) (dask_cluster_task_count{{{CLUSTER}}})",
                 "{{dask_task_state}}",
             ),
+            width=8,
             stacked=True,
+            decimals=0,
         ),
         graph(
-            "How many threads are idle, unused or lost?",
+            "Which threads are idle, unused or lost?",
             "idle: there is work and none of it can run. unused: there is none. lost: the worker "
             "died before it reported.",
             (
-                rate(
-                    "dask_cluster_time_seconds_total",
+                rates(
+                    selector(
+                        "dask_cluster_time_seconds_total",
+                        CLUSTER,
+                        'dask_activity=~"idle|unused|lost"',
+                    ),
                     "dask_activity",
-                    f'{CLUSTER}, dask_activity=~"idle|unused|lost"',
                 ),
                 "{{dask_activity}}",
             ),
+            unit="suffix:threads",
+            width=8,
+            stacked=True,
         ),
-        graph(
-            "How much is not yet settled, or beyond capacity?",
-            "Seconds of tasks that run or have not been reported (in flight), and seconds booked "
-            "for each second beyond the threads there were (excess: seceded tasks, overlap).",
-            (total("dask_cluster_inflight_time_seconds"), "in flight"),
-            (
-                f"sum(rate(dask_cluster_excess_time_seconds_total{{{CLUSTER}}}[$__rate_interval]))",
-                "excess",
-            ),
-            unit="s",
-        ),
-    ]
+        height=9,
+    )
 
 
-def _workers() -> list[Any]:
-    return [
+def _churn() -> Line:
+    return line(
         graph(
-            "How full is each worker's memory?",
-            "Memory of the worker's process over its limit. Dask spills from 60 %, pauses at 80 % "
-            "and restarts at 95 %, unless configured otherwise.",
+            "How often does the number of workers change?",
+            "Changes within the hour before, as the alert DaskWorkerChurn counts them in half of "
+            "one. Alone they are no fault: adaptive clusters live with it.",
             (
-                f"sum by (dask_worker_name) (dask_worker_memory_usage_bytes{{{CLUSTER}}}) / "
-                f"(sum by (dask_worker_name) (dask_worker_memory_limit_bytes{{{CLUSTER}}}) > 0)",
-                "{{dask_worker_name}}",
+                f"sum by (dask_cluster_name) (changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))",
+                "{{dask_cluster_name}}",
             ),
-            unit="percentunit",
-        ),
+            decimals=0,
+            empty="No cluster in the shown time.",
+        ).runbook("DaskWorkerChurn"),
         graph(
-            "What is in it?",
-            "Dask's data in memory (managed), on disk (spilled), and all memory of the processes. "
-            "Much more than managed: leaks, or memory that the allocator keeps.",
-            (total("dask_worker_memory_usage_bytes"), "process"),
-            (total("dask_worker_memory_managed_bytes"), "managed"),
-            (total("dask_worker_memory_spilled_bytes"), "spilled"),
-            unit="bytes",
-        ),
-        graph(
-            "Do the threads use the CPU?",
-            "CPU of each worker's process per thread. Low and busy: I/O or the GIL.",
-            by_worker("dask_worker_cpu_utilization_ratio"),
-            unit="percentunit",
-        ),
-        graph(
-            "Is the work spread evenly?",
-            "Seconds of work that the scheduler expects for each worker.",
-            by_worker("dask_worker_occupancy_seconds"),
-            unit="s",
-        ),
-        graph(
-            "Which tasks are on the workers?",
-            "processing: assigned; executing: running now.",
+            "Which tasks were repeated, and why?",
+            "Runs for each second: what lost workers cost (worker_lost, recomputed), and errors "
+            "with retries left. rescheduled is no error: the task asked for it.",
             (
-                f"sum by (dask_worker_name, dask_task_state) (dask_worker_task_count{{{CLUSTER}}})",
-                "{{dask_worker_name}}: {{dask_task_state}}",
-            ),
-        ),
-        graph(
-            "How many threads has each worker?",
-            "Workers with different numbers of threads share work by their threads.",
-            by_worker("dask_worker_thread_count"),
-        ),
-        graph(
-            "When did the scheduler last hear of each worker?",
-            "Heartbeats come every 0.5 s to some seconds, depending on the size of the cluster. A "
-            "rising line is a worker that hangs or is gone.",
-            (
-                f"max by (dask_worker_name) (dask_worker_last_seen_age_seconds{{{CLUSTER}}})",
-                "{{dask_worker_name}}",
-            ),
-            unit="s",
-        ),
-        graph(
-            "Do workers come and go?",
-            "Runs of tasks that had to be repeated, by reason, and changes of the number of "
-            "workers within an hour.",
-            (
-                rate("dask_task_retried_total", "dask_task_retry_reason"),
+                rates(selector("dask_task_retried_total", CLUSTER), "dask_task_retry_reason"),
                 "{{dask_task_retry_reason}}",
             ),
-            (f"sum(changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))", "changes of workers"),
+            unit="ops",
+            empty="No task was repeated in the shown time.",
         ),
-    ]
+        height=9,
+    )
 
 
-def _transport() -> list[Any]:
+def _memory() -> list[Line]:
     return [
-        graph(
-            "How much goes over the network?",
-            "Bytes that workers receive and send. Compare with what the network can do.",
-            (
-                rate("dask_cluster_transfer_io_bytes_total", "network_io_direction"),
-                "{{network_io_direction}}",
-            ),
-            unit="Bps",
-        ),
-        graph(
-            "What does sending cost?",
-            "Seconds for each second, by direction and activity. It runs beside the tasks.",
-            (
-                rate(
-                    "dask_cluster_transfer_time_seconds_total",
-                    "network_io_direction, dask_activity",
+        line(
+            graph(
+                "How full is each worker's memory?",
+                "Memory of the worker's process over its limit. Dask spills from 60 %, pauses at "
+                "80 % and restarts at 95 %, unless configured otherwise: the three lines.",
+                (
+                    f"sum by (dask_worker_name) (dask_worker_memory_usage_bytes{{{CLUSTER}}}) / "
+                    "(sum by (dask_worker_name) "
+                    f"(dask_worker_memory_limit_bytes{{{CLUSTER}}}) > 0)",
+                    "{{dask_worker_name}}",
                 ),
-                "{{network_io_direction}}: {{dask_activity}}",
+                unit="percentunit",
+                decimals=0,
+                lines=MEMORY,
+                empty="No worker has a limit of its memory.",
             ),
-        ),
-        graph(
-            "How much is on disk?",
-            "Dask's data that does not fit into memory.",
-            (total("dask_cluster_spill_size_bytes"), "on disk"),
-            unit="bytes",
-        ),
-        graph(
-            "What does the memory monitor spill?",
-            "Seconds for each second that workers spill beside their tasks. What tasks wait for "
-            "themselves is in the dashboard Overview.",
-            (rate("dask_cluster_spill_time_seconds_total", "dask_activity"), "{{dask_activity}}"),
-        ),
-        graph(
-            "Are event loops blocked?",
-            "Share of the time for which the loop was late: of the scheduler, and of all workers "
-            "together (so it can pass 1).",
-            (
-                rate("dask_event_loop_blocked_time_seconds_total", "dask_process_role"),
-                "{{dask_process_role}}",
+            graph(
+                "What is in it?",
+                "Dask's data in memory (managed), on disk (spilled), and all memory of the "
+                "processes. Much more than managed: leaks, or memory that the allocator keeps.",
+                (total("dask_worker_memory_usage_bytes"), "processes"),
+                (total("dask_worker_memory_managed_bytes"), "managed"),
+                (total("dask_worker_memory_spilled_bytes"), "spilled"),
+                unit="bytes",
+                meant=True,
             ),
-            width=24,
+            height=9,
+        ),
+        line(
+            graph(
+                "How much is on disk?",
+                "Dask's data that does not fit into memory.",
+                (total("dask_cluster_spill_size_bytes"), "on disk"),
+                unit="bytes",
+                meant=True,
+            ),
+            graph(
+                "What does the memory monitor spill?",
+                "Seconds for each second that workers spill beside their tasks. What tasks wait "
+                "for themselves is in the dashboard Overview.",
+                *folded("dask_cluster_spill_time_seconds_total", CLUSTER),
+                unit="suffix:threads",
+                stacked=True,
+                empty="The memory monitor has spilled nothing in the shown time.",
+            ),
+            height=9,
         ),
     ]
+
+
+def _transport() -> list[Line]:
+    alert = "DaskEventLoopBlocked"
+    blocked = "dask_event_loop_blocked_time_seconds_total"
+    worker = selector(blocked, CLUSTER, 'dask_process_role="worker"')
+    scheduler = selector(blocked, CLUSTER, 'dask_process_role="scheduler"')
+    return [
+        line(
+            graph(
+                "How much goes over the network?",
+                "Bytes that workers receive and send. Compare with what the network can do.",
+                (
+                    rates(
+                        selector("dask_cluster_transfer_io_bytes_total", CLUSTER),
+                        "network_io_direction",
+                    ),
+                    "{{network_io_direction}}",
+                ),
+                unit="Bps",
+                width=8,
+            ),
+            graph(
+                "What does moving data cost?",
+                "Seconds for each second of sending and receiving, by activity. It runs beside the "
+                "tasks.",
+                *folded("dask_cluster_transfer_time_seconds_total", CLUSTER),
+                unit="suffix:threads",
+                width=8,
+                stacked=True,
+                empty="Workers have exchanged nothing in the shown time.",
+            ),
+            graph(
+                "Are event loops blocked?",
+                "Share of the time for which the loop was late: of the scheduler, and of a worker "
+                "on average. Above the line, the limit of the alert, heartbeats and transfers "
+                "wait.",
+                (f"sum(rate({scheduler}[$__rate_interval]))", "scheduler"),
+                (
+                    f"sum(rate({worker}[$__rate_interval]))"
+                    f" / (sum(dask_cluster_worker_count{{{CLUSTER}}}) > 0)",
+                    "a worker on average",
+                ),
+                unit="percentunit",
+                decimals=1,
+                width=8,
+                lines=[(limit(alert), BAD)],
+            ).runbook(alert),
+            height=9,
+        ),
+    ]
+
+
+def _details() -> tuple[Line, ...]:
+    return (
+        line(
+            graph(
+                "Do the threads use the CPU?",
+                "CPU of each worker's process per thread. Low and busy: I/O, sleep or the GIL.",
+                by_worker("dask_worker_cpu_utilization_ratio"),
+                unit="percentunit",
+                decimals=0,
+            ),
+            graph(
+                "Is the work spread evenly?",
+                "Seconds of work that the scheduler expects for each worker.",
+                by_worker("dask_worker_occupancy_seconds"),
+                unit="s",
+            ),
+            height=9,
+        ),
+        line(
+            graph(
+                "Which tasks are on the workers?",
+                "processing: assigned; executing: running now.",
+                (
+                    "sum by (dask_worker_name, dask_task_state) "
+                    f"(dask_worker_task_count{{{CLUSTER}}})",
+                    "{{dask_worker_name}}: {{dask_task_state}}",
+                ),
+                decimals=0,
+            ),
+            graph(
+                "How many threads has each worker?",
+                "Workers with different numbers of threads share work by their threads.",
+                by_worker("dask_worker_thread_count"),
+                decimals=0,
+            ),
+            height=9,
+        ),
+        line(
+            graph(
+                "When was each worker last heard of?",
+                "Heartbeats come every 0.5 s to some seconds, depending on the size of the "
+                "cluster. A rising line is a worker that hangs or is gone.",
+                (
+                    f"max by (dask_worker_name) (dask_worker_last_seen_age_seconds{{{CLUSTER}}})",
+                    "{{dask_worker_name}}",
+                ),
+                unit="s",
+            ),
+            graph(
+                "How much is not yet settled?",
+                "Thread-time of tasks that run or have not been reported: in flight.",
+                (total("dask_cluster_inflight_time_seconds"), "in flight"),
+                unit="s",
+                width=6,
+            ),
+            graph(
+                "How much was beyond capacity?",
+                "Seconds booked for each second beyond the threads there were: seceded tasks, "
+                "overlap, users' own metering.",
+                (
+                    "sum(rate(dask_cluster_excess_time_seconds_total"
+                    f"{{{CLUSTER}}}[$__rate_interval]))",
+                    "excess",
+                ),
+                unit="suffix:threads",
+                width=6,
+            ),
+            height=9,
+        ),
+    )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask_otel.core.life.blocks import ENTERED, LEFT, Blocks
+from dask_otel.core.attributes import bounded_attributes
+from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Limits, OpenSpan
 
@@ -47,12 +48,16 @@ class ClientBlocks:
 
     def told(self, message: Any, now: float) -> None:
         """Take a client's message, which can be anything."""
-        client = message["client"]
+        client = message[CLIENT]
         state = self._scheduler.clients.get(client)
         if state is None:
             # It is gone: its request was overtaken by its end.
             return
-        for what, span_id in message["blocks"]:
+        for span_id, given in message.get(ATTRIBUTES, {}).items():
+            attributes, _ = bounded_attributes(given)
+            if type(span_id) is str and attributes:
+                self.blocks.described(span_id, attributes)
+        for what, span_id in message[BLOCKS]:
             if type(span_id) is not str:
                 continue
             if what == ENTERED:

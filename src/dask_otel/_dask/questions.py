@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from dask_otel._wire import MetricKey, Refusal, SpanMetrics
+from dask_otel._wire import MetricKey, Refusal, SpanMetrics, TraceContext
+from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import Result
+from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
     from distributed.spans import Span
@@ -109,6 +111,22 @@ class SettledSpans:
 
     # ------------------------------------------------------------------------- reading
 
+    def trace_context(self, span_id: str) -> TraceContext | None:
+        """Return where a Dask span is found in a tracing backend; None for an unknown one.
+
+        Of one that is open, the generation at hand; of one that has been exported, the first.
+        """
+        span = self._adapter.lifecycle.open.get(span_id)
+        if span is not None:
+            ident = span.identity
+            return TraceContext(trace_hex(ident.trace_id), span_hex(ident.span_id), decided=True)
+        dask_span = self._spans.get(span_id)
+        if dask_span is None:
+            return None
+        root = _root_of(dask_span)
+        ids = identity.trace_id(root.id), identity.span_id(span_id)
+        return TraceContext(trace_hex(ids[0]), span_hex(ids[1]), decided=True)
+
     def _read(self, dask_span: Span) -> SpanMetrics:
         tree = dask_span.cumulative_worker_metrics
         dask_idle = tree.pop(NOT_MEASURED, 0.0)
@@ -118,17 +136,21 @@ class SettledSpans:
             summary.add(one or SpanSummary())
         # One that is not known could have failed.
         complete = None not in known
-        root = dask_span
-        while root.parent is not None:
-            root = root.parent
+        seen = complete and not summary.partial
+        result = _result(known) if complete else None
+        where = self.trace_context(dask_span.id)
+        assert where is not None
         return SpanMetrics(
             id=dask_span.id,
             name=dask_span.name,
-            root_id=root.id,
-            result=_result(known) if complete else None,
+            root_id=_root_of(dask_span).id,
+            trace_id=where.trace_id,
+            span_id=where.span_id,
+            # Tasks that nobody saw end could have failed, but what has failed has failed.
+            result=result if seen or result == "failure" else None,
             enqueued=dask_span.enqueued,
-            start=(summary.first_start if complete else dask_span.start) or None,
-            stop=max(dask_span.enqueued, summary.stop if complete else dask_span.stop),
+            start=(summary.first_start if seen else dask_span.start) or None,
+            stop=max(dask_span.enqueued, summary.stop if seen else dask_span.stop),
             counts=asdict(summary.counts) if complete else None,
             own=dict(dask_span._cumulative_worker_metrics),
             tree=tree,
@@ -158,6 +180,12 @@ class SettledSpans:
         if span.phase is Phase.OPEN:
             return f"{name} waits for the spans below it"
         return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
+
+
+def _root_of(dask_span: Span) -> Span:
+    while dask_span.parent is not None:
+        dask_span = dask_span.parent
+    return dask_span
 
 
 def _result(summaries: list[SpanSummary | None]) -> Result:

@@ -90,6 +90,8 @@ class MetricPage:
     name = "the scheduler's own HTTP server"
     #: Nothing is ever refused.
     rejected = False
+    lost = 0
+    said = ""
 
     def __init__(self, resource: Mapping[str, object]) -> None:
         texts = {label_name(key): _text(value) for key, value in resource.items()}

@@ -51,7 +51,7 @@ _KINDS = (
     ("decompress", "cyan", "unpacking"),
     ("executor", "bright_blue", "handing over to the thread"),
     ("failed", "red", "of failed tasks"),
-    ("cancelled", "red", "of cancelled tasks"),
+    ("cancelled", "red", "of cancelled or rescheduled runs"),
     (IDLE, "bright_black", "free threads, yet work to do"),
     ("other", "bright_black", "between what is metered"),
 )

@@ -214,8 +214,9 @@ def _failures(node: SpanNode) -> Iterator[str]:
     for event in events[:1]:
         attributes = plain_attributes(event.attributes)
         kind = str(attributes.get(semconv.EXCEPTION_TYPE, ""))
-        message = str(attributes.get(semconv.EXCEPTION_MESSAGE, ""))
-        # Dask gives an exception's repr, which begins with its type.
+        # On one line, whatever it says.
+        message = " ".join(str(attributes.get(semconv.EXCEPTION_MESSAGE, "")).split())
+        # Of some exceptions there is a repr alone, which begins with the type.
         if message.startswith(f"{kind}("):
             kind = ""
         line = ": ".join(part for part in (kind, message) if part)

@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from types import CellType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
 
-from dask_otel.core.life.blocks import ENTERED, LEFT, TOPIC
+from dask_otel.client.handles import SpanHandle
+from dask_otel.client.instrumentation import INSTRUMENTATION
+from dask_otel.client.roots import ROOTS
+from dask_otel.core.attributes import RESERVED, bounded_attributes
+from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, TOPIC
 
 if TYPE_CHECKING:
     import asyncio
 
     from distributed import Client
+
+    from dask_otel.core.context import Caller
+    from dask_otel.core.records import Attributes
 
 logger = logging.getLogger("dask_otel")
 
@@ -32,7 +40,7 @@ WAITING: Final = 1000
 
 
 @contextmanager
-def span(*tags: str) -> Iterator[str]:
+def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[SpanHandle]:
     """Tag the work submitted inside as one span, and tell the scheduler when it is over.
 
     A drop-in for ``distributed.span``. The block is one span from here to its end, however
@@ -42,26 +50,76 @@ def span(*tags: str) -> Iterator[str]:
     ----------
     tags
         As for ``distributed.span``.
+    attributes
+        For the OpenTelemetry span, the innermost one if there are several tags: texts, numbers,
+        booleans, and lists of them, under your own keys (``dask.`` and ``otel.`` are taken). At
+        most 32, and 8192 characters together; what does not fit is left out, with a warning. They
+        are no metric labels.
 
     Yields
     ------
-    str
-        The span's id.
+    SpanHandle
+        The span's id, the text that ``distributed.span`` yields, with ``id``, ``trace_id``,
+        ``span_id`` and ``url``. A notebook shows it as a link.
 
     Notes
     -----
     The scheduler hears of it through the client that is current when the block is entered. It
     needs the bridge, too; without it, this is ``distributed.span`` and no more.
+
+    Examples
+    --------
+    >>> with dask_otel.span("etl", attributes={"tenant": "acme"}) as s:  # doctest: +SKIP
+    ...     client.submit(f, 1).result()
+    >>> print(s.url)  # doctest: +SKIP
     """
-    from distributed import span as dask_span
+    from distributed.spans import span as dask_span
 
     with dask_span(*tags) as span_id:
-        if _patch is not None:
-            # Then it tells the scheduler itself.
-            yield span_id
-        else:
-            with _told(span_id):
-                yield span_id
+        handle = _handle(span_id, tags)
+        # Where distributed.span is helped, it tells the scheduler itself.
+        with nullcontext() if _patch is not None else _told(span_id):
+            if attributes:
+                _describe(span_id, attributes)
+            yield handle
+
+
+def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
+    # Here and not above: dask is not imported with this module.
+    import dask
+
+    annotation = dask.get_annotations()["span"]
+    caller: Caller | None = None
+    if INSTRUMENTATION.on:
+        from dask_otel.client.carriers import current_caller
+
+        with suppress(Exception):
+            caller = current_caller()
+    parent = None if caller is None else caller.parent
+    ids = annotation["ids"]
+    return SpanHandle(
+        span_id, annotation["name"], ROOTS.enter(ids[0], parent, len(ids) == len(tags))
+    )
+
+
+def _describe(span_id: str, attributes: Mapping[str, Any]) -> None:
+    kept, left_out = bounded_attributes(attributes)
+    if left_out:
+        _say_left_out(left_out)
+    messenger = _current_messenger()
+    if kept and messenger is not None:
+        messenger.describe(span_id, kept)
+
+
+@cache
+def _say_left_out(count: int) -> None:
+    # Once for each count: the same span is mostly opened by the same line, again and again.
+    logger.warning(
+        "dask-otel leaves out %d of the attributes given to a span: they are no attributes, too "
+        "many or too large, or their keys are taken (%s)",
+        count,
+        ", ".join(f"{namespace}*" for namespace in RESERVED),
+    )
 
 
 @contextmanager
@@ -85,15 +143,23 @@ class _Messenger:
 
     def __init__(self, client: Client) -> None:
         self._client = ref(client)
-        self._waiting: deque[tuple[str, str]] = deque(maxlen=WAITING)
+        #: What happened to which span, or the attributes of one.
+        self._waiting: deque[tuple[str | Attributes, str]] = deque(maxlen=WAITING)
         self._sending: asyncio.Task[None] | None = None
 
     def tell(self, what: str, span_id: str) -> None:
         """Have it sent; from any thread, without waiting."""
+        self._put((what, span_id))
+
+    def describe(self, span_id: str, attributes: Attributes) -> None:
+        """Have a span's attributes sent, in the same way."""
+        self._put((attributes, span_id))
+
+    def _put(self, entry: tuple[str | Attributes, str]) -> None:
         with suppress(Exception):
             client = self._client()
             if client is not None and client.status == "running":
-                self._waiting.append((what, span_id))
+                self._waiting.append(entry)
                 client.loop.add_callback(self._wake)
 
     def _wake(self) -> None:
@@ -106,8 +172,13 @@ class _Messenger:
     async def _send(self) -> None:
         try:
             while self._waiting and (client := self._client()) is not None:
-                blocks = [self._waiting.popleft() for _ in range(len(self._waiting))]
-                message = {"client": client.id, "blocks": blocks}
+                entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
+                blocks = [entry for entry in entries if isinstance(entry[0], str)]
+                message: dict[str, Any] = {CLIENT: client.id, BLOCKS: blocks}
+                # Apart, where schedulers of older versions do not look.
+                described = {i: what for what, i in entries if not isinstance(what, str)}
+                if described:
+                    message[ATTRIBUTES] = described
                 await client.scheduler.log_event(topic=TOPIC, msg=message)
                 if any(what == LEFT for what, _ in blocks):
                     # On the stream of the graphs, behind them all: see _dask_blocks.
@@ -195,7 +266,8 @@ def leave_distributed_span() -> None:
 
 
 def _generator_cell() -> CellType | None:
-    from distributed import span as dask_span
+    # Not from distributed itself, which may be in the middle of its import.
+    from distributed.spans import span as dask_span
 
     try:
         index = dask_span.__code__.co_freevars.index("func")

@@ -47,6 +47,10 @@ def register(client: Client, config: Mapping[str, Any] | None = None) -> Any:
 def unregister(client: Client) -> Any:
     """Stop the bridge of a running cluster; what it has is exported first.
 
+    Spans with unfinished work are exported as far as they are known, with result ``unknown``. A
+    bridge that is registered later on the same scheduler goes on where this one stopped: what is
+    still to be done becomes their next generation, with a link.
+
     Returns
     -------
     status
@@ -133,8 +137,9 @@ async def _span_metrics(
 
 async def _install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
     # A coroutine function, for these run on the scheduler's event loop.
-    from dask_otel.scheduler.plugin import install
+    from dask_otel.scheduler.plugin import install, make_way
 
+    await make_way(dask_scheduler)
     return install(dask_scheduler, config)
 
 

@@ -15,7 +15,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from dask_otel.semconv import Instrument
@@ -34,7 +34,9 @@ Tags: TypeAlias = tuple[Hashable, ...]
 WorkerMetricKey: TypeAlias = tuple[Hashable, ...]
 
 Outcome: TypeAlias = Literal["memory", "erred", "cancelled"]
-Result: TypeAlias = Literal["success", "cancellation", "error", "failure"]
+#: ``error`` where the scheduler closed, ``unknown`` where the bridge was taken off, before the work
+#: was done.
+Result: TypeAlias = Literal["success", "cancellation", "unknown", "error", "failure"]
 
 
 # ---------------------------------------------------------------- loop -> export thread
@@ -87,7 +89,10 @@ class Incident:
 
 @dataclass(slots=True)
 class TaskCounts:
-    """Tasks of a span, all and by outcome; the last four count events, not tasks."""
+    """Tasks of a span, all and by outcome; the last four count events, not tasks.
+
+    `rescheduled` is a task's own wish (``Reschedule``): such a run is not `retried`.
+    """
 
     tasks: int = 0
     memory: int = 0
@@ -96,6 +101,7 @@ class TaskCounts:
     retried: int = 0
     lost: int = 0
     recomputed: int = 0
+    rescheduled: int = 0
 
     def add(self, other: TaskCounts) -> None:
         """Add another span's counts to these."""
@@ -106,6 +112,7 @@ class TaskCounts:
         self.retried += other.retried
         self.lost += other.lost
         self.recomputed += other.recomputed
+        self.rescheduled += other.rescheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +141,8 @@ class FinishedSpan:
     start: float
     #: When its last work, or that of the tree below it, really ended.
     stop: float
-    #: When its own first task started computing; None if nothing started.
+    #: When the first task of it or of the tree below started computing, as Dask's
+    #: ``Span.start``; None if nothing started.
     first_start: float | None
     result: Result
     complete: bool
@@ -172,6 +180,8 @@ class FinishedSpan:
     requested: Tags | None = None
     #: True where it came after its parent had been exported.
     late: bool = False
+    #: What the user gave it, within the limits of `core.attributes`, not cleaned.
+    attributes: Attributes = field(default_factory=dict)
 
     @property
     def weight(self) -> int:

@@ -8,7 +8,8 @@ raises. What had to be changed is counted by kind in a `Sanitizer`.
 
 Kinds: ``type`` (no string, turned into text), ``repr`` (could not be turned into text),
 ``nul``, ``surrogate``, ``cut``, ``empty``, and, from the modules that use this one,
-``value`` (no finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``.
+``value`` (no finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``,
+``reserved`` (a user's attribute under a key that is the bridge's own).
 """
 
 from __future__ import annotations

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
-from typing import TypeAlias
+import time
+from collections.abc import Callable, Hashable
+from typing import Final, TypeAlias
 
 logger = logging.getLogger("dask_otel")
+
+#: Seconds for which a destination that fails, works and fails again is not told about once more.
+QUIET: Final = 600.0
 
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
@@ -17,12 +21,25 @@ class Health:
     """Tells a person once that a destination fails, and once that it works again.
 
     Spans and metrics mostly go to the same place and then fail together: one object serves
-    all sinks of one name, so that it is one warning.
+    all sinks of one name, so that it is one warning. A flaky destination is told about every
+    ten minutes at most.
+
+    Parameters
+    ----------
+    name
+        Of the destination.
+    now
+        Seconds on a monotonic clock.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
         self._name = name
+        self._now = now
         self._failing: set[str] = set()
+        #: Whether the failure that goes on was told, and when the last one was.
+        self._told = False
+        self._told_at = float("-inf")
+        self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
     def ok(self, signal: str) -> None:
@@ -31,7 +48,8 @@ class Health:
             if signal not in self._failing:
                 return
             self._failing.discard(signal)
-            recovered = not self._failing
+            recovered = not self._failing and self._told
+            self._told = self._told and not recovered
         if recovered:
             logger.info("dask-otel exports to %s again", self._name)
 
@@ -50,6 +68,31 @@ class Health:
                 reason or "no reason given",
             )
 
+    def said(self, items: str, lost: int, count: int, words: str) -> None:
+        """Take note of what a server said about data that it took, but for some of it."""
+        with self._lock:
+            level = logging.DEBUG if (items, lost > 0) in self._said else logging.WARNING
+            self._said.add((items, lost > 0))
+        if not lost:
+            logger.log(
+                level,
+                "dask-otel: %s takes the %s, and says: %s. It is shown once.",
+                self._name,
+                items,
+                words,
+            )
+            return
+        logger.log(
+            level,
+            "dask-otel: %s did not take %d of %d %s, and says: %s. They are lost, as OTLP forbids "
+            "to send them again; later ones are counted in dask.otel.dropped, without a word.",
+            self._name,
+            lost,
+            count,
+            items,
+            words,
+        )
+
     def gave_up(self, signal: str, what: str) -> None:
         """Take note of what could not be exported before the end."""
         logger.log(
@@ -60,13 +103,19 @@ class Health:
         )
 
     def _level(self, signal: str) -> int | None:
-        """Return how loud a failure is: the first one of the destination is a warning."""
+        """Return how loud a failure is: the first one of the destination is a warning.
+
+        None: it is known, or one like it was told not long ago.
+        """
         with self._lock:
-            known = bool(self._failing)
-            if signal in self._failing:
-                return None
+            new = signal not in self._failing
             self._failing.add(signal)
-        return logging.INFO if known else logging.WARNING
+            if self._told:
+                return logging.INFO if new else None
+            if self._now() - self._told_at < QUIET:
+                return None
+            self._told, self._told_at = True, self._now()
+        return logging.WARNING
 
 
 class Tally:

@@ -29,6 +29,10 @@ logger = logging.getLogger("dask_otel")
 MAX_METRIC_BATCHES: Final = 4
 #: Seconds to rest after an error that should not have been.
 _AFTER_ERROR: Final = 1.0
+#: Requests of one export of metrics that may fail in a row before the others are left for the
+#: next one; so are they after one that took longer than so many seconds: nobody is there.
+_FAILED_REQUESTS: Final = 3
+_PROMPT: Final = 1.0
 #: Below this many seconds of schedule delay each span wakes the thread: no polling.
 _AT_ONCE: Final = 0.05
 
@@ -345,23 +349,46 @@ class MetricLane(Lane):
             self._health.failed("metrics", self._exporter.last_error())
 
     def _send(self, time_ns: int) -> int | None:
-        """Return how many points were sent; None where a request failed."""
+        """Return how many points were sent; None where a request failed.
+
+        A flaky endpoint may refuse one request of many: the others are sent all the same, or
+        those of the last instruments would hardly ever be.
+        """
         limit = self._limits.max_points
-        sent = 0
-        for part in _parts(self._totals.collect(time_ns, limit), limit):
-            if sent:
+        sent = failed = 0
+        complete = True
+        for index, part in enumerate(_parts(self._totals.collect(time_ns, limit), limit)):
+            if index:
                 time.sleep(self._limits.breath)
-            try:
-                ok = self._exporter.export(part)
-            except Exception:
-                logger.debug("dask-otel: a metric exporter raised", exc_info=True)
-                ok = False
-            if not ok:
-                return None
-            size = _size(part)
-            sent += size
-            self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size)
-        return sent
+            began = time.monotonic()
+            if self._try(part):
+                failed = 0
+                sent += self._count(part)
+                continue
+            complete = False
+            failed += 1
+            late = time.monotonic() - began > _PROMPT
+            if late or failed == _FAILED_REQUESTS or self._exporter.rejected:
+                break
+        return sent if complete else None
+
+    def _try(self, part: Sequence[MetricRecord]) -> bool:
+        try:
+            return self._exporter.export(part)
+        except Exception:
+            logger.debug("dask-otel: a metric exporter raised", exc_info=True)
+            return False
+
+    def _count(self, part: Sequence[MetricRecord]) -> int:
+        """Count what was accepted, and what was not; returns how many points were."""
+        size = _size(part)
+        # What goes out with ours, such as the SDK's own metrics, is not in the part.
+        lost = min(self._exporter.lost, size)
+        self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
+        self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
+        if self._exporter.said:
+            self._health.said("data points", lost, size, self._exporter.said)
+        return size - lost
 
 
 def _size(records: Sequence[MetricRecord]) -> int:

@@ -1,17 +1,19 @@
 """The queue in front of one span sink: what is tried, kept, taken apart and dropped.
 
-A sink answers yes or no for a whole batch. A no can mean that nothing gets through, or that
-one record spoils the batch: it is refused as invalid, or the batch is too large. What tells
-them apart is whether *another* record gets through at that time:
+A sink answers yes or no for a whole batch. A no can mean that nothing gets through, that it is
+bad luck, or that one record spoils the batch: it is refused as invalid, or the batch is too
+large. What tells them apart is whether *another* record gets through at that time:
 
 - A batch that failed is kept and tried again with backoff, for as long as there is room.
 - After some failures in a row, or one that says "invalid", a single record is tried instead,
   any of the queue. If it gets through, the sink is alive, and the head of the queue is suspect.
 - A suspect batch is halved until it gets through. A record that fails alone, while another
-  one gets through directly before or after it, is dropped: it alone is the reason.
+  one gets through directly before or after it, is dropped if the answer blames it; else it
+  goes to a random place in the queue, to be tried alone again. Where that happens so often
+  that it can't be chance (`dask_otel.pump.suspicion`), it is dropped, too.
 
-So an outage drops nothing while there is room, and a poisoned record costs itself alone.
-No threads and no clock of its own.
+So an outage or a flaky endpoint drops nothing while there is room, and a poisoned record costs
+itself alone. No threads and no clock of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core.records import SpanRecord
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.sinks import PumpLimits, SpanSink
+from dask_otel.pump.suspicion import Suspicion
 
 logger = logging.getLogger("dask_otel")
 
@@ -33,8 +37,9 @@ logger = logging.getLogger("dask_otel")
 SUSPICIOUS_AFTER: Final = 3
 FIRST_BACKOFF: Final = 1.0
 LONGEST_BACKOFF: Final = 30.0
-#: Failures, without backoff, before the rest is given up at the end.
-LAST_TRIES: Final = 3
+#: Failures in a row, without backoff, before the rest is given up at the end. So many quick ones
+#: cost nothing; slow ones end at the deadline.
+LAST_TRIES: Final = 10
 #: Seconds for which a success shows that the sink takes other records.
 _FRESH: Final = 1.0
 
@@ -82,6 +87,9 @@ class Outlet:
         self._suspect = False
         #: When the last try succeeded; None if it failed.
         self._alive_at: float | None = None
+        self._suspicion = Suspicion()
+        #: Failures of the batch at the head, as it is, and of nothing that is suspect.
+        self._unexplained = 0
         self._told: set[str] = set()
 
     @property
@@ -103,25 +111,36 @@ class Outlet:
         if self._doubt and not self._suspect and len(self.queue) > 1:
             return self._probe()
         alive = self._alive_at is not None and self._now() - self._alive_at < _FRESH
-        batch = [self.queue[i] for i in range(min(self._size, len(self.queue)))]
+        batch = self._next_batch()
         try:
             ok = self._try(batch)
         except (TypeError, ValueError, OverflowError) as error:
             self._unencodable(batch, error)
             return bool(self.queue)
         if ok:
-            self._sent(len(batch))
+            self._sent(batch)
             return bool(self.queue)
-        return self._isolate(batch, alive) if self._suspect else self._back_off()
+        if self._suspect or self._suspicion.of(batch[0]):
+            return self._isolate(batch, alive)
+        return self._back_off()
+
+    def _next_batch(self) -> list[SpanRecord]:
+        """Return what is at the head; a record under suspicion is tried alone."""
+        batch = list(islice(self.queue, self._size))
+        suspects = (i for i, record in enumerate(batch) if self._suspicion.of(record))
+        return batch[: max(1, next(suspects, len(batch)))]
 
     def flush(self, until: float) -> None:
         """Export what is there until a time, or until the sink has failed several times."""
         failed = 0
         while self.queue and failed < LAST_TRIES and self._now() < until:
             self.retry_at = 0.0
-            if not self.pump() and self.queue:
-                failed += 1
-                self._doubt = True
+            before = len(self.queue)
+            if self.pump() or not self.queue:
+                failed = 0
+                continue
+            failed = failed + 1 if len(self.queue) == before else 0
+            self._doubt = True
 
     def _try(self, batch: Sequence[SpanRecord]) -> bool:
         """Export; False if it failed. Raises only what says that a record can't be encoded."""
@@ -138,10 +157,12 @@ class Outlet:
             logger.debug("dask-otel: a span exporter raised", exc_info=True)
             return False
 
-    def _sent(self, count: int) -> None:
-        for _ in range(count):
+    def _sent(self, batch: Sequence[SpanRecord]) -> None:
+        for _ in batch:
             self.queue.popleft()
-        self._count_sent(count)
+        self._suspicion.passed(batch, self._unexplained)
+        self._unexplained = 0
+        self._count_sent(len(batch))
         if self._suspect:
             # Back to whole batches step by step: there may be more of that kind.
             self._size = min(self._limits.batch_size, self._size * 2)
@@ -152,13 +173,16 @@ class Outlet:
         if not self.abandoned:
             self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=count - lost)
             self._health.ok("spans")
-        self._drop("error", lost)
+            if self._sink.said:
+                self._health.said("spans", lost, count, self._sink.said)
+        self._drop(self._sink.loss, lost)
         self._failures = 0
         self._doubt = False
         self._alive_at = self._now()
 
     def _back_off(self) -> bool:
         self._failures += 1
+        self._unexplained += 1
         self._doubt = self._failures >= SUSPICIOUS_AFTER or self._sink.rejected
         if not self.abandoned:
             self._health.failed("spans", self._sink.last_error())
@@ -181,19 +205,27 @@ class Outlet:
             return False
         if ok:
             del self.queue[index]
+            self._suspicion.passed([record], 0)
             self._count_sent(1)
         return ok
 
     def _isolate(self, batch: Sequence[SpanRecord], alive: bool) -> bool:
-        """Take a suspect batch apart: smaller ones are next, or the record alone is dropped."""
+        """Take a suspect batch apart: smaller ones are next, or a record failed alone."""
         self._failures += 1
         if len(batch) > 1:
+            self._unexplained = 0
             self._size = len(batch) // 2
             return True
-        reason = self._sink.last_error()
+        reason, blamed = self._sink.last_error(), self._sink.rejected
         if alive or self._another_gets_through():
-            self.queue.popleft()
-            self._lose("rejected", reason)
+            self._unexplained = 0
+            record = self.queue.popleft()
+            if blamed or self._suspicion.strike(record):
+                self._suspicion.forget(record)
+                self._lose("rejected", reason)
+            else:
+                # A random place: an endpoint that fails in turns must not meet it each time.
+                self.queue.insert(random.randrange(len(self.queue) + 1), record)
             return bool(self.queue)
         # Nothing gets through any more: that is an outage.
         self._suspect = False
@@ -209,7 +241,7 @@ class Outlet:
             self._size = len(batch) // 2
             self._suspect = True
             return
-        self.queue.popleft()
+        self._suspicion.forget(self.queue.popleft())
         self._lose("unencodable", repr(error))
 
     def _lose(self, reason: str, why: str) -> None:

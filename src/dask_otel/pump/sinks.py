@@ -21,6 +21,10 @@ class Sink(Protocol):
     name: str
     #: Whether the last export was refused as invalid, so that nothing of it was stored.
     rejected: bool
+    #: Items of the last export that got lost alone, although it returned True.
+    lost: int
+    #: What the server said about the last export, although it returned True.
+    said: str
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Entered by the thread for as long as it lives."""
@@ -35,8 +39,8 @@ class Sink(Protocol):
 class SpanSink(Sink, Protocol):
     """Where spans go."""
 
-    #: Records of the last export that got lost alone, although it returned True.
-    lost: int
+    #: Why records get lost alone: the reason in `dask.otel.dropped`.
+    loss: str
 
     def wants(self, record: SpanRecord) -> bool:
         """Whether the span is sampled: one that is not never enters the queue."""

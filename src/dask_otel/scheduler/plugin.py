@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, ref
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel._dask.adapter import UnsupportedScheduler
+from dask_otel._wire import TraceContext
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError, Settings, differences
 
@@ -19,6 +21,9 @@ logger = logging.getLogger("dask_otel")
 
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"
+
+#: The last bridge that was put on a scheduler, carried by a plugin or not.
+_BRIDGES: Final[WeakKeyDictionary[Scheduler, ref[Bridge]]] = WeakKeyDictionary()
 
 
 class OtelSchedulerPlugin(SchedulerPlugin):
@@ -54,7 +59,12 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
         Whatever is wrong is logged as one clear error, and the scheduler runs on without us.
         """
-        if self.bridge is None:
+        await make_way(scheduler)
+        present = plugin_of(scheduler)
+        if present is not None:
+            # Under another name: a scheduler has one bridge.
+            _say_it_runs(present, self.overrides)
+        elif self.bridge is None:
             self._start(scheduler)
 
     def _start(self, scheduler: Scheduler) -> None:
@@ -64,7 +74,10 @@ class OtelSchedulerPlugin(SchedulerPlugin):
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
             self._scheduler = scheduler
-            Bridge(scheduler, settings).start(self)
+            bridge = Bridge(scheduler, settings)
+            bridge.start(self)
+            self.bridge = bridge
+            _BRIDGES[scheduler] = ref(bridge)
         except (ConfigurationError, UnsupportedScheduler) as error:
             logger.error("dask-otel does not run on this scheduler: %s", error)
         except Exception:
@@ -79,17 +92,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
     # ------------------------------------------------------------------------ the bridge's
 
-    def carry(self, bridge: Bridge) -> None:
-        """Take up a bridge: from now on Dask's calls go to it."""
-        self.bridge = bridge
-        # Bound on the instance, without a method of ours in between: `transition` is called
-        # six times a task.
-        self.transition = bridge.adapter.transition
-
-    def drop(self) -> None:
-        """Let go of the bridge, and leave the scheduler."""
+    def bridge_gone(self) -> None:
+        """The bridge has let go of the scheduler: forget it, and leave the scheduler."""
         self.bridge = None
-        self.__dict__.pop("transition", None)
         if self.installed:
             assert self._scheduler is not None
             self._scheduler.remove_plugin(NAME)
@@ -98,6 +103,10 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     def installed(self) -> bool:
         """Whether Dask calls this plugin."""
         return self._scheduler is not None and self._scheduler.plugins.get(NAME) is self
+
+    def trace_context(self, span_id: str) -> TraceContext | None:
+        """Return where a Dask span is found; None if there is no such span. For clients."""
+        return None if self.bridge is None else self.bridge.settled.trace_context(span_id)
 
     # -------------------------------------------------------------------------- Dask's hooks
 
@@ -125,6 +134,21 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         """See ``SchedulerPlugin.log_event``."""
         if self.bridge is not None:
             self.bridge.adapter.log_event(topic, msg)
+
+
+async def make_way(scheduler: Scheduler) -> None:
+    """Wait until a bridge has let go of the scheduler that is about to, before another comes.
+
+    Two at once would export the same spans, and book everything twice.
+    """
+    known = _BRIDGES.get(scheduler)
+    bridge = None if known is None else known()
+    if bridge is None or bridge.gone:
+        return
+    present = plugin_of(scheduler)
+    if bridge.leaving or present is None or present.bridge is not bridge:
+        # Where its plugin was removed without a word, it has not noticed yet.
+        await bridge.close()
 
 
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:

@@ -11,8 +11,10 @@ no key here. Every key has its default, its rule and its meaning here; ``otel.ya
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -38,18 +40,26 @@ from dask_otel.settings.rules import (
     name_rules,
     one_of,
     patterns,
+    propagation,
     tag_keys,
+    trace_url,
     variable,
 )
 
 __all__ = [
+    "ClientSettings",
     "ConfigurationError",
+    "LogSettings",
     "MetricSettings",
     "PatternSettings",
     "Settings",
     "SpanSettings",
+    "WorkerSettings",
     "differences",
+    "setting",
 ]
+
+logger = logging.getLogger("dask_otel")
 
 #: Where a field's metadata has its `Knob`.
 _KNOB: Final = "knob"
@@ -295,6 +305,58 @@ class MetricSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Section ``otel.workers``."""
+
+    context: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether the Dask span of a task is the current OpenTelemetry span while the task runs
+
+        What libraries and user code trace in tasks becomes part of its trace. The bridge brings
+        this to all workers by itself; those without the package do nothing.
+        See [Trace context](context.md#in-tasks).
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Section ``otel.logs``."""
+
+    inject: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether log records of workers name the trace, the span and the task that they come from
+
+        By `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`: for those who
+        do not use OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
+        See [Trace context](context.md#in-logs).
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Section ``otel.client``: what runs beside the user's code."""
+
+    span_per_caller: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether work under a caller's span without a Dask span gets one Dask span for each caller's
+        span
+
+        It takes the place of `default`. Dask never forgets a span, about 680 bytes each, and its
+        name is a metric label: [read this first](context.md#one-dask-span-per-caller). Read on the
+        client.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
@@ -327,11 +389,44 @@ class Settings:
         What could not be exported by then is dropped.
         """,
     )
+    propagation: Literal["adopt", "link", "off"] = _knob(
+        "adopt",
+        propagation(),
+        """
+        What becomes of the span that is current where work is submitted
+
+        `adopt` makes the Dask root its child, in its trace; `link` leaves the Dask root a trace of
+        its own, with a link; `off` ignores it. On the client it says which trace its links name.
+        See [the caller](context.md#the-caller).
+        """,
+    )
+    baggage: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether the caller's baggage travels with its context
+
+        At most 8192 characters of it, with the message of each task. Read on the client.
+        """,
+    )
+    trace_url: str | None = _knob(
+        "null",
+        trace_url(),
+        """
+        Where a trace can be looked at; `null` for no links
+
+        An http or https address in which `{trace_id}` and `{span_id}` stand for the ids. Read where
+        links are shown: on the client. See [links to a trace](context.md#links-to-a-trace).
+        """,
+    )
     #: OTEL_* variable: value, for those that the scheduler's environment does not set.
     #: Not in the repr: headers can hold credentials. A plain dict, as it has to be pickled.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+    logs: LogSettings = field(default_factory=LogSettings)
 
     @classmethod
     def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -365,12 +460,15 @@ class Settings:
         return cls(
             **parsed["otel"],
             environment=parsed[_ENVIRONMENT],
+            client=ClientSettings(**parsed["otel.client"]),
             spans=SpanSettings(**parsed["otel.spans"]),
             metrics=MetricSettings(
                 **parsed["otel.metrics"],
                 span_names=PatternSettings(**parsed["otel.metrics.span-names"]),
                 prefixes=PatternSettings(**parsed["otel.metrics.prefixes"]),
             ),
+            workers=WorkerSettings(**parsed["otel.workers"]),
+            logs=LogSettings(**parsed["otel.logs"]),
         )
 
 
@@ -385,10 +483,13 @@ def _flat(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value."""
     owners = {
         "otel": settings,
+        "otel.client": settings.client,
         "otel.spans": settings.spans,
         "otel.metrics": settings.metrics,
         "otel.metrics.span-names": settings.metrics.span_names,
         "otel.metrics.prefixes": settings.metrics.prefixes,
+        "otel.workers": settings.workers,
+        "otel.logs": settings.logs,
     }
     return {
         f"{section}.{name}": getattr(owner, name.replace("-", "_"))
@@ -413,19 +514,28 @@ _VARIABLE: Final = variable()
 #: Section: name: rule, of all sections with fixed names.
 _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel": _rules(Settings),
+    "otel.client": _rules(ClientSettings),
     "otel.spans": _rules(SpanSettings),
     "otel.metrics": _rules(MetricSettings),
     "otel.metrics.span-names": _rules(PatternSettings),
     "otel.metrics.prefixes": _rules(PatternSettings),
+    "otel.workers": _rules(WorkerSettings),
+    "otel.logs": _rules(LogSettings),
 }
 _SECTIONS: Final = (*_RULES, _ENVIRONMENT)
+_SECTIONS_OF_OTEL: Final = (
+    "environment", "client", "spans", "metrics", "workers", "logs",
+)  # fmt: skip
 #: Section: every name in it, sections too, as dask.config.canonical_name wants it.
 _NAMES: Final[Mapping[str, Mapping[str, None]]] = {
-    "otel": dict.fromkeys([*_RULES["otel"], "environment", "spans", "metrics"]),
+    "otel": dict.fromkeys([*_RULES["otel"], *_SECTIONS_OF_OTEL]),
+    "otel.client": dict.fromkeys(_RULES["otel.client"]),
     "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
     "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
     "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
     "otel.metrics.prefixes": dict.fromkeys(_RULES["otel.metrics.prefixes"]),
+    "otel.workers": dict.fromkeys(_RULES["otel.workers"]),
+    "otel.logs": dict.fromkeys(_RULES["otel.logs"]),
 }
 
 
@@ -485,10 +595,13 @@ def knobs() -> dict[str, Knob]:
     """Return every key with a rule of its own and what is said of it, in the order of the docs."""
     owners = {
         "otel": Settings,
+        "otel.client": ClientSettings,
         "otel.spans": SpanSettings,
         "otel.metrics": MetricSettings,
         "otel.metrics.span-names": PatternSettings,
         "otel.metrics.prefixes": PatternSettings,
+        "otel.workers": WorkerSettings,
+        "otel.logs": LogSettings,
     }
     found = {
         f"{section}.{known.name.replace('_', '-')}": known.metadata[_KNOB]
@@ -515,6 +628,43 @@ _ENVIRONMENT_MEANING: Final = cleandoc(
     See [below](configuration.md#when-the-environment-cannot-be-set).
     """
 )
+
+
+# ------------------------------------------------------------------ beside the user's code
+
+_ABSENT: Final = object()
+#: Bad values that `setting` has warned about.
+_warned: set[str] = set()
+
+
+def setting(key: str) -> Any:
+    """Return one setting as Dask's configuration has it now; its default if that is not valid.
+
+    For what runs beside the user's code, where a mistake in the configuration, which the
+    scheduler reports as a whole, must not be in the way: it is one warning.
+
+    Parameters
+    ----------
+    key
+        The full key, such as ``otel.client.span-per-caller``.
+    """
+    value = dask.config.get(key, _ABSENT)
+    if value is not _ABSENT:
+        section, _, name = key.rpartition(".")
+        rule = _RULES[section][name]
+        try:
+            return rule.parse(value)
+        except ValueError:
+            line = problem.bad_value(key, value, "Dask's configuration", rule.allowed)
+            if line not in _warned:
+                _warned.add(line)
+                logger.warning("dask-otel uses the default of %s: %s", key, line)
+    return _defaults()[key]
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return _flat(Settings())
 
 
 # ------------------------------------------------------------------------------ defaults

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from dask.utils import parse_timedelta
 
 from dask_otel.core.metrics.labels import NameRule
+from dask_otel.core.traces.link import TEMPLATE_LIMIT, TRACE_ID, is_template
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -55,6 +56,17 @@ def one_of(*choices: str) -> Rule:
         return value
 
     return Rule(" or ".join(choices), parse, {"enum": list(choices)})
+
+
+def propagation() -> Rule:
+    """Return the rule for what becomes of the caller's context."""
+    rule = one_of("adopt", "link", "off")
+
+    def parse(value: Any) -> str:
+        # An unquoted off is false to YAML.
+        return str(rule.parse("off" if value is False else value))
+
+    return rule._replace(parse=parse)
 
 
 def count(least: int, most: int) -> Rule:
@@ -142,6 +154,26 @@ def cluster_name() -> Rule:
         "null, or a text of 1 to 1024 characters (digits in quotes)",
         parse,
         {"type": ["string", "null"], "minLength": 1, "maxLength": 1024},
+    )
+
+
+def trace_url() -> Rule:
+    """Return the rule for the template of links to traces."""
+
+    def parse(value: Any) -> str | None:
+        if value is not None and not is_template(value):
+            raise ValueError
+        return value  # type: ignore[no-any-return]
+
+    return Rule(
+        f"null (no links), or an http or https address with {TRACE_ID} in it, at most "
+        f"{TEMPLATE_LIMIT} characters without blanks or quotes",
+        parse,
+        {
+            "type": ["string", "null"],
+            "pattern": r"""^https?://[^\s"'<>\\`]*\{trace_id\}[^\s"'<>\\`]*$""",
+            "maxLength": TEMPLATE_LIMIT,
+        },
     )
 
 

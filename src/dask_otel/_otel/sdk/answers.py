@@ -1,6 +1,7 @@
-"""What exporters say: their log messages, and the answers of HTTP servers.
+"""What exporters say: their log messages, and the answers that they got.
 
-``export()`` returns yes or no. Why it failed, and whether "yes" is true, is only here.
+``export()`` returns yes or no. Why it failed, and whether "yes" is true, is only here. The
+answers themselves are read where they come in: `dask_otel._otel.sdk.watching`.
 """
 
 from __future__ import annotations
@@ -9,16 +10,75 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-if TYPE_CHECKING:
-    import requests
-
 #: Whose messages are held back in our threads.
 _LOGGERS: Final = ("opentelemetry", "urllib3", "grpc")
-_INVALID: Final = 400
+#: Characters of what others say, in our messages.
+_LONGEST: Final = 300
+
+
+def plain(text: str) -> str:
+    """Return what others say as one short line without control characters."""
+    line = " ".join(text[: 4 * _LONGEST].split())
+    line = "".join([c if c.isprintable() else "\ufffd" for c in line])
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def words_of(error: BaseException) -> str:
+    """Return the type of an error, and type and words of what is behind it.
+
+    The outermost one often names objects and repeats the URL; the innermost one says what is
+    wrong: that a name does not resolve, that nobody listens, that a certificate is not trusted.
+    """
+    inner = error
+    for _ in range(10):
+        behind = inner.__cause__ or (None if inner.__suppress_context__ else inner.__context__)
+        if behind is None:
+            break
+        inner = behind
+    name, root = type(error).__name__, type(inner).__name__
+    if "header" in name.lower():
+        # Its words have the value of a header, which may be secret.
+        return name
+    words = f"{root}: {inner}".rstrip(": ")
+    return plain(words if inner is error else f"{name} ({words})")
+
+
+class Answers:
+    """What came of the requests of one export. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new export."""
+        #: Why the last request was not taken; empty if it was, or there was none.
+        self.problem = ""
+        #: Whether the server says that it is because of what was in it.
+        self.blames = False
+        #: Items that the server did not take, although it took the request.
+        self.lost = 0
+        #: What the server said about requests that it took.
+        self.said = ""
+
+    def taken(self, lost: int = 0, said: str = "") -> None:
+        """Take note of a request that was taken, perhaps in part."""
+        self.problem, self.blames = "", False
+        self.lost += max(0, lost)
+        if lost > 0 or said:
+            self.said = plain(said) or "no reason given"
+
+    def refused(self, problem: str, *, blames: bool = False, late: bool = False) -> None:
+        """Take note of a request that was not taken.
+
+        One that took too long (`late`) is mostly the last one of several; the first said more.
+        """
+        if not (late and self.problem):
+            self.problem = plain(problem)
+        self.blames = blames
 
 
 @contextmanager
@@ -94,21 +154,6 @@ class ExporterLogs(logging.Filter):
         record = self._last.get(threading.get_ident())
         return "" if record is None else record.getMessage()[:500]
 
-    @property
-    def rejected(self) -> bool:
-        """Whether the last message is about a request that the server calls invalid.
-
-        The exporters keep the status to themselves; it is an argument of their message, as a
-        gRPC status code or an HTTP status.
-        """
-        record = self._last.get(threading.get_ident())
-        args: Any = record.args if record is not None and isinstance(record.args, tuple) else ()
-        return any(
-            getattr(arg, "name", None) == "INVALID_ARGUMENT"
-            or (type(arg) is int and arg == _INVALID)
-            for arg in args
-        )
-
 
 class WatchedExporter:
     """An exporter of which one knows why it failed, and whether its "yes" is true.
@@ -116,86 +161,46 @@ class WatchedExporter:
     Used by one thread.
     """
 
-    def __init__(self, exporter: Any, answers: HttpAnswers | None, logs: ExporterLogs) -> None:
+    def __init__(self, exporter: Any, answers: Answers | None, logs: ExporterLogs) -> None:
         self.shutdown = exporter.shutdown
-        #: Whether the last export was refused as invalid.
-        self.rejected = False
         self._export = exporter.export
-        self._answers = answers
+        #: An exporter that nobody can watch gets no answers.
+        self._answers = answers or Answers()
         self._logs = logs
+        self._ok = False
         self._problem = ""
 
     def export(self, data: Any, success: object, **options: Any) -> bool:
         """Export; False if it failed. Raises what is no error of the network."""
-        self._begin()
+        self._ok, self._problem = False, ""
+        self._logs.forget()
+        self._answers.forget()
         try:
-            ok = self._export(data, **options) is success
+            self._ok = self._export(data, **options) is success and not self._answers.problem
         except OSError as error:
             # So do older exporters over HTTP.
-            self._problem = str(error) or repr(error)
-            return False
-        if self._answers is not None:
-            self._problem = self._answers.problem
-            self.rejected = self._answers.rejected
-            ok = ok and not self._problem
-        self.rejected = not ok and (self.rejected or self._logs.rejected)
-        return ok
+            self._problem = words_of(error)
+        return self._ok
 
-    def _begin(self) -> None:
-        self.rejected, self._problem = False, ""
-        self._logs.forget()
-        if self._answers is not None:
-            self._answers.forget()
+    @property
+    def rejected(self) -> bool:
+        """Whether the last export was refused because of what was in it."""
+        return not self._ok and self._answers.blames
+
+    @property
+    def lost(self) -> int:
+        """Items of the last export that the server did not take, although it took the others."""
+        return self._answers.lost if self._ok else 0
+
+    @property
+    def said(self) -> str:
+        """What the server said about an export that it took."""
+        return self._answers.said if self._ok else ""
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Hold the exporter's messages back in this thread."""
         return self._logs.ours()
 
     def last_error(self) -> str:
-        """Return the last message, or what was found wrong with the answer."""
-        return self._logs.last() or self._problem[:500]
-
-
-class HttpAnswers:
-    """Sees the answers of one HTTP exporter, which takes a redirect for a success.
-
-    Used by one thread.
-    """
-
-    def __init__(self) -> None:
-        self._status: int | None = None
-        self._posted = True
-        self._location = ""
-
-    def session(self) -> requests.Session:
-        """Return a session to give to the exporter."""
-        # Not at the top: gRPC does without it.
-        import requests
-
-        session = requests.Session()
-        session.hooks["response"].append(self._look)
-        return session
-
-    def _look(self, response: requests.Response, *_: object, **__: object) -> None:
-        self._status = response.status_code
-        self._posted = response.request.method == "POST"
-        if response.is_redirect:
-            self._location = response.headers.get("location", "")
-
-    def forget(self) -> None:
-        """Begin a new export."""
-        self._status, self._posted, self._location = None, True, ""
-
-    @property
-    def rejected(self) -> bool:
-        """Whether the request was refused as invalid."""
-        return self._status == _INVALID
-
-    @property
-    def problem(self) -> str:
-        """Say why a "success" is none: the data was not taken where it was sent."""
-        if self._status is None or (200 <= self._status < 300 and self._posted):
-            return ""
-        if self._location:
-            return f"the endpoint redirects to {self._location}, which is not followed"
-        return f"HTTP status {self._status}"
+        """Return why the last export failed: the server's answer, or else the last message."""
+        return self._answers.problem or self._problem or plain(self._logs.last())

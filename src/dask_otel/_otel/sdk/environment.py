@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from dask_otel.core.records import Temporality
 from dask_otel.settings.problems import ConfigurationError
@@ -17,6 +20,11 @@ _LEAST_INTERVAL_MS: Final = 100
 _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
 _BATCH_SIZE: Final = 128
+
+#: A header in a variable, as the exporters read it; they leave out what is none.
+_HEADER: Final = re.compile(
+    r"(?P<name>[!#-'*+\-.0-9A-Z^-z|~]+)[ \t]*=(?P<value>[ !#-+\--:<-\[\]-~\t]*)"
+)
 
 _environment_lock = threading.Lock()
 
@@ -117,6 +125,84 @@ def count(variable: str, least: int) -> int | None:
             [f"{variable} is {found[1]!r}. Allowed: a whole number, {least} or more."]
         )
     return int(found[1])
+
+
+def check_pem(variable: str, *, folder: bool = False) -> None:
+    """Check the file that a variable names, if it is set.
+
+    Parameters
+    ----------
+    variable
+        Its name.
+    folder
+        Whether it may name a folder as well.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file can't be read, or holds nothing of the kind.
+    """
+    found = first_set(variable)
+    if found is None:
+        return
+    path = Path(found[1])
+    try:
+        if folder and path.is_dir():
+            return
+        problem = "" if b"-----BEGIN " in path.read_bytes() else "it holds nothing in PEM format"
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+    if problem:
+        raise ConfigurationError(
+            [
+                f"{variable} is {found[1]!r}: {problem}. Allowed: a file in PEM format that the "
+                f"scheduler can read{', or a folder of such files' if folder else ''}."
+            ]
+        )
+
+
+def check_headers(variable: str, charset: str) -> None:
+    """Check the headers in a variable, if it is set; no value of it is told.
+
+    Parameters
+    ----------
+    variable
+        Its name.
+    charset
+        What values may consist of, once decoded.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is one that would not be sent, or none could be.
+    """
+    found = first_set(variable)
+    items = [item.strip() for item in (found[1] if found else "").split(",")]
+    wrong = [
+        number
+        for number, item in enumerate(items, 1)
+        if item and not _is_header(_HEADER.fullmatch(item), charset)
+    ]
+    if wrong:
+        raise ConfigurationError(
+            [
+                f"{variable} is '…' (not shown, as it may be secret), and of its items, which "
+                f"commas separate, no. {', '.join(map(str, wrong))} is no header. Allowed: "
+                "name=value, with anything but plain letters, digits and signs percent-encoded, "
+                f"and without control characters or what is no {charset.upper()}."
+            ]
+        )
+
+
+def _is_header(found: re.Match[str] | None, charset: str) -> bool:
+    if found is None:
+        return False
+    value = unquote(found["value"]).strip()
+    try:
+        value.encode(charset)
+    except UnicodeEncodeError:
+        return False
+    return value.isprintable()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,16 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.answers import HttpAnswers
-from dask_otel._otel.sdk.environment import choice, first_set, number
+from dask_otel._otel.sdk.answers import Answers
+from dask_otel._otel.sdk.environment import (
+    check_headers,
+    check_pem,
+    choice,
+    first_set,
+    number,
+)
 from dask_otel._otel.sdk.internal import InternalMetrics
+from dask_otel._otel.sdk.watching import watch_stub, watched_session
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -37,8 +44,8 @@ class Made:
     #: What a person needs to recognise it: its name or endpoint.
     label: str
     exporter: Any
-    #: The answers that it gets, if it speaks HTTP.
-    answers: HttpAnswers | None
+    #: The answers that it gets, if it speaks OTLP.
+    answers: Answers | None
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
@@ -114,8 +121,8 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
     if name in _OTLP_NAMES:
         options = _otlp_options(signal, grpc=name == "otlp_proto_grpc")
     if name == "otlp_proto_http" and not _has_credential_provider(signal):
-        answers = HttpAnswers()
-        options["session"] = answers.session()
+        answers = Answers()
+        options["session"] = watched_session(signal, answers)
     try:
         factory = found[0].load() if found else MetricReader
         # Before it is made: a pull exporter opens its port then.
@@ -132,6 +139,9 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
+    if name == "otlp_proto_grpc":
+        seen = Answers()
+        answers = seen if watch_stub(signal, exporter, seen) else None
     return Made(_label(signal, name), exporter, answers)
 
 
@@ -157,6 +167,7 @@ def _has_credential_provider(signal: str) -> bool:
 
 def _otlp_options(signal: str, grpc: bool) -> dict[str, Any]:
     """Return what an OTLP exporter would not, or wrongly, read from the variables itself."""
+    _check(signal, grpc)
     options: dict[str, Any] = {}
     allowed = ("none", "gzip") if grpc else ("none", "gzip", "deflate")
     compression = choice(allowed, *_variables(signal, "COMPRESSION"))
@@ -173,6 +184,23 @@ def _otlp_options(signal: str, grpc: bool) -> dict[str, Any]:
         seconds = _DEFAULT_TIMEOUT if own is None else own
         options["timeout"] = seconds if pump is None else min(seconds, pump / 1000)
     return options
+
+
+def _check(signal: str, grpc: bool) -> None:
+    """Raise what an exporter would go without, with a message of its own at most."""
+    for what in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"):
+        for variable in _variables(signal, what):
+            check_pem(variable, folder=what == "CERTIFICATE" and not grpc)
+    for variable in _variables(signal, "HEADERS"):
+        check_headers(variable, "ascii" if grpc else "latin-1")
+    endpoint = first_set(*_variables(signal, "ENDPOINT"))
+    if endpoint and not grpc and not endpoint[1].lower().startswith(("http://", "https://")):
+        raise ConfigurationError(
+            [
+                f"{endpoint[0]} is {_shown(endpoint[1])!r}. Allowed over HTTP: a URL that begins "
+                "with http:// or https://."
+            ]
+        )
 
 
 def _label(signal: str, name: str) -> str:

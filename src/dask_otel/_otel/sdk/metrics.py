@@ -51,6 +51,8 @@ class ExporterMetricSink:
     ) -> None:
         self.name = made.label
         self.rejected = False
+        self.lost = 0
+        self.said = ""
         exporter = WatchedExporter(made.exporter, made.answers, logs)
         self.surroundings = exporter.surroundings
         self.last_error = exporter.last_error
@@ -74,7 +76,8 @@ class ExporterMetricSink:
         ]
         data = sdk.MetricsData([sdk.ResourceMetrics(self._resource, scopes, "")])
         ok = self._exporter.export(data, sdk.MetricExportResult.SUCCESS, **self._options)
-        self.rejected = self._exporter.rejected
+        exporter = self._exporter
+        self.rejected, self.lost, self.said = exporter.rejected, exporter.lost, exporter.said
         return ok
 
     def _others(self, records: Sequence[MetricRecord]) -> Sequence[sdk.ScopeMetrics]:

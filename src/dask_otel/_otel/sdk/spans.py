@@ -142,13 +142,15 @@ def _cut(value: Any, length: int) -> Any:
 class ExporterSpanSink:
     """Spans to one exporter, through its public ``export``."""
 
+    loss = "rejected"
+
     def __init__(
         self, made: Made, spans: ReadableSpans, sampler: TraceSampler, logs: ExporterLogs
     ) -> None:
         self.name = made.label
         self.rejected = False
-        #: Nothing is lost alone: an exporter takes a batch or not.
         self.lost = 0
+        self.said = ""
         exporter = WatchedExporter(made.exporter, made.answers, logs)
         self.surroundings = exporter.surroundings
         self.last_error = exporter.last_error
@@ -166,7 +168,8 @@ class ExporterSpanSink:
         """Export; raises what can't be encoded."""
         spans = MadeInBreaths(records, self._spans.make, self._breathe)
         ok = self._exporter.export(spans, SpanExportResult.SUCCESS)
-        self.rejected = self._exporter.rejected
+        exporter = self._exporter
+        self.rejected, self.lost, self.said = exporter.rejected, exporter.lost, exporter.said
         if not ok:
             # Newer exporters swallow what can't be encoded, and say no.
             for record in records:
@@ -209,6 +212,9 @@ class ProviderSpanSink:
 
     name = "the application's tracer provider"
     rejected = False
+    loss = "error"
+    #: What the servers say is between them and the application's exporters.
+    said = ""
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
         self.lost = 0

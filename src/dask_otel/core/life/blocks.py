@@ -18,12 +18,20 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.records import Attributes
 
-#: Topic of ``Client.log_event`` under which clients speak of blocks. The message is
-#: ``{"client": id, "blocks": [[ENTERED or LEFT, Dask span id], …]}``.
+#: Topic of ``Client.log_event`` under which clients speak of blocks. The message is ``{CLIENT: id,
+#: BLOCKS: [[ENTERED or LEFT, Dask span id], …]}``, perhaps with ``ATTRIBUTES: {Dask span id:
+#: {key: value}}``. Older schedulers pass over keys that they do not know.
 TOPIC: Final = "dask-otel"
+CLIENT: Final = "client"
+BLOCKS: Final = "blocks"
+ATTRIBUTES: Final = "attributes"
 ENTERED: Final = "entered"
 LEFT: Final = "left"
+
+#: Spans whose attributes are kept for generations to come; each has 8 KiB of them at most.
+DESCRIBED: Final = 1000
 
 
 class Holder(Protocol):
@@ -69,6 +77,8 @@ class Blocks:
         self._waiting: OrderedDict[str, _Block] = OrderedDict()
         #: Client by Dask span id, of blocks left before they were entered.
         self._left_first: OrderedDict[str, str] = OrderedDict()
+        #: Attributes by Dask span id, for its next generations.
+        self._described: OrderedDict[str, Attributes] = OrderedDict()
         #: Blocks that were left and not yet let go, by client.
         self._leaving: dict[str, list[str]] = {}
 
@@ -103,6 +113,16 @@ class Blocks:
             block.left = now
             self._leaving.setdefault(client, []).append(dask_id)
 
+    def described(self, dask_id: str, attributes: Attributes) -> None:
+        """A client gave a span attributes: they are for all its generations from now on."""
+        self._described[dask_id] = attributes
+        self._described.move_to_end(dask_id)
+        if len(self._described) > min(self._remember, DESCRIBED):
+            self._described.popitem(last=False)
+        span = self._holder.open.get(dask_id)
+        if span is not None:
+            span.describe(attributes)
+
     def taken_in(self, client: str, now: float) -> None:
         """Everything that the client sent before it left its blocks has been taken in."""
         for dask_id in self._leaving.pop(client, ()):
@@ -119,6 +139,7 @@ class Blocks:
 
     def span_opened(self, span: OpenSpan) -> None:
         """A generation of a Dask span begins: hold it, if its block is known to be open."""
+        span.describe(self._described.get(span.identity.dask_id))
         block = self._waiting.pop(span.identity.dask_id, None)
         if block is not None:
             self._hold(block, span)

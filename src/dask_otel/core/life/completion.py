@@ -13,7 +13,13 @@ from dask_otel.core.records import (
 )
 
 #: Over a tree the worst result wins.
-SEVERITY: Mapping[Result, int] = {"success": 0, "cancellation": 1, "error": 2, "failure": 3}
+SEVERITY: Mapping[Result, int] = {
+    "success": 0,
+    "cancellation": 1,
+    "unknown": 2,
+    "error": 3,
+    "failure": 4,
+}
 
 
 def worst(*results: Result) -> Result:
@@ -21,7 +27,13 @@ def worst(*results: Result) -> Result:
     return max(results, key=SEVERITY.__getitem__)
 
 
-def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> FinishedSpan:
+def finish(
+    span: OpenSpan,
+    cluster: Cluster,
+    limits: Limits,
+    complete: bool,
+    cut_off: Result = "error",
+) -> FinishedSpan:
     """Return the record of a span's generation, and add it to what its parent knows.
 
     Parameters
@@ -34,6 +46,8 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         Caps on the group spans.
     complete
         False where its own work was cut off.
+    cut_off
+        The result of a span that was cut off, unless it is known to be worse.
     """
     below = span.below or Below()
     complete = complete and below.complete
@@ -42,7 +56,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
     counts = TaskCounts()
     for group in span.groups:
         counts.add(group.counts)
-    result = worst(_own_result(counts, complete), below.result)
+    result = worst(_own_result(counts, complete, cut_off), below.result)
     failures = tuple(f for f in span.failed.values() if f is not None)
     dropped_failures = counts.erred - len(failures)
     counts.add(below.counts)
@@ -53,7 +67,7 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         identity=span.identity,
         start=span.start,
         stop=stop,
-        first_start=span.first_start or None,
+        first_start=_earliest(span.first_start, below.start) or None,
         result=result,
         complete=complete,
         counts=counts,
@@ -77,17 +91,23 @@ def finish(span: OpenSpan, cluster: Cluster, limits: Limits, complete: bool) -> 
         code=described.code,
         requested=span.requested,
         late=span.late,
+        attributes=span.attributes or {},
     )
     if span.parent is not None:
         _fold(span, finished, span.parent)
     return finished
 
 
-def _own_result(counts: TaskCounts, complete: bool) -> Result:
+def _earliest(one: float, other: float) -> float:
+    """Return the earlier of two times, either of which may be 0.0, for none."""
+    return min(one, other) if one and other else one or other
+
+
+def _own_result(counts: TaskCounts, complete: bool, cut_off: Result) -> Result:
     if counts.erred:
         return "failure"
     if not complete:
-        return "error"
+        return cut_off
     return "cancellation" if counts.cancelled else "success"
 
 
@@ -131,6 +151,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     if span.below is not None:
         into.workers |= span.below.workers
         into.execute_seconds += span.below.execute_seconds
+    into.start = _earliest(into.start, finished.first_start or 0.0)
     into.stop = max(into.stop, finished.stop)
     into.result = worst(into.result, finished.result)
     into.complete = into.complete and finished.complete

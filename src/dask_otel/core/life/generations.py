@@ -1,6 +1,7 @@
 """Generations and traces: which OpenTelemetry span comes next for a Dask span.
 
-What has been exported is kept in mind in bounded tables, for continuations need it. When a
+What has been exported is kept in mind in bounded tables, for continuations need it: also by a
+bridge that is taken off its scheduler and put on again. When a
 table overflows, the oldest lines go; a continuation of a span that is not remembered takes
 a generation that no forgotten span ever had, in a trace of its own, so its ids are new for
 certain, and still deterministic.
@@ -50,6 +51,17 @@ class Generations:
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         #: Highest generation that any forgotten line had.
         self._forgotten = 1
+        #: Whether any line was ever forgotten.
+        self._has_forgotten = False
+
+    def resume(self, limits: Limits) -> None:
+        """Go on under other limits: the bridge was taken off, and is put on again."""
+        self._limits = limits
+        self._forget()
+
+    def may_have_exported(self, dask_id: str) -> bool:
+        """Whether any generation of a Dask span has been exported, as far as that is certain."""
+        return self._has_forgotten or dask_id in self._exported
 
     def first(self, dask_id: str, tags: Tags, ancestors: tuple[str, ...]) -> SpanIdentity:
         """Return the identity of a Dask span's first generation."""
@@ -136,18 +148,23 @@ class Generations:
     def _trace(self, root_id: str) -> _Trace:
         trace = self._traces.setdefault(root_id, _Trace())
         self._traces.move_to_end(root_id)
-        if len(self._traces) > self._limits.remember:
-            self._traces.popitem(last=False)
+        self._forget()
         return trace
+
+    def _forget(self) -> None:
+        """Let the oldest lines go."""
+        while len(self._traces) > self._limits.remember:
+            self._traces.popitem(last=False)
+        while len(self._exported) > self._limits.remember:
+            _, oldest = self._exported.popitem(last=False)
+            self._forgotten = max(self._forgotten, oldest.generation)
+            self._has_forgotten = True
 
     def remember(self, finished: FinishedSpan) -> None:
         """Take note that a generation has been exported."""
         ident = finished.identity
         self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop)
         self._exported.move_to_end(ident.dask_id)
-        if len(self._exported) > self._limits.remember:
-            _, oldest = self._exported.popitem(last=False)
-            self._forgotten = max(self._forgotten, oldest.generation)
         trace = self._trace(ident.root_id)
         if ident.trace_id == identity.trace_id(ident.root_id):
             trace.spans += finished.weight

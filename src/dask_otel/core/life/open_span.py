@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
 from dask_otel.core.records import (
+    Attributes,
     Failure,
     Incident,
     Result,
@@ -16,12 +17,23 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 
-#: Why a task's run had to be repeated.
-RetryReason = Literal["error", "worker_lost", "recomputed", "client"]
+#: Why a task's run had to be repeated. ``rescheduled`` is the task's own wish, and no trouble:
+#: Dask's peer-to-peer shuffles use it to move their tasks to the data.
+RetryReason = Literal["error", "worker_lost", "recomputed", "client", "rescheduled"]
 
 #: Why a task became unfinished: a client submitted it; a client had it retried after it
 #: failed itself, or after one that it depends on did; its result was there, and was lost.
 Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
+
+
+class Run(NamedTuple):
+    """What is known of a run that gave no result."""
+
+    #: Where it ran.
+    worker: str
+    #: When it computed, as far as that is known.
+    start: float
+    stop: float
 
 
 class Phase(Enum):
@@ -145,6 +157,8 @@ class Below:
     groups: int = 0
     workers: set[str] = field(default_factory=set)
     execute_seconds: float = 0.0
+    #: First start of all; 0.0 if nothing started.
+    start: float = 0.0
     stop: float = 0.0
     result: Result = "success"
     #: The first that became known.
@@ -158,6 +172,7 @@ class OpenSpan:
     __slots__ = (
         "active",
         "activities",
+        "attributes",
         "awaits",
         "below",
         "busy",
@@ -178,6 +193,7 @@ class OpenSpan:
         "open_children",
         "owing",
         "parent",
+        "partial",
         "phase",
         "quiet_since",
         "reporters",
@@ -199,12 +215,15 @@ class OpenSpan:
         late: bool,
     ) -> None:
         self.identity = identity
-        self.start = start
+        #: Not before the span above, also where the clock was set back between the two.
+        self.start: float = start if parent is None else max(start, parent.start)
         #: Nearest open ancestor, which waits for this span; None for a root, and where all
         #: ancestors have been exported.
         self.parent = parent
         self.depth = len(identity.tags)
         self.late = late
+        #: Whether tasks of it ended that were not observed.
+        self.partial = False
         self.phase = Phase.SETTLING
         self.groups: list[Group] = []
         #: Own tasks in waiting, queued, no-worker or processing.
@@ -250,7 +269,39 @@ class OpenSpan:
         self.activities: dict[Hashable, float] = {}
         self.execute_seconds = 0.0
         self.requested: Tags | None = None
+        #: What the user gave it.
+        self.attributes: Attributes | None = None
         #: Signs of life so far, and up to when they tell.
         self.shown = 0
-        self.shown_until = start
+        self.shown_until = self.start
         self.below: Below | None = None
+
+    # What is added from several sides, by the one way for each.
+
+    def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
+        """A worker reported execute seconds, also of runs that gave no result."""
+        self.workers[worker] = None
+        activities = self.activities
+        activities[activity] = activities.get(activity, 0.0) + seconds
+        self.execute_seconds += seconds
+
+    def begin_time(self, idle: float, capacity: float) -> None:
+        """Begin to credit time: what is still to come of an earlier generation is taken off."""
+        self.idle, self.capacity = -idle, -capacity
+
+    def credit(self, idle: float, capacity: float) -> None:
+        """Add a share of the cluster's idle seconds, and of its capacity."""
+        self.idle += idle
+        self.capacity += capacity
+
+    def seen_in_part(self) -> None:
+        """Tasks of it ended that were not observed."""
+        self.partial = True
+
+    def asked_for(self, tags: Tags) -> None:
+        """A client asked for another span, and Dask booked its work here."""
+        self.requested = tags
+
+    def describe(self, attributes: Attributes | None) -> None:
+        """Take the attributes that a user gave it."""
+        self.attributes = attributes

@@ -63,6 +63,11 @@ class Reports:
         clock.cancelled = cancelled
         self._heard_of(worker)
 
+    def began(self, worker: str) -> float:
+        """Return when a worker's last heartbeat began, by the scheduler's clock; 0.0 if none."""
+        clock = self._workers.get(worker)
+        return 0.0 if clock is None else clock.began
+
     def left(self, worker: str) -> None:
         """A worker is gone: nobody waits for it any longer."""
         self._workers.pop(worker, None)
@@ -86,6 +91,14 @@ class Reports:
     def wait_for(self, span: OpenSpan) -> None:
         """A span's work is done: `take_complete` tells when everything about it is in."""
         self._due[span] = None
+
+    def reported(self, span: OpenSpan, worker: str) -> None:
+        """A worker reported metrics of a span."""
+        span.reporters[worker] = None
+
+    def begin_anew(self, span: OpenSpan) -> None:
+        """A span has work again: who owes metrics will be asked anew."""
+        span.owing = None
 
     def forget(self, span: OpenSpan) -> None:
         """Wait for a span no longer; `OpenSpan.owing` has those who did not report."""

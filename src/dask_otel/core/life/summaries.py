@@ -27,6 +27,9 @@ class SpanSummary:
     capacity: float | None = None
     #: Workers that had not sent their last report at the settle timeout.
     unreported: frozenset[str] = frozenset()
+    #: Whether tasks may have ended that nobody saw: before the bridge was put on, or while it
+    #: was off.
+    partial: bool = False
 
     def add(self, other: SpanSummary) -> None:
         """Add another generation, or another span."""
@@ -37,6 +40,7 @@ class SpanSummary:
         self.idle = _sum(self.idle, other.idle)
         self.capacity = _sum(self.capacity, other.capacity)
         self.unreported |= other.unreported
+        self.partial = self.partial or other.partial
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
@@ -46,16 +50,19 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> SpanSummary:
-    """Return the summary of one generation that is settled."""
+    """Return the summary of one generation that is settled, or was cut off."""
     summary = SpanSummary(
         first_start=span.first_start,
         stop=span.last_stop,
         idle=idle,
         capacity=capacity,
         unreported=frozenset(span.owing or ()),
+        partial=span.partial or span.unfinished > 0,
     )
     for group in span.groups:
         summary.counts.add(group.counts)
+        # Where the bridge is taken off: what goes on is the next one's to count.
+        summary.counts.tasks -= max(0, group.unfinished)
     return summary
 
 
@@ -75,6 +82,19 @@ class Summaries:
     def __len__(self) -> int:
         return len(self._spans)
 
+    def resume(self, remember: int) -> None:
+        """Go on with another limit: the bridge was taken off, and is put on again."""
+        self._remember = remember
+        self._forget()
+
+    def _forget(self) -> None:
+        while len(self._spans) > self._remember:
+            self._spans.popitem(last=False)
+
+    def knows(self, dask_id: str) -> bool:
+        """Whether an exported generation of a span is remembered."""
+        return dask_id in self._spans
+
     def keep(self, dask_id: str, summary: SpanSummary) -> None:
         """Add an exported generation."""
         earlier = self._spans.get(dask_id)
@@ -83,8 +103,7 @@ class Summaries:
             self._spans.move_to_end(dask_id)
             return
         self._spans[dask_id] = summary
-        if len(self._spans) > self._remember:
-            self._spans.popitem(last=False)
+        self._forget()
 
     def of(self, dask_id: str, present: SpanSummary | None) -> SpanSummary | None:
         """Return all generations of a span; None if nothing is known of it.

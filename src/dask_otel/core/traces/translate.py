@@ -9,13 +9,13 @@ Seconds are doubles, counts are ints; what was not measured is absent.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
+from dask_otel.core.attributes import RESERVED
 from dask_otel.core.records import (
     AttributeValue,
     Event,
@@ -39,14 +39,13 @@ from dask_otel.core.text import (
     stacktrace_text,
     suffix_text,
 )
+from dask_otel.core.traces import exceptions
+from dask_otel.core.traces.exceptions import error_type
 
 #: OTLP has 64 bits, of which some backends read the highest as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
 
-#: What comes before the arguments or the message in an exception's text:
-#: ``pkg.mod.Err`` of ``pkg.mod.Err('x')``. Other texts have no type in them.
-_TYPE_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?=\(|:|$)")
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
 
 #: Fields of `TaskCounts` with their attributes.
@@ -54,7 +53,15 @@ _COUNT_KEYS: Final = (
     ("tasks", semconv.TASK_COUNT),
     *[
         (name, semconv.TASK_OUTCOME_COUNT.format(name))
-        for name in ("memory", "erred", "cancelled", "retried", "lost", "recomputed")
+        for name in (
+            "memory",
+            "erred",
+            "cancelled",
+            "retried",
+            "lost",
+            "recomputed",
+            "rescheduled",
+        )
     ],
 )
 
@@ -114,22 +121,6 @@ def translate_progress(
         progress.identity, progress.start, progress.stop, limits, note or Sanitizer()
     )
     return [parts.record(progress)]
-
-
-def error_type(failure: Failure, note: Sanitizer) -> str:
-    """Return the name of what failed.
-
-    What the scheduler decided has its own name; otherwise it is the leading dotted name
-    of the exception's text, and `semconv.FOLDED` where the text begins with none.
-    """
-    if failure.scheduler_error:
-        return attribute_text(failure.scheduler_error, note)
-    text = failure.text
-    if not isinstance(text, str):
-        return semconv.FOLDED
-    # A type's name is short: no need to look through a message of megabytes.
-    found = _TYPE_NAME.match(text[:ATTRIBUTE_LIMIT].strip())
-    return attribute_text(found[0], note) if found else semconv.FOLDED
 
 
 class _Parts:
@@ -260,11 +251,23 @@ class _Parts:
         return None
 
     def _interval(self, start: object, stop: object) -> tuple[int, int]:
-        """Return start and end; a missing one is the other, never is the end earlier."""
+        """Return start and end; a missing one is the other, and 1 ns lies between them at least.
+
+        Jaeger takes a span that ends when it starts as one of negative duration, and warns.
+        """
         start_ns, end_ns = self._time(start), self._time(stop)
         if start_ns is None:
             start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
-        return start_ns, max(start_ns, end_ns or 0)
+        return start_ns, max(start_ns + 1, end_ns or 0)
+
+    def _child_name(self, subject: str, what: str) -> str:
+        """Return the name of a child that is no Dask span.
+
+        Never that of a span: in Jaeger's list of operations and in Tempo's span metrics a name is
+        all that tells them apart. So where it is too long, its last word stays.
+        """
+        room = max(self.limits.text - len(what) - 1, 1)
+        return f"{attribute_text(subject, self.note, room)} {what}"
 
 
 class _ProgressTranslation(_Parts):
@@ -282,7 +285,7 @@ class _ProgressTranslation(_Parts):
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, kind, progress.ordinal),
             parent_span_id=who.span_id,
-            name=self._text(f"{self.last_tag} {verb}"),
+            name=self._child_name(self.last_tag, verb),
             kind="internal",
             start_ns=self.start_ns,
             end_ns=self.end_ns,
@@ -359,7 +362,17 @@ class _Translation(_Parts):
             self._put_count(out, semconv.SPAN_DROPPED_EVENT_COUNT, dropped_events)
         self._put_origin(out)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
+        self._put_given(out)
         return out
+
+    def _put_given(self, out: _Attributes) -> None:
+        """Add what the user gave; what the bridge says itself is not overwritten."""
+        for raw, given in self.finished.attributes.items():
+            key, value = self._text(raw), self._value(given)
+            if key in out or key.startswith(RESERVED):
+                self.note.count("reserved")
+            elif key and value is not None:
+                out[key] = value
 
     def _put_origin(self, out: _Attributes) -> None:
         """Add where the span comes from: collections, code, and what was asked for."""
@@ -398,7 +411,8 @@ class _Translation(_Parts):
         first = self.finished.failures[0]
         what = failed
         if self.limits.message and first.text is not None:
-            what = attribute_text(first.text, self.note, self.limits.message)
+            # Type and message; counted where the event has them.
+            what = exceptions.last_line(first, Sanitizer(), self.limits.message)
         return self._text(f"Task {self._text(first.key)} failed: {what}")
 
     # ----------------------------------------------------------------------------- events
@@ -426,11 +440,11 @@ class _Translation(_Parts):
         note, limits = self.note, self.limits
         out: _Attributes = {semconv.EXCEPTION_TYPE: error_type(failure, note)}
         if limits.message and failure.text is not None:
-            message = attribute_text(failure.text, note, limits.message)
+            message = exceptions.message(failure.text, note, limits.message)
             out[semconv.EXCEPTION_MESSAGE] = message
         if limits.stacktrace and failure.traceback is not None:
-            stacktrace = stacktrace_text(failure.traceback, note, limits.stacktrace)
-            out[semconv.EXCEPTION_STACKTRACE] = stacktrace
+            whole = exceptions.stacktrace(failure, note, limits.message)
+            out[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(whole, note, limits.stacktrace)
         out[semconv.TASK_KEY] = self._text(failure.key)
         out[semconv.TASK_PREFIX] = self._text(failure.prefix)
         if failure.worker_name is not None:
@@ -457,6 +471,9 @@ class _Translation(_Parts):
         name = self._text(group.name)
         prefix = self._text(group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
+        if self.start_ns < start_ns == self.end_ns:
+            # Of no length, at the very end of its span: it must not leave it.
+            start_ns, end_ns = start_ns - 1, start_ns
         out = self._identity("group")
         erred = self._count(group.counts.erred)
         out[semconv.TASK_GROUP_NAME] = name
@@ -470,7 +487,7 @@ class _Translation(_Parts):
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, group.name, group.ordinal),
             parent_span_id=who.span_id,
-            name=prefix or semconv.EMPTY,
+            name=self._child_name(prefix or semconv.EMPTY, "tasks"),
             kind="internal",
             start_ns=start_ns,
             end_ns=end_ns,

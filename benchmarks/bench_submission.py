@@ -1,0 +1,84 @@
+"""What the caller's context costs a submission, in the client.
+
+``python -m benchmarks.bench_submission`` prints the CPU time of the hook alone in µs: around a
+method that does nothing, over that method unhooked, the least of many runs. A submission itself
+takes a few hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from time import process_time
+from timeit import repeat
+from typing import Any
+
+import dask
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+
+import dask_otel
+from dask_otel.client import carriers
+from dask_otel.client.hook import SubmissionHook
+
+CALLS = 5000
+RUNS = 25
+
+
+class Submitter:
+    """A client whose submissions do nothing."""
+
+    def _graph_to_futures(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def submit(self) -> None:
+        """Submit, as ``Client.submit`` does."""
+        self._graph_to_futures({}, [], span_metadata={})
+
+
+def a_span(span_id: int) -> NonRecordingSpan:
+    """Return a caller's span."""
+    return NonRecordingSpan(SpanContext(0xABC, span_id, False, TraceFlags(1)))
+
+
+def cost(call: Callable[[], Any], calls: int = CALLS) -> float:
+    """Return the CPU time of a call, in µs."""
+    return min(repeat(call, number=calls, repeat=RUNS, timer=process_time)) / calls * 1e6
+
+
+def alternating(submit: Callable[[], Any]) -> float:
+    """Return the cost of submissions under another span each time, less that of the change."""
+    spans = [a_span(1), a_span(2)]
+
+    def turns(do: Callable[[], Any]) -> None:
+        for span in spans:
+            with use_span(span):
+                do()
+
+    return (cost(lambda: turns(submit)) - cost(lambda: turns(lambda: None))) / len(spans)
+
+
+def main() -> None:
+    """Print the figures."""
+    client = Submitter()
+    bare = cost(client.submit)
+    carriers.prepare()
+    SubmissionHook(Submitter, carriers.annotations_for).put()
+    cases: dict[str, list[AbstractContextManager[Any]]] = {
+        "no span": [nullcontext()],
+        "no span, inside dask_otel.span": [dask_otel.span("block")],
+        "a span": [use_span(a_span(1))],
+        "a span, inside dask_otel.span": [use_span(a_span(1)), dask_otel.span("block")],
+    }
+    for name, contexts in cases.items():
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+            print(f"{name:<42}{cost(client.submit) - bare:6.2f}")
+    print(f"{'another span than before':<42}{alternating(client.submit) - bare:6.2f}")
+    with dask.config.set({"otel.client.span-per-caller": True}), use_span(a_span(1)):
+        one_more = Submitter()
+        print(f"{'a span, and a Dask span for it':<42}{cost(one_more.submit) - bare:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

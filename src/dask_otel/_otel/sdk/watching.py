@@ -1,0 +1,169 @@
+"""Reads the answers to OTLP requests, which the exporters keep to themselves or throw away.
+
+A server may take a request and not what is in it: a partial success, which the exporters do not
+read. They take a redirect for a success, and the web page of any server whatever.
+
+What this relies on: over HTTP, a `requests.Session` is given to the exporter, which is public.
+Over gRPC there is no such argument: the exporter makes its stub with ``_stub``, once or at each
+new connection, and calls the one in ``_client``. Where a release has none of them, its answers
+are not seen; a contract test says so first.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from dask_otel._otel.sdk.answers import Answers, words_of
+
+if TYPE_CHECKING:
+    import requests
+
+_REPLIES: Final = {"traces": ExportTraceServiceResponse, "metrics": ExportMetricsServiceResponse}
+#: How a partial success counts, in protobuf and in JSON.
+_COUNTS: Final = {
+    "traces": ("rejected_spans", "rejectedSpans"),
+    "metrics": ("rejected_data_points", "rejectedDataPoints"),
+}
+#: HTTP statuses that blame what was sent: it is invalid, or too large.
+_BLAMES: Final = (400, 413)
+#: Bytes of an answer that are looked at.
+_MOST: Final = 65536
+
+
+# ------------------------------------------------------------------------------------- HTTP
+
+
+def watched_session(signal: str, answers: Answers) -> requests.Session:
+    """Return a session for an exporter of a signal, whose answers are noted."""
+    # Not at the top: gRPC does without it.
+    import requests
+
+    class Session(requests.Session):
+        def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+            # A redirect turns a POST into a GET: the data would be gone.
+            kwargs["allow_redirects"] = False
+            try:
+                response = super().request(*args, **kwargs)
+            except Exception as error:
+                late = isinstance(error, requests.Timeout)
+                answers.refused(words_of(error), late=late)
+                if isinstance(error, OSError):
+                    raise
+                # Nothing of the data: it has been encoded.
+                raise requests.RequestException(words_of(error)) from error
+            _note(signal, response, answers)
+            return response
+
+    return Session()
+
+
+def _note(signal: str, response: requests.Response, answers: Answers) -> None:
+    status = response.status_code
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = response.content[:_MOST]
+    page = kind in ("text/html", "application/xhtml+xml") or body.lstrip()[:1] == b"<"
+    if 200 <= status < 300:
+        if page:
+            answers.refused("the endpoint answers with a web page: no OTLP server is there")
+        elif body:
+            answers.taken(*_partial(signal, kind, body))
+        else:
+            answers.taken()
+        return
+    if response.is_redirect:
+        location = response.headers.get("location", "")
+        answers.refused(f"the endpoint redirects to {location}, which is not followed")
+        return
+    words = "" if page else _words(kind, body)
+    reason = f"HTTP status {status} {response.reason or ''}".rstrip()
+    answers.refused(f"{reason}: {words}" if words else reason, blames=status in _BLAMES)
+
+
+def _partial(signal: str, kind: str, body: bytes) -> tuple[int, str]:
+    """Return how many items a server did not take, and what it says about that."""
+    try:
+        if kind == "application/json":
+            return _partial_json(_COUNTS[signal][1], json.loads(body))
+        reply: Any = _REPLIES[signal]()
+        reply.ParseFromString(body)
+    except (DecodeError, ValueError, TypeError, AttributeError):
+        text = body.decode("utf-8", "replace")
+        return 0, f"an answer that is no OTLP ({kind or 'of no type'}): {text}"
+    return _partial_reply(signal, reply)
+
+
+def _partial_json(count: str, reply: Any) -> tuple[int, str]:
+    partial = reply.get("partialSuccess") or {}
+    return int(partial.get(count) or 0), str(partial.get("errorMessage") or "")
+
+
+def _partial_reply(signal: str, reply: Any) -> tuple[int, str]:
+    partial = reply.partial_success
+    return getattr(partial, _COUNTS[signal][0]), partial.error_message
+
+
+def _words(kind: str, body: bytes) -> str:
+    if kind in ("application/x-protobuf", "application/protobuf"):
+        status = Status()
+        try:
+            status.ParseFromString(body)
+        except DecodeError:
+            pass
+        else:
+            return str(status.message)
+    return body.decode("utf-8", "replace")
+
+
+# ------------------------------------------------------------------------------------- gRPC
+
+
+def watch_stub(signal: str, exporter: Any, answers: Answers) -> bool:
+    """Note the answers that a gRPC exporter gets; False if this release hides them."""
+    make, client = getattr(exporter, "_stub", None), getattr(exporter, "_client", None)
+    if not callable(make) or not callable(getattr(client, "Export", None)):
+        return False
+    # It makes another one when it connects again.
+    exporter._stub = lambda channel: _Stub(signal, make(channel), answers)  # noqa: SLF001
+    exporter._client = _Stub(signal, client, answers)  # noqa: SLF001
+    return True
+
+
+class _Stub:
+    """A stub of OTLP's services, whose answers are noted."""
+
+    def __init__(self, signal: str, stub: Any, answers: Answers) -> None:
+        self._signal = signal
+        self._export = stub.Export
+        self._answers = answers
+
+    def Export(self, *args: Any, **kwargs: Any) -> Any:
+        """Send a request."""
+        from grpc import RpcError
+
+        try:
+            reply = self._export(*args, **kwargs)
+        except RpcError as error:
+            self._refused(error)
+            raise
+        except Exception as error:
+            # Nothing of the data: it has been encoded. A header that gRPC does not take, say.
+            self._answers.refused(type(error).__name__)
+            raise ConnectionError(type(error).__name__) from error
+        self._answers.taken(*_partial_reply(self._signal, reply))
+        return reply
+
+    def _refused(self, error: Any) -> None:
+        code = error.code().name
+        self._answers.refused(
+            f"{code}: {error.details() or 'no reason given'}",
+            blames=code == "INVALID_ARGUMENT",
+            late=code == "DEADLINE_EXCEEDED",
+        )

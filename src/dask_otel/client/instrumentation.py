@@ -1,0 +1,166 @@
+"""In the client: have the caller's context travel with what is submitted; and no longer.
+
+There are three ways to ask for it, and all do the same: `instrument`, the client preload, and
+``opentelemetry-instrument``, which finds `DaskInstrumentor` by its entry point. The last one comes
+before the user's code, in every process that inherits its environment. So nothing heavy is
+imported here: Dask is hooked when the application imports it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import import_module
+from threading import RLock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dask_otel.client.hook import MODULE, ImportHook
+
+if TYPE_CHECKING:
+    from dask_otel.client.hook import SubmissionHook
+
+logger = logging.getLogger("dask_otel")
+
+
+class _Instrumentation:
+    """Who asked for it in this process, and what has been done about it.
+
+    Notes
+    -----
+    Nothing is imported while the lock is held: another thread may be importing
+    ``distributed.client``, hold its import lock, and wait for ours.
+    """
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._asked = False
+        self._holders = 0
+        self._waiting = ImportHook(MODULE, self._imported)
+        self._hook: SubmissionHook | None = None
+        self._on = False
+
+    @property
+    def on(self) -> bool:
+        """Whether contexts travel now."""
+        return self._on
+
+    def ask(self, wanted: bool) -> None:
+        """Take note that the application wants it, or no longer does."""
+        with self._lock:
+            self._asked = wanted
+        self._settle()
+
+    def hold(self) -> None:
+        """Keep it on for one more: a client with the preload, or a worker's plugin."""
+        with self._lock:
+            self._holders += 1
+        self._settle()
+
+    def release(self) -> None:
+        """Undo one `hold`."""
+        with self._lock:
+            self._holders = max(0, self._holders - 1)
+        self._settle()
+
+    def _wanted(self) -> bool:
+        return self._asked or self._holders > 0
+
+    def _settle(self) -> None:
+        """Make it so, if Dask's client is there; else when it is imported."""
+        with self._lock:
+            if self._wanted():
+                # Before the look, so that no import can fall in between.
+                self._waiting.put()
+            else:
+                self._waiting.take_off()
+        if MODULE in sys.modules:
+            try:
+                # Waits for another thread that is importing it, which may fail.
+                module = import_module(MODULE)
+            except ImportError:
+                return
+            self._imported(module)
+
+    def _imported(self, module: ModuleType) -> None:
+        try:
+            owner = getattr(module, "Client", None)
+            if owner is None:
+                # It is being imported, and calls us: the import hook will, too, when it is done.
+                return
+            if not (self._wanted() or self._on):
+                return
+            from dask_otel.client import blocks, carriers, hook
+
+            import_module("distributed.spans")
+            if not self._on:
+                carriers.prepare()
+            with self._lock:
+                self._waiting.take_off()
+                if self._wanted() == self._on:
+                    return
+                self._on = not self._on
+                if self._on:
+                    if self._hook is None:
+                        self._hook = hook.SubmissionHook(owner, carriers.annotations_for)
+                    self._hook.put()
+                    blocks.help_distributed_span()
+                else:
+                    blocks.leave_distributed_span()
+                    if self._hook is not None and self._hook.take_off():
+                        self._hook = None
+        except Exception:
+            logger.warning("dask-otel could not instrument Dask's client", exc_info=True)
+
+
+INSTRUMENTATION = _Instrumentation()
+
+
+def instrument() -> None:
+    """Have the caller's OpenTelemetry context travel with everything that clients submit.
+
+    The span that is current where work is submitted becomes the parent of its Dask span, if the
+    scheduler has the bridge (``otel.propagation``); where none is, ``TRACEPARENT`` and
+    ``TRACESTATE`` of this process's environment name the caller. And ``distributed.span`` tells
+    the scheduler when its blocks end, as `dask_otel.span` does.
+
+    Notes
+    -----
+    Calling it again changes nothing, from any thread. It may be called before ``distributed`` is
+    imported, which it does not import.
+
+    See Also
+    --------
+    uninstrument
+
+    Examples
+    --------
+    >>> dask_otel.instrument()  # doctest: +SKIP
+    >>> with tracer.start_as_current_span("request"):  # doctest: +SKIP
+    ...     client.submit(f, 1).result()
+    """
+    INSTRUMENTATION.ask(True)
+
+
+def uninstrument() -> None:
+    """Undo `instrument`: Dask is left exactly as it was.
+
+    While there are clients that load the preload, they keep what they asked for.
+    """
+    INSTRUMENTATION.ask(False)
+
+
+class DaskInstrumentor:
+    """What ``opentelemetry-instrument`` finds under the name ``dask``.
+
+    A plain class: the package of the base class pins the semantic conventions to one release.
+    ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=dask`` leaves it out.
+    """
+
+    def instrument(self, **_: Any) -> None:
+        """See `instrument`; options of OpenTelemetry's own instrumentations are ignored."""
+        instrument()
+
+    def uninstrument(self, **_: Any) -> None:
+        """See `uninstrument`."""
+        uninstrument()

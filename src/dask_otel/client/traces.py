@@ -1,0 +1,86 @@
+"""From the client: in which trace a Dask span is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dask_otel._wire import TraceContext, decided_trace
+from dask_otel.client.handles import SpanHandle
+from dask_otel.core import identity
+from dask_otel.core.traces.link import span_hex, trace_hex
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def trace_context(span_id: str, client: Client | None = None) -> Any:
+    """Return the trace and span that a Dask span is in a tracing backend.
+
+    They follow from Dask's ids, unless the scheduler has put the span into the trace of its
+    caller, or a later generation into one of its own. It is asked where that may be: always, but
+    for what `dask_otel.span` gave here and nothing was submitted in under a caller's span.
+
+    Parameters
+    ----------
+    span_id
+        What ``with span(...) as span_id`` gives, of `dask_otel` or of ``distributed``.
+    client
+        A connected client; without it, the current one. If there is none, or its scheduler has
+        no bridge, or does not know the span (yet), the answer is computed; for the bare text of
+        an id as if it was a root, unless its block is open here.
+
+    Returns
+    -------
+    context
+        A `TraceContext`. With an asynchronous client, an awaitable of it.
+
+    Examples
+    --------
+    >>> with span("train") as span_id:  # doctest: +SKIP
+    ...     model.fit(data)
+    >>> dask_otel.trace_context(span_id).trace_id  # doctest: +SKIP
+    '4bf92f3577b34da6a3ce929d0e0e4736'
+    """
+    if not isinstance(span_id, str):
+        raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
+    root_id = _root_of(span_id)
+    if client is None:
+        from distributed import Client
+
+        try:
+            client = Client.current()
+        except ValueError:
+            return _expected(span_id, root_id)
+    return client.sync(_ask, client, span_id, root_id)
+
+
+async def _ask(client: Client, span_id: str, root_id: str) -> TraceContext:
+    if isinstance(span_id, SpanHandle) and not span_id.may_be_adopted:
+        return _hashed(span_id, root_id)
+    try:
+        answer = await client.run_on_scheduler(decided_trace, span_id=str(span_id))
+    except (ImportError, AttributeError):
+        # It has no dask-otel, or an older one: nothing is adopted there.
+        return _hashed(span_id, root_id)
+    return answer if isinstance(answer, TraceContext) else _expected(span_id, root_id)
+
+
+def _root_of(span_id: str) -> str:
+    if isinstance(span_id, SpanHandle):
+        return span_id.root_id
+    import dask
+
+    ids = dask.get_annotations().get("span", {}).get("ids", ())
+    return str(ids[0] if span_id in ids else span_id)
+
+
+def _hashed(span_id: str, root_id: str) -> TraceContext:
+    """Return where it is if no caller's trace is taken up."""
+    return TraceContext(trace_hex(identity.trace_id(root_id)), span_hex(identity.span_id(span_id)))
+
+
+def _expected(span_id: str, root_id: str) -> TraceContext:
+    """Return where it will be, as far as it is known here."""
+    if isinstance(span_id, SpanHandle):
+        return TraceContext(span_id.trace_id, span_id.span_id)
+    return _hashed(span_id, root_id)

@@ -1,0 +1,158 @@
+"""Trace context as text: what travels with a submission, and what counts as garbage.
+
+The form is W3C Trace Context whatever propagators an application has configured, for both ends
+are ours. Whatever comes over the wire can be anything: nothing here raises.
+
+Sources of the rules: W3C Trace Context (level 1 and 2) and W3C Baggage.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+#: Annotation in which the caller's context travels from the client to the scheduler: a dict of
+#: texts with `TRACEPARENT`, and perhaps `TRACESTATE` and `BAGGAGE`.
+CARRIER_KEY: Final = "dask_otel.context"
+#: Annotation in which the scheduler tells a worker what it decided for a task: a traceparent.
+DECISION_KEY: Final = "dask_otel.span"
+#: Annotation in which the caller's tracestate may follow it.
+STATE_KEY: Final = "dask_otel.state"
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+BAGGAGE: Final = "baggage"
+
+#: Characters of a tracestate, of one that is long for an entry of it, and of a baggage.
+MAX_STATE: Final = 512
+_LONG_ENTRY: Final = 128
+MAX_BAGGAGE: Final = 8192
+
+_SAMPLED: Final = 0x01
+#: Characters of a traceparent of version 00, and a bound on those of later versions.
+_LENGTH: Final = 55
+_LONGEST: Final = 512
+_TRACEPARENT: Final = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})"
+    r"-(?P<flags>[0-9a-f]{2})(?P<more>-.*)?",
+    re.DOTALL | re.ASCII,
+)
+_HEADER: Final = re.compile(r"[\x20-\x7e\t]*", re.ASCII)
+
+
+class Traceparent(NamedTuple):
+    """A span of some trace, as W3C Trace Context names it."""
+
+    trace_id: int
+    span_id: int
+    flags: int = 0
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the caller recorded it. Other flags may be set, too."""
+        return bool(self.flags & _SAMPLED)
+
+
+class Caller(NamedTuple):
+    """What a carrier says."""
+
+    parent: Traceparent
+    #: Cleaned of what no header may hold; empty if there is none.
+    state: str = ""
+    baggage: str = ""
+
+
+def parse_traceparent(text: object) -> Traceparent | None:
+    """Return what a traceparent says; None if it is not valid.
+
+    A later version than 00 is read as far as 00 goes, as W3C Trace Context wants it.
+    """
+    if not isinstance(text, str) or not _LENGTH <= len(text) <= _LONGEST:
+        return None
+    found = _TRACEPARENT.fullmatch(text)
+    if found is None or found["version"] == "ff" or (found["version"] == "00" and found["more"]):
+        return None
+    trace_id, span_id = int(found["trace"], 16), int(found["span"], 16)
+    if not trace_id or not span_id:
+        return None
+    return Traceparent(trace_id, span_id, int(found["flags"], 16))
+
+
+def format_traceparent(parent: Traceparent) -> str:
+    """Return the text of version 00, 55 characters."""
+    return f"00-{parent.trace_id:032x}-{parent.span_id:016x}-{parent.flags & 0xFF:02x}"
+
+
+def bounded_tracestate(text: object) -> str:
+    """Return a tracestate cut to its limit by whole entries; empty if there is none.
+
+    Long entries go first, then the last ones, as W3C Trace Context wants it.
+    """
+    if not isinstance(text, str) or not _HEADER.fullmatch(text):
+        return ""
+    if len(text) <= MAX_STATE:
+        return text
+    entries = text.split(",")
+    if len(text) > MAX_STATE:
+        entries = [entry for entry in entries if len(entry) <= _LONG_ENTRY]
+    return _fitting(entries, MAX_STATE)
+
+
+def bounded_baggage(text: object) -> str:
+    """Return a baggage cut to its limit by whole entries, the last ones first."""
+    if not isinstance(text, str) or not _HEADER.fullmatch(text):
+        return ""
+    return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)
+
+
+def _fitting(entries: list[str], limit: int) -> str:
+    kept, length = [], -1
+    for entry in entries:
+        length += 1 + len(entry)
+        if length > limit:
+            break
+        kept.append(entry)
+    return ",".join(kept)
+
+
+def make_carrier(caller: Caller) -> dict[str, str]:
+    """Return the carrier that says this, within all limits."""
+    carrier = {TRACEPARENT: format_traceparent(caller.parent)}
+    if caller.state and (state := bounded_tracestate(caller.state)):
+        carrier[TRACESTATE] = state
+    if caller.baggage and (baggage := bounded_baggage(caller.baggage)):
+        carrier[BAGGAGE] = baggage
+    return carrier
+
+
+def read_carrier(value: object) -> Caller | None:
+    """Return what a carrier says; None for garbage.
+
+    Parameters
+    ----------
+    value
+        What came under `CARRIER_KEY`: from a client of any version, or a user's own annotation
+        of that name, so anything.
+    """
+    if not isinstance(value, Mapping):
+        return None
+    try:
+        parent = parse_traceparent(value.get(TRACEPARENT))
+        if parent is None:
+            return None
+        return Caller(
+            parent,
+            bounded_tracestate(value.get(TRACESTATE)),
+            bounded_baggage(value.get(BAGGAGE)),
+        )
+    except Exception:  # noqa: BLE001 - a mapping of the user's, with code of its own
+        return None
+
+
+def caller_dask_id(parent: Traceparent) -> str:
+    """Return the Dask span id of the work under a caller's span that has no Dask span.
+
+    Text, as Dask wants its ids, and the same for all that is submitted under that span.
+    """
+    return f"caller-{parent.trace_id:032x}-{parent.span_id:016x}"

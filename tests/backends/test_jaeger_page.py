@@ -1,0 +1,195 @@
+"""What Jaeger makes of the bridge's own spans: warnings, references, names."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from dask_otel._otel.sdk.spans import ReadableSpans
+from dask_otel.core import identity
+from dask_otel.core.records import Progress, SpanIdentity, SpanRecord, TaskCounts
+from dask_otel.core.traces.translate import translate, translate_progress
+from tests.otlp.pipeline import make_group, make_span
+
+from .clients import JaegerClient
+from .processes import eventually
+from .servers import Jaeger
+from .telemetry import new_resource, span_exporter
+
+pytestmark = pytest.mark.backend
+
+START = float(int(time.time()) - 3600)
+SKEW = "clock skew adjustment disabled"
+ORPHAN = "skipping clock skew adjustment"
+
+
+class Job:
+    """A job of ten minutes, with work that came late: the records of all that is exported of it."""
+
+    def __init__(self) -> None:
+        dask_id = f"nightly-{uuid.uuid4()}"
+        self.who = SpanIdentity(
+            dask_id=dask_id,
+            root_id=dask_id,
+            tags=("load",),
+            generation=1,
+            trace_id=identity.trace_id(dask_id),
+            span_id=identity.span_id(dask_id),
+            parent_span_id=None,
+        )
+
+    @property
+    def trace_id(self) -> str:
+        return f"{self.who.trace_id:032x}"
+
+    def signs(self) -> list[SpanRecord]:
+        counts = TaskCounts(tasks=3)
+        signs = [
+            Progress(self.who, 0, START, START),
+            Progress(self.who, 1, START, START + 360, counts),
+        ]
+        return [record for sign in signs for record in translate_progress(sign)]
+
+    def span(self) -> list[SpanRecord]:
+        """The span, a group in it, and a group of no length at its very end."""
+        groups = (
+            replace(make_group(1), start=START + 1, stop=START + 9),
+            replace(make_group(2), start=START + 600, stop=START + 600),
+        )
+        return self._translated(self.who, 0, 600, groups=groups)
+
+    def continuation(self) -> list[SpanRecord]:
+        again = replace(
+            self.who,
+            generation=2,
+            span_id=identity.span_id(self.who.dask_id, 2),
+            parent_span_id=self.who.span_id,
+            first=(self.who.trace_id, self.who.span_id),
+        )
+        return self._translated(again, 700, 800)
+
+    def late_child(self) -> list[SpanRecord]:
+        child_id = f"late-{self.who.dask_id}"
+        child = replace(
+            self.who,
+            dask_id=child_id,
+            tags=("load", "late"),
+            span_id=identity.span_id(child_id),
+            parent_span_id=self.who.span_id,
+        )
+        return self._translated(child, 900, 910, late=True)
+
+    def _translated(
+        self, who: SpanIdentity, start: float, stop: float, **changes: Any
+    ) -> list[SpanRecord]:
+        times = {"start": START + start, "stop": START + stop, "first_start": START + start}
+        return translate(replace(make_span(), identity=who, **times, **changes))
+
+
+def _send(jaeger: Jaeger, resource: Resource, records: Sequence[SpanRecord]) -> None:
+    exporter = span_exporter("grpc", jaeger.grpc, jaeger.http)
+    make = ReadableSpans(resource, "0").make
+    assert exporter.export([make(record) for record in records]) is SpanExportResult.SUCCESS
+    exporter.shutdown()
+
+
+def _page(client: JaegerClient, job: Job, count: int) -> dict[str, dict[str, Any]]:
+    """What Jaeger's page is made of, by span id, once it has so many spans."""
+    return eventually(
+        lambda: [
+            page
+            for page in [{span["spanID"]: span for span in client.page(job.trace_id)}]
+            if len(page) == count
+        ]
+    )[0]
+
+
+def _warnings(page: dict[str, dict[str, Any]]) -> dict[str, set[str]]:
+    """The warnings by name of the span: those that are known, by what is always in them."""
+    found: dict[str, set[str]] = {}
+    for span in page.values():
+        of = found.setdefault(span["operationName"], set())
+        for warning in span["warnings"] or ():
+            of.add(next((known for known in (SKEW, ORPHAN) if known in warning), warning))
+    return found
+
+
+def test_warnings_of_a_long_job(jaeger: Jaeger, jaeger_client: JaegerClient) -> None:
+    job, resource = Job(), new_resource()
+    _send(jaeger, resource, job.signs())
+    before = _warnings(_page(jaeger_client, job, 2))
+    assert before == {"load started": {ORPHAN}, "load running": {ORPHAN}}
+    # What the pages of newer releases read.
+    assert len(jaeger_client.trace(job.trace_id)) == 2
+
+    _send(jaeger, resource, [*job.span(), *job.continuation(), *job.late_child()])
+    page = _page(jaeger_client, job, 7)
+    after = _warnings(page)
+    # The memory store keeps what has once been said of the signs. What comes later than its
+    # parent, as the second generation of `load` and the late span, looks as if clocks differed.
+    assert after == {
+        "load": {SKEW},
+        "load tasks": set(),
+        "load started": {ORPHAN},
+        "load running": {ORPHAN},
+        "late": {SKEW},
+    }
+    # Said, but not done: what is shown are the times that were sent.
+    (late,) = (span for span in page.values() if span["operationName"] == "late")
+    assert late["startTime"] == (START + 900) * 1e6
+
+
+def test_a_trace_that_nobody_looked_at_early_has_no_orphans(
+    jaeger: Jaeger, jaeger_client: JaegerClient
+) -> None:
+    job, resource = Job(), new_resource()
+    _send(jaeger, resource, job.signs())
+    _send(jaeger, resource, job.span())
+    warnings = _warnings(_page(jaeger_client, job, 5))
+    assert set().union(*warnings.values()) == set()
+
+
+def test_a_span_that_was_sent_again_is_shown_once(
+    jaeger: Jaeger, jaeger_client: JaegerClient
+) -> None:
+    job, resource = Job(), new_resource()
+    for _ in range(2):
+        _send(jaeger, resource, job.span())
+    _page(jaeger_client, job, 3)
+    eventually(lambda: len(jaeger_client.trace(job.trace_id)) == 3)
+    assert sorted(span["operationName"] for span in jaeger_client.page(job.trace_id)) == [
+        "load",
+        "load tasks",
+        "load tasks",
+    ]
+
+
+def test_the_continuation_of_a_root_hangs_below_its_first_generation(
+    jaeger: Jaeger, jaeger_client: JaegerClient
+) -> None:
+    job, resource = Job(), new_resource()
+    _send(jaeger, resource, [*job.span(), *job.continuation()])
+    page = _page(jaeger_client, job, 4)
+    again = page[f"{identity.span_id(job.who.dask_id, 2):016x}"]
+    first = f"{job.who.span_id:016x}"
+    (reference,) = again["references"]
+    assert (reference["refType"], reference["spanID"]) == ("FOLLOWS_FROM", first)
+
+
+def test_spans_and_their_groups_are_operations_of_their_own(
+    jaeger: Jaeger, jaeger_client: JaegerClient
+) -> None:
+    job, service = Job(), f"dask-scheduler-{uuid.uuid4().hex[:8]}"
+    resource = new_resource(**{"service.name": service})
+    _send(jaeger, resource, [*job.signs(), *job.span()])
+    wanted = {"load", "load tasks", "load started", "load running"}
+    eventually(lambda: jaeger_client.operations(service) == wanted)
+    for name in wanted:
+        assert jaeger_client.search(service, operation=name, lookback="6h") == {job.trace_id}

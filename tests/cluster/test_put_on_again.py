@@ -1,0 +1,288 @@
+"""A bridge that is taken off a scheduler that goes on, and put on again: nothing is told twice.
+
+Taking it off is not the end of the scheduler, nor of anybody's job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import fire_and_forget, span
+
+import dask_otel
+from dask_otel.client.registration import _install, _uninstall
+from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin
+from tests.cluster.conftest import Bridged, Start
+from tests.receiver import Receiver, Span
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("work is done between two bridges"),
+]
+
+UNSET, ERROR = 0, 2
+
+#: What the tasks wait for.
+GATES: dict[str, threading.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def gates() -> Iterator[None]:
+    for name in "abc":
+        GATES[name] = threading.Event()
+    yield
+    for gate in GATES.values():
+        gate.set()
+
+
+def behind(gate: str, number: int = 0) -> int:
+    assert GATES[gate].wait(60)
+    return number
+
+
+def boom() -> None:
+    raise KeyError("b")
+
+
+def running(bridged: Bridged) -> int:
+    return sum(len(w.state.executing) for w in bridged.cluster.workers.values())
+
+
+def of(received: Receiver, name: str) -> list[Span]:
+    found = [s for s in received.spans if s.type == "span" and s.name == name]
+    return sorted(found, key=generation)
+
+
+def generation(span: Span) -> int:
+    return int(span.attributes["dask.span.generation"])
+
+
+def results(spans: list[Span]) -> list[str]:
+    return [s.attributes["dask.span.result"] for s in spans]
+
+
+def assert_told_once(received: Receiver) -> None:
+    """No id twice, and every continuation has its link."""
+    ids = Counter((s.trace_id, s.span_id) for s in received.spans)
+    assert set(ids.values()) == {1}, ids
+    spans = [s for s in received.spans if s.type == "span"]
+    firsts = {s.attributes["dask.span.id"]: s for s in spans if generation(s) == 1}
+    for continued in (s for s in spans if generation(s) > 1):
+        first = firsts[continued.attributes["dask.span.id"]]
+        assert [link[:2] for link in continued.links] == [(first.trace_id, first.span_id)]
+
+
+def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(start: Start) -> None:
+    with start() as bridged:
+        client, received = bridged.client, bridged.received
+        with span("outer"), span("job") as job_id:
+            futures = [client.submit(behind, gate, key=gate) for gate in "abc"]
+        eventually(lambda: running(bridged) == 2)
+        assert dask_otel.unregister(client) == "stopped"
+        for name in ("outer", "job"):
+            (first,) = of(received, name)
+            assert first.attributes["dask.span.result"] == "unknown"
+            assert first.attributes["dask.span.complete"] is False
+            assert first.status == UNSET
+            assert "error.type" not in first.attributes
+        # How long it takes is not known, nor whether anything is queued.
+        assert not [p for p in received.points if p.metric == "dask.span.duration"]
+
+        GATES["a"].set()
+        eventually(futures[0].done)
+        assert dask_otel.register(client) == "started"
+        GATES["b"].set()
+        GATES["c"].set()
+        assert client.gather(futures) == [0, 0, 0]
+        received.wait_for(lambda r: len(of(r, "job")) == 2)
+        first, second = of(received, "job")
+        assert results([first, second]) == ["unknown", "success"]
+        assert second.trace_id == first.trace_id
+        assert second.parent_id == first.parent_id
+        assert second.start_ns >= first.end_ns
+        assert second.attributes["dask.span.complete"] is True
+        # One ended while nobody looked.
+        assert second.attributes["dask.task.count"] == 2
+        metrics = dask_otel.span_metrics(client, job_id)
+        assert metrics.result is None
+        assert metrics.counts is not None
+        assert (metrics.counts["tasks"], metrics.counts["memory"]) == (2, 2)
+
+        # And once more: the third is no second.
+        GATES["a"].clear()
+        again = client.submit(behind, "a", 1, key="behind-again")
+        del futures
+        assert dask_otel.unregister(client) == "stopped"
+        assert dask_otel.register(client) == "started"
+        GATES["a"].set()
+        assert again.result() == 0 + 1
+        received.wait_for(lambda r: of(r, "default"))
+        assert_told_once(received)
+
+
+def test_a_continuation_after_it_was_put_on_again_is_the_next_one(start: Start) -> None:
+    """Dask books more work of one function on its first span, as long as a future lives."""
+    with start() as bridged:
+        client, received = bridged.client, bridged.received
+        with span("kept"):
+            kept = [client.submit(behind, "a", 1)]
+        GATES["a"].set()
+        assert client.gather(kept) == [1]
+        received.wait_for(lambda r: len(of(r, "kept")) == 1)
+        for number in (2, 3):
+            assert dask_otel.unregister(client) == "stopped"
+            assert dask_otel.register(client) == "started"
+            kept.append(client.submit(behind, "a", number))
+            assert client.gather(kept)[-1] == number
+            received.wait_for(lambda r, n=number: len(of(r, "kept")) == n)
+        assert [generation(s) for s in of(received, "kept")] == [1, 2, 3]
+        assert results(of(received, "kept")) == ["success"] * 3
+        assert_told_once(received)
+
+
+def test_a_failure_is_one_although_the_rest_is_not_known(start: Start) -> None:
+    with start() as bridged:
+        client, received = bridged.client, bridged.received
+        with span("bad") as bad_id:
+            failing = client.submit(boom)
+            going_on = client.submit(behind, "a", 1)
+        eventually(lambda: failing.status == "error")
+        assert dask_otel.unregister(client) == "stopped"
+        (first,) = of(received, "bad")
+        assert (first.status, first.attributes["dask.span.result"]) == (ERROR, "failure")
+        assert first.attributes["error.type"] == "KeyError"
+        assert dask_otel.register(client) == "started"
+        GATES["a"].set()
+        assert going_on.result() == 1
+        received.wait_for(lambda r: len(of(r, "bad")) == 2)
+        assert results(of(received, "bad")) == ["failure", "success"]
+        # Asked for the whole, it has failed.
+        assert dask_otel.span_metrics(client, bad_id).result == "failure"
+
+
+def test_a_scheduler_that_closes_ends_the_work(start: Start) -> None:
+    with start(n_workers=0) as bridged:
+        with span("cut"):
+            fire_and_forget(bridged.client.submit(behind, "a"))
+        eventually(lambda: bridged.bridge.adapter.lifecycle.open)
+        received = bridged.received
+    (cut,) = of(received, "cut")
+    assert cut.attributes["dask.span.result"] == "error"
+    assert cut.attributes["error.type"] == "SchedulerClosed"
+    assert cut.status == ERROR
+
+
+@pytest.mark.parametrize("way", ["register", "plugin", "another name"])
+def test_a_plugin_that_is_replaced_without_a_word(start: Start, way: str) -> None:
+    """`Client.unregister_scheduler_plugin` tells it nothing, and the next one comes at once."""
+    with start() as bridged:
+        client, received = bridged.client, bridged.received
+        with span("job"):
+            future = client.submit(behind, "a", 1)
+        eventually(lambda: running(bridged) == 1)
+        before = bridged.bridge
+
+        async def replace() -> None:
+            scheduler = bridged.scheduler
+            if way != "another name":
+                await scheduler.unregister_scheduler_plugin(NAME)
+            if way == "register":
+                assert await _install({}, scheduler) == "started"
+            else:
+                name = "mine" if way == "another name" else None
+                plugin = OtelSchedulerPlugin()
+                await scheduler.register_scheduler_plugin(plugin, name=name, idempotent=True)
+
+        client.sync(replace)
+        assert (bridged.bridge is before) == (way == "another name")
+        GATES["a"].set()
+        assert future.result() == 1
+        number = 1 if way == "another name" else 2
+        received.wait_for(lambda r: len(of(r, "job")) == number)
+        eventually(lambda: bridged.bridge.exporting)
+        client.sync(bridged.bridge.close)
+        expected = ["success"] if way == "another name" else ["unknown", "success"]
+        assert results(of(received, "job")) == expected
+        assert_told_once(received)
+
+
+def test_registered_while_it_is_being_taken_off(start: Start) -> None:
+    with start() as bridged:
+        client = bridged.client
+        with span("job"):
+            future = client.submit(behind, "a", 1)
+        eventually(lambda: running(bridged) == 1)
+
+        async def both() -> list[str]:
+            leaving = asyncio.ensure_future(_uninstall(bridged.scheduler))
+            await asyncio.sleep(0)
+            assert bridged.bridge.leaving
+            return [await _install({}, bridged.scheduler), await leaving]
+
+        assert client.sync(both) == ["started", "stopped"]
+        GATES["a"].set()
+        assert future.result() == 1
+        bridged.received.wait_for(lambda r: len(of(r, "job")) == 2)
+        assert_told_once(bridged.received)
+
+
+def test_totals_begin_anew_and_nothing_is_booked_twice(start: Start) -> None:
+    with start() as bridged:
+        client, received = bridged.client, bridged.received
+        with span("job"):
+            first = client.submit(time.sleep, 0.4)
+            going_on = client.submit(behind, "a")
+        first.result()
+        eventually(lambda: running(bridged) == 1)
+        eventually(lambda: executed(bridged) >= 0.4)
+        assert dask_otel.unregister(client) == "stopped"
+        off = time.time_ns()
+        count = len(received.points)
+        told = total(received.points)
+        known = executed(bridged)
+        assert told == pytest.approx(known)
+        assert last(received.points, "dask.span.active", "job") == 0
+        assert dask_otel.register(client) == "started"
+        GATES["a"].set()
+        going_on.result()
+        received.wait_for(lambda r: len(of(r, "job")) == 2)
+        assert dask_otel.unregister(client) == "stopped"
+        points = received.points[count:]
+        # Seconds that were told before are not told again; those of the run that went on are.
+        assert total(points) == pytest.approx(executed(bridged) - known)
+        assert last(points, "dask.span.active", "job") == 0
+        for point in points:
+            if point.kind in ("sum", "histogram") and point.start_ns:
+                assert off <= point.start_ns <= point.time_ns, point
+        # Every counter begins with 0 at a time of its own, so that a reset is seen as one.
+        for series in {p.series for p in points if p.monotonic}:
+            values = [p for p in points if p.series == series]
+            assert values[0].value == 0 or values[0].start_ns >= off, series
+            assert values[0].time_ns >= off
+        assert {p.resource["service.instance.id"] for p in received.points} == {
+            bridged.scheduler.id
+        }
+
+
+def executed(bridged: Bridged) -> float:
+    """Execute seconds that Dask knows of the span."""
+    (job,) = [s for s in bridged.scheduler.extensions["spans"].spans.values() if s.name == ("job",)]
+    values = job._cumulative_worker_metrics.items()
+    return sum(v for key, v in values if key[0] == "execute" and key[-1] == "seconds")
+
+
+def total(points: list[Any]) -> float:
+    newest = {p.series: p.value for p in points if p.metric == "dask.span.execute.time"}
+    return sum(newest.values())
+
+
+def last(points: list[Any], metric: str, name: str) -> Any:
+    found = [p for p in points if p.metric == metric and p.attributes["dask.span.name"] == name]
+    return found[-1].value

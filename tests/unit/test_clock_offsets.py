@@ -1,0 +1,335 @@
+"""Workers' clocks against made-up workers that know the truth, and against noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, isfinite, nan
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dask_otel.core.life.clock_offsets import DRIFT, ClockOffsets, WorkerOffset, shifted
+
+#: Of times since the epoch, with a sum or two.
+ROUNDING = 5e-6
+
+EPOCH = 1_763_746_621.0
+
+
+def read(message: str) -> float | None:
+    """Return when a message was made."""
+    return None if message == "nothing" else float(message)
+
+
+delays = st.one_of(st.sampled_from([0.0, 1e-4, 0.002]), st.floats(0.0, 3.0))
+
+
+@dataclass
+class Beat:
+    """A heartbeat, or registration: its way there, and the way of its answer."""
+
+    there: float
+    back: float
+    #: What the worker does before it asks, and counts as part of the round trip.
+    before: float
+    tells: bool
+
+
+@dataclass
+class Run:
+    """A run: what passes until it begins, its length, and until its end is noticed, and known."""
+
+    there: float
+    length: float
+    unnoticed: float
+    back: float
+
+
+#: For so long nothing happens.
+pauses = st.one_of(st.just(0.0), st.floats(0.0, 5000.0))
+beats = st.builds(Beat, delays, delays, delays, st.booleans())
+runs = st.builds(Run, delays, st.floats(0.0, 50.0), delays, delays)
+events = st.lists(st.tuples(pauses, st.one_of(beats, runs)), max_size=25)
+
+
+class Worker:
+    """A worker whose clock is known, and which estimates the scheduler's as Dask's do."""
+
+    def __init__(self, offset: float, drift: float = 0.0) -> None:
+        self.now = EPOCH
+        self.clocks = ClockOffsets(float)
+        self._offset = offset
+        self._drift = drift
+        self._estimate = 0.0
+        self._waited: float | None = None
+        #: What may be wrong by rounding, and by drifting while a message or a run lasts.
+        self.slack = ROUNDING
+
+    @property
+    def known(self) -> WorkerOffset:
+        """What is known of its clock."""
+        return self.clocks._workers.setdefault("w", WorkerOffset())
+
+    def offset(self, at: float) -> float:
+        """The scheduler's clock less the worker's."""
+        return self._offset + self._drift * (at - EPOCH)
+
+    def clock(self, at: float) -> float:
+        """The worker's clock."""
+        return at - self.offset(at)
+
+    def step(self, seconds: float) -> None:
+        """Set the worker's clock forward."""
+        self._offset -= seconds
+
+    def beat(self, beat: Beat) -> None:
+        sent = self.now
+        received = sent + beat.before + beat.there
+        answered = received + beat.back
+        waited = self._waited if beat.tells else None
+        self.clocks.heartbeat("w", received, received - self.clock(sent), waited)
+        self._waited = self.clock(answered) - self.clock(sent)
+        self._estimate = received - (self.clock(sent) + self.clock(answered)) / 2
+        self._passed(answered)
+
+    def run(self, run: Run) -> tuple[tuple[float, float], tuple[float, float], float, float]:
+        """Return what is shown, what was true, when it was sent, and when received."""
+        sent = self.now
+        began = sent + run.there
+        ended = began + run.length
+        made = ended + run.unnoticed
+        received = made + run.back
+        _ = self.known
+        told = self.clock(began) + self._estimate, self.clock(ended) + self._estimate
+        shown = self.clocks.shown("w", *told, repr(self.clock(made)), sent, received)
+        self._passed(received)
+        return shown, (began, ended), sent, received
+
+    def _passed(self, now: float) -> None:
+        self.slack = max(self.slack, ROUNDING + 2 * abs(self._drift) * (now - self.now))
+        self.now = now
+
+    def assert_known(self) -> None:
+        """The truth lies within the bounds, which are those of the last message."""
+        slack = self.slack + DRIFT * max(0.0, self.now - self.known._at)
+        true = self.offset(self.now)
+        assert self.known.lower - slack <= true <= self.known.upper + slack
+
+
+@given(
+    offset=st.floats(-1e5, 1e5),
+    drift=st.just(0.0) | st.floats(-0.4 * DRIFT, 0.4 * DRIFT),
+    history=events,
+)
+@example(0.05, 0.0, [(0.0, Beat(0.1, 0.0, 0.0, True)), (0.0, Run(0.013, 0.1, 0.0, 0.001))])
+@example(0.05, 0.0, [(0.0, Beat(0.1, 0.0, 0.0, True)), *[(0.0, Run(0.01, 0.1, 0.5, 0.001))] * 9])
+def test_the_truth_is_always_within_the_bounds(offset, drift, history):
+    worker = Worker(offset, drift)
+    unnoticed = 0.0
+    for pause, event in history:
+        worker.now += pause
+        if isinstance(event, Beat):
+            worker.beat(event)
+            worker.assert_known()
+            continue
+        (start, stop), (began, ended), sent, received = worker.run(event)
+        worker.assert_known()
+        slack = worker.slack
+        assert start <= stop <= received
+        assert stop - start == pytest.approx(ended - began, abs=slack)
+        # By a clock that drifts it may have been longer than that.
+        if stop - start <= received - sent:
+            assert sent - ROUNDING <= start
+        # No further from the truth than the bounds are apart, and an end went unnoticed.
+        unnoticed = max(unnoticed, event.unnoticed)
+        apart = worker.known.upper - worker.known.lower
+        slack += DRIFT * (received - worker.known._at)
+        assert -apart - slack <= stop - ended <= apart + unnoticed + slack
+
+
+def test_every_message_narrows_the_bounds():
+    worker = Worker(-7.0)
+    assert (worker.known.lower, worker.known.upper) == (-inf, inf)
+    worker.beat(Beat(0.3, 0.3, 0.0, True))
+    assert worker.known.upper == pytest.approx(-6.7, abs=ROUNDING)
+    worker.run(Run(0.2, 1.0, 0.0, 0.1))
+    bounds = worker.known.lower, worker.known.upper
+    assert bounds == pytest.approx((-7.2, -6.9), abs=ROUNDING)
+    worker.run(Run(0.05, 1.0, 0.05, 0.2))
+    bounds = worker.known.lower, worker.known.upper
+    assert bounds == pytest.approx((-7.1, -6.9), abs=3 * DRIFT)
+
+
+def test_most_runs_are_shifted_by_what_the_quickest_messages_showed():
+    worker = Worker(0.0)
+    worker.beat(Beat(0.19, 0.0, 0.0, True))
+    for unnoticed in (0.05, 0.0, 0.05):
+        worker.run(Run(0.001, 0.1, unnoticed, 0.001))
+    learned = worker.known._at
+    shown, true, *_ = worker.run(Run(0.02, 0.1, 0.05, 0.001))
+    assert shown == pytest.approx(true, abs=0.002), "not 0.05 late"
+    assert worker.known._at == learned, "the message was not read"
+    # With the next heartbeat the worker adds something else.
+    worker.beat(Beat(0.0, 0.1, 0.0, True))
+    shown, true, *_ = worker.run(Run(0.02, 0.1, 0.0, 0.001))
+    assert worker.known._at > learned
+    assert shown == pytest.approx(true, abs=0.002)
+
+
+@given(
+    offset=st.floats(-1e3, 1e3),
+    step=st.floats(10.0, 1e4) | st.floats(-1e4, -10.0),
+    before=st.lists(st.one_of(beats, runs), max_size=10),
+    after=st.lists(st.one_of(beats, runs), max_size=10),
+)
+def test_a_stepped_clock_starts_over(offset, step, before, after):
+    quick = Run(0.5, 1.0, 0.1, 0.5)
+    worker = Worker(offset)
+    for event in [*before, quick]:
+        worker.beat(event) if isinstance(event, Beat) else worker.run(event)
+    worker.step(step)
+    # One run is enough, before there was any heartbeat since.
+    (start, stop), (_, ended), sent, received = worker.run(quick)
+    assert sent - ROUNDING <= start
+    assert stop <= received
+    assert abs(stop - ended) <= 1.1 + ROUNDING
+    worker.assert_known()
+    for event in after:
+        if isinstance(event, Beat):
+            worker.beat(event)
+        else:
+            (start, stop), _, sent, received = worker.run(event)
+            assert sent - ROUNDING <= start
+            assert stop <= received
+    worker.assert_known()
+
+
+@pytest.mark.parametrize("step", [-2.0, 2.0])
+def test_a_step_in_the_middle_of_a_run_is_over_with_the_next(step):
+    worker = Worker(0.0)
+    worker.beat(Beat(0.001, 0.001, 0.0, True))
+    worker.run(Run(0.001, 0.1, 0.0, 0.001))
+    sent = worker.now
+    began = worker.clock(sent)
+    worker.now += 1.0
+    worker.step(step)
+    made = worker.clock(worker.now)
+    start, stop = worker.clocks.shown("w", began, made, repr(made), sent, worker.now)
+    assert start <= stop <= worker.now
+    (start, stop), (began, ended), *_ = worker.run(Run(0.001, 0.1, 0.0, 0.001))
+    assert start == pytest.approx(began, abs=0.002)
+    assert stop == pytest.approx(ended, abs=0.002)
+    worker.assert_known()
+
+
+@pytest.mark.parametrize("step", [-3600.0, -2.0, 2.0, 3600.0])
+def test_the_schedulers_own_clock_may_be_stepped(step):
+    worker = Worker(0.0)
+    for _ in range(3):
+        worker.beat(Beat(0.001, 0.001, 0.0, True))
+        worker.run(Run(0.001, 0.1, 0.0, 0.001))
+    # All the times that are said from now on are the scheduler's: it is the worker that is off.
+    worker.step(step)
+    worker.beat(Beat(0.002, 0.001, 0.0, True))
+    (start, stop), (began, ended), *_ = worker.run(Run(0.001, 0.1, 0.0, 0.001))
+    assert (start, stop) == pytest.approx((began, ended), abs=0.003)
+
+
+def test_an_estimate_after_the_registration_is_put_right_with_the_first_run():
+    worker = Worker(0.0)
+    # It took 0.19 s to say who it is, and the answer came at once: it is off by 0.095 s.
+    worker.beat(Beat(there=0.19, back=0.0, before=0.0, tells=False))
+    (start, stop), (began, ended), sent, _ = worker.run(Run(0.013, 0.05, 0.0, 0.001))
+    assert start - sent == pytest.approx(0.014, abs=1e-5), "which was 0.013 and said to be 0.108"
+    assert stop - start == pytest.approx(ended - began, abs=1e-5)
+
+
+def test_heartbeats_alone_bound_the_offset_on_both_sides():
+    worker = Worker(3.0)
+    for _ in range(5):
+        worker.beat(Beat(there=0.02, back=0.01, before=0.0, tells=True))
+    assert worker.known.lower == pytest.approx(2.99, abs=1e-4)
+    assert worker.known.upper == pytest.approx(3.02, abs=1e-4)
+
+
+def test_what_queued_on_the_worker_says_little_of_its_clock():
+    worker = Worker(0.0)
+    worker.beat(Beat(0.001, 0.001, 0.0, True))
+    (start, stop), true, *_ = worker.run(Run(there=30.0, length=0.1, unnoticed=0.0, back=0.002))
+    assert (start, stop) == pytest.approx(true, abs=0.005)
+
+
+def test_a_run_may_have_begun_before_it_was_sent():
+    """It was cancelled, asked for again while it still ran, and so not started anew."""
+    worker = Worker(0.0)
+    worker.beat(Beat(0.001, 0.001, 0.0, True))
+    began, worker.now = worker.now, worker.now + 10.0
+    sent, ended = worker.now - 6.0, worker.now
+    shown = worker.clocks.shown("w", began, ended, repr(ended), sent, ended + 0.002)
+    assert shown == pytest.approx((began, ended), abs=0.003)
+    worker.now += 0.002
+    worker.assert_known()
+
+
+numbers = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0, 0.0, -1, nan, inf, -inf, EPOCH, EPOCH + 0.1, 1e308, -1e308, 1 << 63]),
+)
+
+
+@given(
+    noise=st.lists(
+        st.tuples(st.just("run"), numbers, numbers, numbers, numbers)
+        | st.tuples(st.just("beat"), numbers, st.none() | numbers),
+        max_size=15,
+    )
+)
+def test_noise_neither_raises_nor_stays(noise):
+    clocks = ClockOffsets(read)
+    clocks.heartbeat("w", EPOCH, 0.001, None)
+    now = EPOCH
+    for what, *values in noise:
+        now += 1.0
+        if what == "beat":
+            clocks.heartbeat("w", now, *values)
+        else:
+            start, stop = clocks.shown("w", *values[:2], repr(values[2]), values[3], now)
+            assert start <= stop <= now
+            start, stop = clocks.shown("w", *values[:2], "nothing", values[3], now)
+            assert start <= stop <= now
+    now += 10.0
+    # Two messages that make sense are enough to be right again.
+    for _ in range(2):
+        made = now - 0.001
+        clocks.shown("w", made - 0.1, made, repr(made), now - 0.102, now)
+        clocks.heartbeat("w", now, 0.001, 0.002)
+    shown = clocks.shown("w", made - 0.1, made, repr(made), now - 0.102, now)
+    assert shown == pytest.approx((made - 0.1, made), abs=0.01)
+
+
+@given(start=numbers, stop=numbers)
+def test_without_a_clock_a_run_is_shifted_only(start, stop):
+    shown = shifted(start, stop, EPOCH)
+    assert shown[0] <= shown[1] <= EPOCH
+    if isfinite(start) and isfinite(stop) and start <= stop <= EPOCH:
+        assert shown[1] == stop
+
+
+def test_a_run_from_the_future_keeps_its_length():
+    assert shifted(EPOCH + 1.0, EPOCH + 1.5, EPOCH) == (EPOCH - 0.5, EPOCH)
+    clocks = ClockOffsets(read)
+    times = EPOCH + 1.0, EPOCH + 1.5
+    assert clocks.shown("unknown", *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+    clocks.heartbeat("w", EPOCH, 0.0, None)
+    assert clocks.shown("w", *times, "nothing", 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+    assert clocks.shown(None, *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+
+
+def test_a_worker_that_left_is_forgotten():
+    clocks = ClockOffsets(read)
+    clocks.heartbeat("w", EPOCH, 0.0, None)
+    assert len(clocks) == 1
+    clocks.left("w")
+    clocks.left("w")
+    assert len(clocks) == 0

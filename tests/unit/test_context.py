@@ -1,0 +1,175 @@
+"""Trace context as text: strict where W3C is, within bounds, and calm about garbage."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core.context import (
+    BAGGAGE,
+    MAX_BAGGAGE,
+    MAX_STATE,
+    TRACEPARENT,
+    TRACESTATE,
+    Caller,
+    Traceparent,
+    bounded_baggage,
+    bounded_tracestate,
+    caller_dask_id,
+    format_traceparent,
+    make_carrier,
+    parse_traceparent,
+    read_carrier,
+)
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN = "00f067aa0ba902b7"
+GOOD = f"00-{TRACE}-{SPAN}-01"
+
+parents = st.builds(
+    Traceparent,
+    st.integers(1, 2**128 - 1),
+    st.integers(1, 2**64 - 1),
+    st.integers(0, 255),
+)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=99) | st.binary(),
+    lambda below: st.lists(below) | st.dictionaries(st.text() | st.integers(), below),
+    max_leaves=8,
+)
+
+
+@given(parents)
+def test_what_is_written_is_read(parent: Traceparent) -> None:
+    text = format_traceparent(parent)
+    assert len(text) == 55
+    assert parse_traceparent(text) == parent
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        (GOOD, 1),
+        (f"00-{TRACE}-{SPAN}-00", 0),
+        # Sampled and random; flags that nobody knows.
+        (f"00-{TRACE}-{SPAN}-03", 3),
+        (f"00-{TRACE}-{SPAN}-ff", 255),
+        # Later versions, as far as the first one goes.
+        (f"01-{TRACE}-{SPAN}-01", 1),
+        (f"cc-{TRACE}-{SPAN}-01-what-the-future-will-be-like", 1),
+    ],
+)
+def test_valid_ones(text: str, flags: int) -> None:
+    assert parse_traceparent(text) == Traceparent(int(TRACE, 16), int(SPAN, 16), flags)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, 1, b"", GOOD.encode(), [GOOD], ""),
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        GOOD.upper(),
+        f" {GOOD}",
+        f"{GOOD} ",
+        f"{GOOD}\n",
+        f"{GOOD}-",
+        f"{GOOD}-00",
+        f"01-{TRACE}-{SPAN}-01.",
+        f"01-{TRACE}-{SPAN}-01-{'x' * 1000}",
+        f"00-{TRACE[:-1]}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-0",
+        f"00_{TRACE}_{SPAN}_01",
+        f"0०-{TRACE}-{SPAN}-01",
+        GOOD.replace("4", "４"),
+    ],
+)
+def test_invalid_ones(text: object) -> None:
+    assert parse_traceparent(text) is None
+
+
+def test_the_bit_says_whether_it_is_sampled_not_the_number() -> None:
+    assert [Traceparent(1, 1, flags).sampled for flags in (0, 1, 2, 3)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+@given(anything | st.text(alphabet="0123456789abcdef-", min_size=50, max_size=60))
+def test_garbage_is_nothing(value: Any) -> None:
+    parsed = parse_traceparent(value)
+    assert parsed is None or parse_traceparent(format_traceparent(parsed)) == parsed
+    assert read_carrier(value) is None
+    assert bounded_tracestate(value) == (value if _is_header(value) else "")
+    assert bounded_baggage(value) == (value if _is_header(value) else "")
+
+
+def _is_header(value: object) -> bool:
+    return isinstance(value, str) and all(" " <= c <= "~" or c == "\t" for c in value)
+
+
+@given(st.dictionaries(st.sampled_from([TRACEPARENT, TRACESTATE, BAGGAGE, "b3"]), anything))
+def test_a_carrier_of_garbage_is_nothing_or_within_bounds(carrier: Mapping[str, Any]) -> None:
+    assert read_carrier(carrier) is None
+    caller = read_carrier({**carrier, TRACEPARENT: GOOD})
+    assert caller is not None
+    assert len(caller.state) <= MAX_STATE
+    assert len(caller.baggage) <= MAX_BAGGAGE
+
+
+class Hostile(Mapping[str, Any]):
+    """A mapping that raises."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise ZeroDivisionError
+
+    def __iter__(self) -> Any:
+        raise ZeroDivisionError
+
+    def __len__(self) -> int:
+        raise ZeroDivisionError
+
+
+def test_a_mapping_that_raises_is_garbage() -> None:
+    assert read_carrier(Hostile()) is None
+
+
+@given(parents, st.text(max_size=2000), st.text(max_size=20_000))
+def test_every_carrier_is_plain_bounded_and_read_again(
+    parent: Traceparent, state: str, baggage: str
+) -> None:
+    carrier = make_carrier(Caller(parent, state, baggage))
+    assert pickle.loads(pickle.dumps(carrier)) == carrier
+    assert {type(part) for item in carrier.items() for part in item} == {str}
+    read = read_carrier(carrier)
+    assert read is not None
+    assert read.parent == parent
+    assert make_carrier(read) == carrier
+
+
+def test_a_long_tracestate_loses_its_long_entries_and_then_its_last() -> None:
+    long = f"long={'x' * 200}"
+    short = [f"v{number}={'y' * 50}" for number in range(12)]
+    kept = bounded_tracestate(",".join([short[0], long, *short[1:]]))
+    assert kept.split(",") == short[: len(kept.split(","))]
+    assert MAX_STATE - 60 < len(kept) <= MAX_STATE
+    assert bounded_tracestate(f"a=1,{long}") == f"a=1,{long}"
+
+
+def test_a_long_baggage_loses_its_last_entries_whole() -> None:
+    entries = [f"key{number}=value{number}" for number in range(2000)]
+    kept = bounded_baggage(",".join(entries))
+    assert kept.split(",") == entries[: len(kept.split(","))]
+    assert MAX_BAGGAGE - 30 < len(kept) <= MAX_BAGGAGE
+    assert bounded_baggage("x" * (MAX_BAGGAGE + 1)) == ""
+
+
+@given(parents, parents)
+def test_ids_of_callers_are_text_and_tell_spans_apart(a: Traceparent, b: Traceparent) -> None:
+    assert type(caller_dask_id(a)) is str
+    assert (caller_dask_id(a) == caller_dask_id(b)) == (a[:2] == b[:2])

@@ -1,0 +1,436 @@
+"""`dask_otel.instrument` and its kin: lazy, idempotent, and leaving Dask as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client
+from distributed.spans import span as dask_span
+from opentelemetry import baggage, context, propagate
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.propagators.composite import CompositePropagator
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, use_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+import dask_otel
+from dask_otel._otel.api import caller as api
+from dask_otel.client import blocks, carriers
+from dask_otel.client.hook import METHOD, SubmissionHook
+from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
+from dask_otel.core.context import CARRIER_KEY, MAX_BAGGAGE
+
+TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
+TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
+
+
+def a_span(span_id: int = SPAN, state: TraceState | None = None) -> NonRecordingSpan:
+    return NonRecordingSpan(SpanContext(TRACE, span_id, False, TraceFlags(1), state))
+
+
+class Submitter:
+    """A client as far as a submission's annotations go."""
+
+
+@pytest.fixture(autouse=True)
+def _afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Start from a process that has submitted nothing, and leave none instrumented."""
+    for name in ("TRACEPARENT", "TRACESTATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(carriers, "_last", (None, None, None))
+    monkeypatch.setattr(carriers, "_environment", None)
+    monkeypatch.setattr(api, "_propagators", api._Propagators())
+    yield
+    dask_otel.uninstrument()
+    assert not INSTRUMENTATION.on
+
+
+@pytest.fixture
+def propagators() -> Iterator[Any]:
+    """Set the global propagators; put them back."""
+    before = propagate.get_global_textmap()
+    yield lambda *chosen: propagate.set_global_textmap(CompositePropagator(list(chosen)))
+    propagate.set_global_textmap(before)
+
+
+def carried() -> Any:
+    found = carriers.annotations_for(Submitter())  # type: ignore[arg-type]
+    return None if found is None else found[CARRIER_KEY]
+
+
+def run(code: str, **env: str) -> str:
+    """Run code in a new process, with warnings as errors and nothing of this environment."""
+    inherited = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("DASK_", "OTEL_", "TRACEPARENT", "TRACESTATE"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**inherited, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# ----------------------------------------------------------------------- putting and taking
+
+
+def state_of_dask() -> tuple[object, ...]:
+    cell = blocks._generator_cell()
+    assert cell is not None
+    return (Client.__dict__[METHOD], cell.cell_contents, dask_span, *sys.meta_path)
+
+
+def test_uninstrument_leaves_dask_exactly_as_it_was() -> None:
+    before, names = state_of_dask(), set(Client.__dict__)
+    for _ in range(3):
+        dask_otel.instrument()
+        dask_otel.instrument()
+        assert Client.__dict__[METHOD] is not before[0]
+        assert Client.__dict__[METHOD].__wrapped__ is before[0]
+        dask_otel.uninstrument()
+        assert all(a is b for a, b in zip(state_of_dask(), before, strict=True))
+    dask_otel.uninstrument()
+    assert set(Client.__dict__) == names
+
+
+def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
+    original = Client.__dict__[METHOD]
+    INSTRUMENTATION.hold()
+    INSTRUMENTATION.hold()
+    dask_otel.instrument()
+    dask_otel.uninstrument()
+    assert INSTRUMENTATION.on
+    INSTRUMENTATION.release()
+    assert INSTRUMENTATION.on
+    INSTRUMENTATION.release()
+    assert Client.__dict__[METHOD] is original
+    INSTRUMENTATION.release()
+    assert not INSTRUMENTATION.on
+
+
+def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -> None:
+    calls = []
+
+    class Owner:
+        def _graph_to_futures(self, x: int) -> tuple[int, Any]:
+            return x, dask.get_annotations()
+
+    hook = SubmissionHook(Owner, lambda client: {"ours": 1})
+    hook.put()
+    ours = Owner.__dict__[METHOD]
+
+    def theirs(self: Any, x: int) -> Any:
+        calls.append(x)
+        return ours(self, x)
+
+    setattr(Owner, METHOD, theirs)
+    assert Owner()._graph_to_futures(1) == (1, {"ours": 1})
+    assert not hook.take_off()
+    assert Owner.__dict__[METHOD] is theirs
+    assert Owner()._graph_to_futures(2) == (2, {})
+    hook.put()
+    assert Owner.__dict__[METHOD] is theirs
+    assert Owner()._graph_to_futures(3) == (3, {"ours": 1})
+    assert calls == [1, 2, 3]
+
+
+def test_a_release_without_the_method_is_said_and_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Other:
+        pass
+
+    hook = SubmissionHook(Other, lambda client: None)
+    hook.put()
+    assert hook.take_off()
+    assert METHOD not in Other.__dict__
+    assert "this release of distributed" in caplog.text
+
+
+def test_many_threads_may_put_and_take() -> None:
+    original = Client.__dict__[METHOD]
+    start = threading.Barrier(8)
+
+    def turn(first: Any, second: Any) -> None:
+        start.wait()
+        for _ in range(200):
+            first()
+            second()
+
+    pairs = [
+        (dask_otel.instrument, dask_otel.uninstrument),
+        (INSTRUMENTATION.hold, INSTRUMENTATION.release),
+    ]
+    threads = [threading.Thread(target=turn, args=pairs[n % 2]) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    dask_otel.uninstrument()
+    assert Client.__dict__[METHOD] is original
+    assert blocks._patch is None
+
+
+# ----------------------------------------------------------------------------- being lazy
+
+
+def test_importing_and_instrumenting_imports_nothing_heavy_until_dask_is() -> None:
+    out = run(
+        """
+import sys
+before = set(sys.modules)
+from dask_otel.client.instrumentation import DaskInstrumentor
+DaskInstrumentor().instrument(skip_dep_check=True)
+heavy = {"dask", "distributed", "opentelemetry", "tornado", "asyncio", "yaml", "dataclasses"}
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+assert not heavy & new, heavy & new
+ours = sys.meta_path[0]
+import distributed
+assert ours not in sys.meta_path
+spec = distributed.client.__spec__
+assert "exec_module" not in vars(spec.loader)
+assert type(spec.loader).__name__ == "SourceFileLoader"
+method = distributed.Client._graph_to_futures
+assert method is not method.__wrapped__ and not hasattr(method.__wrapped__, "__wrapped__")
+assert not [name for name in sys.modules if name.startswith("opentelemetry.sdk")]
+DaskInstrumentor().uninstrument()
+assert distributed.Client._graph_to_futures is method.__wrapped__
+print("done")
+""",
+        PYTHONWARNINGS="error",
+    )
+    assert out == "done\n"
+
+
+def test_uninstrumented_before_dask_was_imported() -> None:
+    out = run(
+        """
+import sys, dask_otel
+finders = list(sys.meta_path)
+dask_otel.instrument()
+dask_otel.instrument()
+assert len(sys.meta_path) == len(finders) + 1
+dask_otel.uninstrument()
+assert sys.meta_path == finders
+import distributed
+print(hasattr(distributed.Client._graph_to_futures, "__wrapped__"))
+"""
+    )
+    assert out == "False\n"
+
+
+def test_threads_that_import_dask_while_others_instrument() -> None:
+    out = run(
+        """
+import sys, threading, dask_otel
+start = threading.Barrier(6)
+def work(number):
+    start.wait()
+    if number % 2:
+        import distributed.client
+    else:
+        dask_otel.instrument()
+threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+for thread in threads: thread.start()
+for thread in threads: thread.join(50)
+assert not any(thread.is_alive() for thread in threads)
+from distributed import Client
+print(hasattr(Client._graph_to_futures, "__wrapped__"))
+"""
+    )
+    assert out == "True\n"
+
+
+def test_an_import_of_dask_that_fails_fails_as_without_us() -> None:
+    out = run(
+        """
+import sys, dask_otel
+dask_otel.instrument()
+sys.modules["tornado"] = None
+try:
+    import distributed.client
+except ImportError as error:
+    print(type(error).__name__)
+dask_otel.instrument()
+del sys.modules["tornado"]
+for name in [n for n in sys.modules if n.startswith("distributed")]:
+    del sys.modules[name]
+from distributed import Client
+print(hasattr(Client._graph_to_futures, "__wrapped__"))
+"""
+    )
+    assert out == "ModuleNotFoundError\nTrue\n"
+
+
+def test_the_entry_point_is_a_plain_class() -> None:
+    (found,) = entry_points(group="opentelemetry_instrumentor", name="dask")
+    assert found.load() is DaskInstrumentor
+    assert DaskInstrumentor.__mro__ == (DaskInstrumentor, object)
+
+
+# ----------------------------------------------------------------------------- what travels
+
+
+def test_without_a_span_nothing_does() -> None:
+    assert carried() is None
+    with use_span(NonRecordingSpan(SpanContext(0, 0, False))):
+        assert carried() is None
+
+
+def test_the_current_span_does_with_its_state() -> None:
+    with use_span(a_span(state=TraceState([("vendor", "x")]))):
+        assert carried() == {"traceparent": TRACEPARENT, "tracestate": "vendor=x"}
+        # Again, from what is remembered of it.
+        assert carried() == {"traceparent": TRACEPARENT, "tracestate": "vendor=x"}
+    with use_span(a_span(SPAN + 1)):
+        assert carried() == {"traceparent": f"00-{TRACE:032x}-{SPAN + 1:016x}-01"}
+    assert carried() is None
+
+
+class Vendor(TextMapPropagator):
+    """A format that is not W3C's."""
+
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        carrier["x-vendor-trace"] = "anything"
+
+    def extract(self, carrier: Any, context: Any = None, getter: Any = None) -> Any:
+        return context
+
+    @property
+    def fields(self) -> set[str]:
+        return {"x-vendor-trace"}
+
+
+def test_the_configured_propagators_decide_whether_and_the_form_is_w3c(propagators: Any) -> None:
+    with use_span(a_span()):
+        propagators(Vendor())
+        assert carried() == {"traceparent": TRACEPARENT}
+        propagators()
+        assert carried() is None
+        propagators(W3CBaggagePropagator())
+        assert carried() is None
+        propagators(TraceContextTextMapPropagator())
+        assert carried() == {"traceparent": TRACEPARENT}
+
+
+def test_a_propagator_that_raises_is_no_matter_of_the_users(propagators: Any) -> None:
+    class Broken(Vendor):
+        def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+            raise ZeroDivisionError
+
+    propagators(Broken())
+    with use_span(a_span()):
+        assert carried() is None
+
+
+def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:
+    token = context.attach(baggage.set_baggage("tenant", "acme"))
+    try:
+        with use_span(a_span()):
+            assert carried() == {"traceparent": TRACEPARENT}
+            with dask.config.set({"otel.baggage": True}):
+                assert carried() == {"traceparent": TRACEPARENT, "baggage": "tenant=acme"}
+                for number in range(20):
+                    context.attach(baggage.set_baggage(f"key{number}", "x" * 1000))
+                large = carried()["baggage"]
+                assert MAX_BAGGAGE - 1010 < len(large) <= MAX_BAGGAGE
+                assert large.startswith("tenant=acme,key0=x")
+    finally:
+        context.detach(token)
+
+
+def test_a_users_annotation_of_our_name_is_left_alone() -> None:
+    with use_span(a_span()), dask.annotate(**{CARRIER_KEY: "mine"}):
+        assert carriers.annotations_for(Submitter()) is None  # type: ignore[arg-type]
+
+
+def test_the_environment_calls_where_no_span_is_active(
+    monkeypatch: pytest.MonkeyPatch, propagators: Any
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", TRACEPARENT)
+    monkeypatch.setenv("TRACESTATE", "ci=1")
+    carriers.prepare()
+    assert carried() == {"traceparent": TRACEPARENT, "tracestate": "ci=1"}
+    with use_span(a_span(SPAN + 1)):
+        assert carried()["traceparent"] != TRACEPARENT
+    propagators()
+    carriers.prepare()
+    assert carried() is None
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "x" * 100_000, TRACEPARENT.upper()])
+def test_garbage_in_the_environment_is_one_warning(
+    text: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", text)
+    carriers.prepare()
+    assert carried() is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert len(caplog.text) < 400
+
+
+def test_a_propagator_that_is_not_installed_is_one_warning() -> None:
+    out = run(
+        """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s %(message).90s")
+import dask_otel
+dask_otel.instrument()
+import distributed
+from dask_otel.client import carriers
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+class C: pass
+with use_span(NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(1)))):
+    for _ in range(2):
+        print(carriers.annotations_for(C()))
+""",
+        OTEL_PROPAGATORS="tracecontext,nobody",
+    )
+    warning, *rest = out.splitlines()
+    assert warning.startswith("dask_otel WARNING dask-otel cannot load the propagators of OTEL_PR")
+    expected = {CARRIER_KEY: {"traceparent": f"00-{1:032x}-{2:016x}-01"}}
+    assert rest == [str(expected)] * 2
+
+
+# ----------------------------------------------------------------------- a span per caller
+
+
+class Named(NonRecordingSpan):
+    name = "GET /\0report"
+
+
+def annotations(span: Any) -> Any:
+    with dask.config.set({"otel.client.span-per-caller": True}), use_span(span):
+        return carriers.annotations_for(Submitter())  # type: ignore[arg-type]
+
+
+def test_one_dask_span_per_caller() -> None:
+    named = Named(SpanContext(TRACE, SPAN, False, TraceFlags(1)))
+    first, again = annotations(named)["span"], annotations(named)["span"]
+    assert first == again
+    assert first["name"] == ("GET /\ufffdreport",)
+    assert [type(i) for i in first["ids"]] == [str]
+    other = annotations(a_span(SPAN + 1))["span"]
+    assert other["name"] == ("traced",)
+    assert other["ids"] != first["ids"]
+
+
+def test_none_inside_a_dask_span_and_none_unless_asked_for() -> None:
+    with dask_span("mine"):
+        assert "span" not in annotations(a_span())
+    with use_span(a_span()):
+        assert "span" not in carriers.annotations_for(Submitter())  # type: ignore[operator, arg-type]
