@@ -26,6 +26,7 @@ from tests.cluster.conftest import Bridged, Start
 from tests.cluster.ground_truth import (
     BESIDE,
     RUNS,
+    TOLERANCE,
     Run,
     Watched,
     at_rest,
@@ -36,6 +37,7 @@ from tests.cluster.ground_truth import (
     watched,
     work,
 )
+from tests.receiver import Receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -288,6 +290,19 @@ class Sleeper:
         time.sleep(seconds)
 
 
+def unused(received: Receiver) -> tuple[float, float, float]:
+    """Return the last exported unused seconds, with the moments that they may be of.
+
+    An export tells of the time up to some moment after the one before it.
+    """
+    points = [
+        (point.time_ns / 1e9, point.value)
+        for point in received.points
+        if point.metric == "dask.cluster.time" and point.attributes["dask.activity"] == "unused"
+    ]
+    return points[-2][0], *points[-1]
+
+
 def test_actor_calls_hold_no_thread(start: Start) -> None:
     """They run in a pool of their own and are metered nowhere."""
     with watched(start, n_workers=1, threads_per_worker=2) as bridged:
@@ -297,10 +312,14 @@ def test_actor_calls_hold_no_thread(start: Start) -> None:
             call = actor.sleep(2.0)
             bridged.client.submit(work, 2.0).result()
             call.result()
-        unused = cluster_time(at_rest(bridged), "unused")
+        earliest, latest, before = unused(at_rest(bridged))
         actor.sleep(1.0).result()
+        end = time.time()
+        eventually(lambda: unused(bridged.received)[0] > end)
+        since, until, after = unused(bridged.received)
         # Nothing is computed meanwhile, and nothing could be.
-        assert cluster_time(at_rest(bridged), "unused") >= unused + 2.0
+        assert 2 * (since - latest) - TOLERANCE <= after - before
+        assert after - before <= 2 * (until - earliest) + TOLERANCE
         check(bridged, "actor")
 
 
