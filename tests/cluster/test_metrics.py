@@ -123,6 +123,8 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start) -> No
         everything(c)
         missing = lambda: METRICS.keys() - {p.metric for p in c.received.points}  # noqa: E731
         eventually(lambda: not missing(), 30, "every metric was exported")
+        counted = lambda: ("traces",) in last_points(c.received, "dask.otel.exported")  # noqa: E731
+        eventually(counted, 30, "the spans have gone out, and were counted")
         next_exports(c.received, 1)
         points = c.received.points
     assert {p.metric for p in points} == METRICS.keys()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel._dask.execution import Execution
+from dask_otel._dask.workers.execution import Execution
 from dask_otel._otel.api.current import get_current
 from dask_otel.core.context import Traceparent, format_traceparent
 from dask_otel.worker.logs import running
