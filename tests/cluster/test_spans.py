@@ -52,6 +52,12 @@ TYPES: dict[str, type] = {
     "dask.task_group.name": str,
     "dask.task.prefix": str,
     "dask.task_group.types": tuple,
+    "dask.task.key": str,
+    "dask.task.attempt": int,
+    "dask.task.queue.time": float,
+    "dask.task.output.size": int,
+    "dask.task.output.type": str,
+    "dask.worker.name": str,
 }
 FAMILIES: dict[str, type] = {
     "dask.span.activity.time.": float,

@@ -208,3 +208,21 @@ def test_no_task_names_a_parent_that_is_not_exported(start: Start) -> None:
         assert only(received, "span", "work").attributes["dask.span.dropped_task.count"] == 3
         traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
         assert len(traced) == 1
+
+
+def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(start: Start) -> None:
+    settings = {"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}}
+    with start(settings) as bridged:
+        with span("work"):
+            futures = bridged.client.map(current, range(20))
+            bad = bridged.client.submit(fail, 0.01, key="bad")
+            wait([*futures, bad])
+            keys = {future.key for future in futures}
+        del futures, bad
+        received = bridged.exported()
+        work = only(received, "span", "work")
+        tasks = [s for s in received.spans if s.type == "task"]
+        assert {s.type for s in received.spans} == {"span", "task"}
+        assert {s.parent_id for s in tasks} == {work.span_id}
+        chosen = {key for key in keys if identity.is_sampled(key, 0.5)}
+        assert {s.attributes["dask.task.key"] for s in tasks} == {"bad", *chosen}

@@ -345,5 +345,10 @@ def _limits(settings: Settings) -> Limits:
         progress_after=spans.progress_after,
         progress_interval=spans.progress_interval,
         groups=spans.detail == "group",
-        tasks=TaskLimits(spans.tasks.slowest, spans.tasks.ratio, spans.tasks.max),
+        tasks=TaskLimits(
+            # They are their groups'.
+            slowest=spans.tasks.slowest if spans.detail == "group" else 0,
+            ratio=spans.tasks.ratio,
+            most=spans.tasks.max,
+        ),
     )

@@ -89,7 +89,8 @@ class TaskSettings:
         """
         How many of each task group's runs have a span of their own because they took longest
 
-        Runs that failed for good have one anyway. See [task spans](lifecycle.md#task-spans).
+        None with `otel.spans.detail: span`. Runs that failed for good have one anyway. See
+        [task spans](lifecycle.md#task-spans).
         """,
     )
     ratio: float = _knob(
@@ -139,8 +140,8 @@ class SpanSettings:
         """
         What a trace shows below a Dask span
 
-        `group` adds one child span for each task group, which shows what work filled the span;
-        `span` leaves these out. `otel.spans.tasks` says which tasks are shown, with either.
+        `group` adds one child span for each task group, which shows what work filled the span, and
+        its slowest tasks; `span` leaves these out.
         """,
     )
     linger: float = _knob(
