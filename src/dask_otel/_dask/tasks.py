@@ -152,7 +152,7 @@ class TaskEvents:
             elif finish == "erred":
                 self._erred_at_rest(key, stimulus_id)
         except Exception:
-            self._drifted = True
+            self.drifted = True
             self._boundary.failed("transition")
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
