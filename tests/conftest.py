@@ -57,7 +57,7 @@ def _no_threads_left() -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Write down which versions ran and what came of it, for `docs/compatibility.md`."""
     path = os.environ.get("DASK_OTEL_COMPATIBILITY")
-    if path is None:
+    if path is None or hasattr(terminalreporter.config, "workerinput"):
         return
     packages = ("distributed", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
     stats = terminalreporter.stats

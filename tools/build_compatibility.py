@@ -22,8 +22,8 @@ COLUMNS = ("python", "distributed", "opentelemetry-sdk", "opentelemetry-exporter
 HEAD = """\
 # Compatibility
 
-Made by `make compatibility` from what the tests ran: nothing is listed that was not tried. `pyproject.toml`
-admits these releases and everything between.
+Made by `make compatibility` from what the tests ran: nothing is listed that was not tried.
+`pyproject.toml` admits these releases and everything between.
 
 | Python | distributed | OpenTelemetry SDK | OTLP exporters | tests passed | failed | left out |
 |---|---|---|---|---|---|---|
