@@ -259,7 +259,7 @@ def test_workers_without_the_package_or_with_another_version_of_it(tmp_path: Pat
                 client.run(tasks.hooked)[worker] == LEFT_ALONE for worker in client.nthreads()
             )
             assert dask_otel.unregister(client) == "stopped"
-            assert not [kind for found in client.run(tasks.plugins).values() for kind in found]
+            eventually(lambda: not any(client.run(tasks.plugins).values()))
         for process, said in ((without, ""), (before, ""), (broken, "half installed")):
             assert process.popen.poll() is None
             assert ("Traceback" in process.output) == bool(said)
@@ -320,14 +320,14 @@ def test_a_worker_that_stands_still_holds_up_itself_alone(tmp_path: Path) -> Non
                 )
                 assert client.submit(tasks.current_by_default, workers=others).result() is not None
                 assert dask_otel.unregister(client) == "stopped"
-                assert client.run(tasks.plugins, workers=others) == {others[0]: []}
+                eventually(lambda: client.run(tasks.plugins, workers=others) == {others[0]: []})
                 assert dask_otel.register(client, config) == "started"
             finally:
                 still.popen.send_signal(signal.SIGCONT)
             # What was sent meanwhile, and taken back, and sent again.
             eventually(lambda: client.run(tasks.plugins) == {address: BROUGHT, others[0]: BROUGHT})
             assert dask_otel.unregister(client) == "stopped"
-            assert client.run(tasks.plugins) == {address: [], others[0]: []}
+            eventually(lambda: client.run(tasks.plugins) == {address: [], others[0]: []})
 
 
 @pytest.mark.unreconciled("no bridge runs at first")
