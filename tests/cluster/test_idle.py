@@ -79,7 +79,9 @@ def test_one_long_task_on_two_threads(start: Start) -> None:
         assert idle - heard - close <= exported.attributes["dask.span.dask.idle.time"]
         assert exported.attributes["dask.span.dask.idle.time"] <= idle + close
         # One thread of two was free.
-        assert truth.idle() == pytest.approx(4, abs=heard + RUNS[0].start - truth.begin + TOLERANCE)
+        # Before and after the run both were, and a busy machine lets it sleep for longer.
+        beside = 2 * (RUNS[0].start - truth.begin) + heard + (RUNS[0].seconds - 4)
+        assert truth.idle() == pytest.approx(4, abs=beside + TOLERANCE)
 
 
 SCENARIOS: dict[str, Callable[[Client], Any]] = {

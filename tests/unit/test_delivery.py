@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
 import pickletools
 import subprocess
@@ -95,11 +96,22 @@ class Boundary:
         self.errors.append(str(sys.exc_info()[1]))
 
 
+class Reporting:
+    """A worker that has always reported since one looked."""
+
+    def __init__(self) -> None:
+        self._beats = itertools.count()
+
+    @property
+    def last_seen(self) -> int:
+        return next(self._beats)
+
+
 class Scheduler:
     """Answers as each worker does, in turn; an `asyncio.Event` holds it up until it is set."""
 
     def __init__(self, **answers: list[Any]) -> None:
-        self.workers = dict.fromkeys(answers)
+        self.workers = {address: Reporting() for address in answers}
         self.worker_plugins: dict[str, bytes] = {"users": b""}
         self.answers = answers
         self.sent: list[tuple[str, str]] = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel._dask.boundary import Boundary
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -15,12 +17,8 @@ LONGEST_PAUSE: Final = 60.0
 #: The longest wait for the workers' answers when the plugin is taken back.
 FAREWELL: Final = 1.0
 
-
-class Boundary(Protocol):
-    """Where errors end."""
-
-    def failed(self, kind: str) -> None:
-        """Take the exception that is being handled."""
+#: Seconds between two looks for a heartbeat.
+LOOK: Final = 0.05
 
 
 class Delivery:
@@ -104,9 +102,21 @@ class Delivery:
             await self._take_back(address)
 
     async def _take_back(self, address: str) -> None:
+        await self._next_heartbeat(address)
         if self._name not in self._scheduler.worker_plugins:
             # Else another bridge has begun, which has the same name for it.
             await self._sent(address, op="plugin-remove")
+
+    async def _next_heartbeat(self, address: str) -> None:
+        """Wait until a worker has reported once more, or has left.
+
+        One that is registering has not put on yet what came with the answer, and says so with a
+        traceback when that is taken from it. It begins to report when it has.
+        """
+        workers = self._scheduler.workers
+        before = workers[address].last_seen if address in workers else None
+        while address in workers and workers[address].last_seen == before:
+            await asyncio.sleep(LOOK)
 
     async def _sent(self, address: str, **message: Any) -> bool:
         """Return whether the worker has answered."""
