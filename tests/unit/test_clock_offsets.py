@@ -333,3 +333,16 @@ def test_a_worker_that_left_is_forgotten():
     clocks.left("w")
     clocks.left("w")
     assert len(clocks) == 0
+
+
+def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound():
+    clocks = ClockOffsets(lambda message: float(message.rpartition("-")[2]))
+    assert clocks.offset("w") is None
+    clocks.heartbeat("w", 1000.0, 100.5, None)
+    assert clocks.offset("w") == 100.5
+    # A run of one second that took 10 ms both ways: the worker takes the offset for 100.
+    for _ in range(3):
+        clocks.shown("w", 1000.995, 1001.995, "task-finished-901.995", 1000.99, 1002.0)
+    assert clocks.offset("w") == pytest.approx(100.0, abs=0.006)
+    clocks.left("w")
+    assert clocks.offset("w") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -163,3 +164,20 @@ def test_two_plugins_are_one_hook_and_the_last_one_takes_it_off():
     assert worker.execute is hook
     second.teardown(worker)
     assert "execute" not in vars(worker)
+
+
+def test_which_tasks_have_spans_is_for_the_scheduler_to_say():
+    worker: Any = Worker()
+    preloaded = TaskContextPlugin(ratio=0.5)
+    brought = pickle.loads(pickle.dumps(TaskContextPlugin(ratio=0.25, decided=True)))
+    worker.plugins = {"a": preloaded, "b": brought}
+    preloaded.setup(worker)
+    assert preloaded.hooks is not None
+    contexts = preloaded.hooks.context.contexts
+    assert contexts.ratio == 0.5
+    brought.setup(worker)
+    assert contexts.ratio == 0.25
+    brought.teardown(worker)
+    assert contexts.ratio == 0.5
+    preloaded.teardown(worker)
+    assert contexts.ratio == 0.0
