@@ -18,8 +18,9 @@ from tests.receiver import Receiver, Span
 
 pytestmark = pytest.mark.cluster
 
-#: Between a task's reading of the clock and its worker's, and what its messages took.
-READING = 0.05
+#: What lies between the task's own look at the clock and the worker's, on a machine that is busy with
+#: something else; less than the lengths of any two tasks that are compared lie apart.
+READING = 0.25
 
 
 def timed(number: int, seconds: float) -> tuple[float, float, int, str]:
@@ -94,7 +95,7 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
         assert failed.key == "bad"
         assert failed.failure is not None
         assert failed.failure.text == "ValueError('as asked')"
-        assert failed.seconds == pytest.approx(0.2, abs=READING)
+        assert 0.199 <= failed.seconds <= 0.2 + READING
         assert finished.dropped_tasks == 0
         assert not made.adapter.tasks._queued_since
 
