@@ -9,6 +9,7 @@ import pickletools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,13 +18,16 @@ from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.past import Past, leave, past_of
 from dask_otel._dask.runs import RunsUnderWay, Seen
 from dask_otel._dask.threads import ThreadTime, made_at, run_times
 from dask_otel._dask.workers import LoopHealth, WorkerSamples
 from dask_otel.core import identity
+from dask_otel.core.context import Caller
 from dask_otel.core.life.blocks import TOPIC
+from dask_otel.core.life.callers import DEFAULT_SPAN, Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import (
@@ -40,6 +44,7 @@ from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
 from dask_otel.core.metrics.batch import MetricBatch, SpanDeltas
 from dask_otel.core.metrics.distribution import Distribution
 from dask_otel.core.records import Failure, Tags
+from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup, TaskState, WorkerState
@@ -62,9 +67,6 @@ _ENDING: Final = frozenset(
 
 #: The states that are counted: all but ``forgotten``, which is no state to be in.
 _STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
-
-#: Tags of the span that Dask gives to work outside of any span.
-DEFAULT_SPAN: Final[Tags] = ("default",)
 
 #: Contexts that spans own; their cluster-wide sums would be counted twice.
 _SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
@@ -133,6 +135,8 @@ class SchedulerAdapter:
         fails the user's graph.
     max_workers
         Workers with metrics of their own.
+    propagation
+        What becomes of callers' contexts.
 
     Raises
     ------
@@ -145,7 +149,12 @@ class SchedulerAdapter:
     """
 
     def __init__(
-        self, scheduler: Scheduler, limits: Limits, boundary: Boundary, max_workers: int = 100
+        self,
+        scheduler: Scheduler,
+        limits: Limits,
+        boundary: Boundary,
+        max_workers: int = 100,
+        propagation: Propagation = "adopt",
     ) -> None:
         extension = scheduler.extensions.get("spans")
         if extension is None:
@@ -171,6 +180,9 @@ class SchedulerAdapter:
         else:
             self._summaries = past.summaries
             self._summaries.resume(limits.remember)
+        #: Callers and their contexts, and what becomes of them.
+        self.callers = Callers(propagation, partial(self._count, semconv.OTEL_CALLERS.name))
+        self._contexts = TaskContexts(self.callers)
         self._boundary = boundary
         self._extension: SpansSchedulerExtension = extension
         self._groups: dict[TaskGroup, Group] = {}
@@ -206,9 +218,11 @@ class SchedulerAdapter:
             self._assigned.update((task.key, ws) for task in ws.processing)
         now = time()
         known = self._known_before()
+        self._contexts.submitted(self.scheduler.tasks.values(), list(self._extension.spans))
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now, known)
         self.time.take_in_tasks()
+        self._tell_all()
         self._seen = len(self._extension.spans)
         self._wrap("heartbeat", self._wrapped_heartbeat)
         self._wrap("observe_tasks", self._wrapped_observe_tasks)
@@ -291,6 +305,17 @@ class SchedulerAdapter:
             span.partial |= any(_has_ended(group) for group in dask_span.groups)
         own = self._add_group(span, group)
         self.lifecycle.tasks_taken_in(own, unfinished, now)
+
+    def _tell_all(self) -> None:
+        """Tell the tasks their contexts that were there before the bridge, and have not run."""
+        for task in self.scheduler.tasks.values():
+            if task.state in UNFINISHED:
+                self._tell_again(task)
+
+    def _tell_again(self, task: TaskState) -> None:
+        group = self._groups.get(task.group)
+        if group is not None:
+            self._contexts.tell(task, group.span)
 
     # ---------------------------------------------------------------- the Dask plugin's
 
@@ -382,12 +407,14 @@ class SchedulerAdapter:
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """A task has work left to do."""
         now = time()
-        dask_group = self.scheduler.tasks[key].group
+        task = self.scheduler.tasks[key]
+        dask_group = task.group
         group = self._groups.get(dask_group)
         if group is None:
-            group = self._adopt(dask_group, now)
+            group = self._adopt(dask_group, now, task)
             if group is None:
                 return
+        self._contexts.tell(task, group.span)
         if stimulus_id.startswith("update-graph"):
             reason = self.lifecycle.task_added(group, key, now)
             if self._requested and dask_group in self._requested:
@@ -516,7 +543,7 @@ class SchedulerAdapter:
         if not lost and not stimulus_id.startswith("update-graph"):
             return
         now = time()
-        group = self._groups.get(task.group) or self._adopt(task.group, now)
+        group = self._groups.get(task.group) or self._adopt(task.group, now, task)
         if group is None:
             return
         if lost:
@@ -610,7 +637,7 @@ class SchedulerAdapter:
             result = original(tss, *args, **kwargs)
             began = perf_counter()
             try:
-                self._take_in_spans()
+                self._take_in_spans(tss)
             except Exception:
                 self._drifted = True
                 self._boundary.failed("observe_tasks")
@@ -629,6 +656,9 @@ class SchedulerAdapter:
         for task in tasks:
             span_id = task.group.span_id
             if span_id:
+                if task.state in UNFINISHED:
+                    # Submitted again before it ran: Dask has replaced its annotations.
+                    self._tell_again(task)
                 asked = (task.annotations or {}).get("span")
                 if asked:
                     if asked["ids"][-1] != span_id:
@@ -675,10 +705,13 @@ class SchedulerAdapter:
             self.runs.ended(key)
             self._sent.pop(key, None)
 
-    def _take_in_spans(self) -> None:
-        """Open the spans that Dask has made since the last call."""
+    def _take_in_spans(self, tasks: Iterable[TaskState] = ()) -> None:
+        """Open the spans that Dask has made since the last call, for these tasks."""
         spans = self._extension.spans
+        if self._seen == len(spans):
+            return
         born = list(islice(reversed(spans.values()), len(spans) - self._seen))
+        self._contexts.submitted(tasks, [dask_span.id for dask_span in born])
         for dask_span in reversed(born):
             if dask_span.id not in self.lifecycle.open:
                 self._created(dask_span)
@@ -691,28 +724,42 @@ class SchedulerAdapter:
             missing = known is not None and ancestor.id not in self.lifecycle.open
             if missing and known is not None and not known(ancestor.id):
                 self._created(ancestor, known)
-        return self.lifecycle.span_created(
-            dask_span.id, dask_span.name, tuple(a.id for a in ancestors), dask_span.enqueued
+        dask_id, tags = dask_span.id, dask_span.name
+        caller = self.callers.opens(tags, not ancestors, self._contexts.opener(dask_id))
+        span = self.lifecycle.span_created(
+            dask_id, tags, tuple(a.id for a in ancestors), dask_span.enqueued, caller
         )
+        self.callers.opened(span, self._contexts.opener(dask_id))
+        return span
 
-    def _reopened(self, dask_span: Span, now: float) -> OpenSpan:
+    def _reopened(self, dask_span: Span, now: float, caller: Caller | None = None) -> OpenSpan:
         span = self.lifecycle.open.get(dask_span.id)
         if span is None:
             ancestors = tuple(ancestor.id for ancestor in _ancestors(dask_span))
-            span = self.lifecycle.span_reopened(dask_span.id, dask_span.name, ancestors, now)
+            tags = dask_span.name
+            asked = self.callers.opens(tags, not ancestors, caller)
+            span = self.lifecycle.span_reopened(dask_span.id, tags, ancestors, now, asked)
+            self.callers.opened(span, caller)
             # What it did before is forgotten, or was never seen.
             span.partial = not self._summaries.knows(dask_span.id)
         return span
 
-    def _adopt(self, group: TaskGroup, now: float) -> Group | None:
-        """Return our record of a task group, on its span's open generation."""
+    def _adopt(self, group: TaskGroup, now: float, task: TaskState | None = None) -> Group | None:
+        """Return our record of a task group, on its span's open generation.
+
+        Parameters
+        ----------
+        task
+            With which it begins.
+        """
         if not group.span_id:
             # Data that a Variable or Queue announced: no span, and no work, yet.
             return None
         if self._seen != len(self._extension.spans):
             self._take_in_spans()
         dask_span = self._extension.spans[group.span_id]
-        return self._add_group(self._reopened(dask_span, now), group)
+        caller = None if task is None else self._contexts.caller(task)
+        return self._add_group(self._reopened(dask_span, now, caller), group)
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:
         source = _Continued(group) if group.duration or group.nbytes_total else group
@@ -801,10 +848,15 @@ class SchedulerAdapter:
             ident = span.identity
             return self.batch.deltas_of(span_id, ident.tags, (ident.trace_id, ident.span_id))
         dask_span = self._extension.spans[span_id]
-        ancestors = _ancestors(dask_span)
-        root_id = ancestors[0].id if ancestors else span_id
-        ids = identity.trace_id(root_id), identity.span_id(span_id)
+        trace = self.trace_of(dask_span)
+        ids = None if trace is None else (trace, identity.span_id(span_id))
         return self.batch.deltas_of(span_id, dask_span.name, ids)
+
+    def trace_of(self, dask_span: Span) -> Trace | None:
+        """Return the trace that a span's first generation is in; None if that is forgotten."""
+        ancestors = _ancestors(dask_span)
+        root = ancestors[0] if ancestors else dask_span
+        return self.lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
 
     def _late(self, unit: Hashable, value: float) -> None:
         kind = unit if unit in _LATE_KINDS else "other"
@@ -845,12 +897,13 @@ class SchedulerAdapter:
         """Read the accounting of its time, and what users can fill with anything."""
         # A span without tasks of its own has no idle time, rather than none of it.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
+        links = self.callers.links(span)
         try:
             dask_span = self._extension.spans[span.identity.dask_id]
-            return SpanFacts(_collection_types(dask_span), _code(dask_span), idle, capacity)
+            return SpanFacts(_collection_types(dask_span), _code(dask_span), idle, capacity, links)
         except Exception:
             self._boundary.failed("span_facts")
-            return SpanFacts(idle=idle, capacity=capacity)
+            return SpanFacts(idle=idle, capacity=capacity, callers=links)
 
     def span_opened(self, span: OpenSpan) -> None:
         """Let the accounting of its time begin; hold it, if a client is in its block."""
@@ -878,6 +931,7 @@ class SchedulerAdapter:
     def span_exported(self, span: OpenSpan) -> None:
         """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
         self.blocks.span_exported(span)
+        self.callers.exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             self._groups.pop(_task_group(group), None)

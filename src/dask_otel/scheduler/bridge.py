@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 from distributed.metrics import time
 
 from dask_otel import semconv
-from dask_otel._dask.adapter import DEFAULT_SPAN, SchedulerAdapter
+from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.questions import SettledSpans
+from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.metrics.batch import Observation
 from dask_otel.core.records import FinishedSpan, Progress
+from dask_otel.core.trace import Trace
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.own_cost import TransitionCost
 from dask_otel.scheduler.wiring import make_pump
@@ -126,6 +128,7 @@ class Bridge:
             self.boundary,
             # A worker has two series in a metric; when one leaves, its series stay for an export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
+            propagation=settings.propagation,
         )
         #: For those who ask for the metrics of a span.
         self.settled = SettledSpans(self.adapter)
@@ -198,6 +201,8 @@ class Bridge:
             made.pump.request_close(0.0)
             return
         self._pump, self._interval = made.pump, made.metric_interval
+        if made.decides is not None:
+            self.adapter.callers.decide_with(partial(self._decides, made.decides))
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
             return
@@ -381,6 +386,14 @@ class Bridge:
 
     def _exports(self, span: FinishedSpan | Progress) -> bool:
         return span.identity.tags != DEFAULT_SPAN or self.settings.spans.default == "export"
+
+    def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
+        """Ask the sampler, which may be a user's; one that raises does not sample."""
+        try:
+            return decides(trace)
+        except Exception:
+            self.boundary.failed("sampler")
+            return False
 
     def _hold_back(self) -> None:
         """Bound what waits for exporters that are still being made."""
