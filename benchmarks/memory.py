@@ -78,7 +78,7 @@ async def over_history(checkpoints: list[int]) -> list[int]:
             observer.adapter.swap(time.time_ns())
             cluster.forget_spans()
             # The bridge counts on Dask keeping them.
-            observer.adapter._seen = 0
+            observer.adapter.spans._seen = 0
             await asyncio.sleep(0)
         sizes.append(size_of(observer))
     await cluster.close()

@@ -160,7 +160,7 @@ def _watched(own: Own) -> None:
 
     def start_watched(self: Bridge, plugin: Any) -> None:
         own.watch(self, "_tick")
-        own.watch(self, "_take_step")
+        own.watch(self.hand_over, "_take_step")
         start(self, plugin)
 
     Bridge.start = start_watched  # type: ignore[method-assign]

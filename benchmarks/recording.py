@@ -39,17 +39,21 @@ class _Task:
     """A task as the bridge sees it while it has work left, or is done well."""
 
     actor = has_lost_dependencies = False
+    state = "released"
     exception_blame = exception_text = None
     who_wants = waiters = True
 
-    def __init__(self, key: Any, group: Any) -> None:
+    def __init__(self, key: Any, group: Any, annotations: Any) -> None:
         self.key = key
         self.group = group
+        self.annotations = dict(annotations or {})
         self.processing_on: Any = None
 
 
 class _Submitted:
     """A task as it was when it was submitted: its group may have had no span yet."""
+
+    state = "released"
 
     def __init__(self, task: Any) -> None:
         self.group = _GroupBefore(task.group.span_id)
@@ -101,7 +105,8 @@ class Recorder(SchedulerPlugin):
         """See ``SchedulerPlugin.transition``."""
         self.calls.append(Call("transition", (key, start, finish, *args), kwargs))
         if start == "released" and finish != "forgotten":
-            self.tasks[key] = _Task(key, self._scheduler.tasks[key].group)
+            task = self._scheduler.tasks[key]
+            self.tasks[key] = _Task(key, task.group, task.annotations)
         elif finish == "processing" and key in self.tasks:
             self.tasks[key].processing_on = self._scheduler.tasks[key].processing_on
 
@@ -254,7 +259,7 @@ class Replay:
         from dask_otel.settings.keys import Settings
 
         self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
-        bridge._pump = self._pump
+        bridge.hand_over.begin(self._pump)
         bridge.adapter.attach()
         self._table["transition"] = bridge.adapter.transition
         self._table["tick"] = bridge._tick
@@ -262,7 +267,7 @@ class Replay:
         self._table["metrics"] = self._hand_over
 
     def _hand_over(self) -> None:
-        for _ in self._bridge._hand_over():
+        for _ in self._bridge.hand_over.steps():
             pass
 
     def run(self) -> None:

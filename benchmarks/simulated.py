@@ -174,7 +174,7 @@ class Observer:
 
         from dask_otel._dask.adapter import SchedulerAdapter
         from dask_otel.core.life.open_span import Limits
-        from dask_otel.scheduler.bridge import ErrorBoundary
+        from dask_otel.scheduler.boundary import ErrorBoundary
 
         self.cluster = cluster
         self.boundary = ErrorBoundary()
@@ -192,8 +192,5 @@ class Observer:
 
     def tick(self) -> int:
         """Tick as the bridge does; return how many spans were finished."""
-        lifecycle = self.adapter.lifecycle
-        self.adapter.submission_over()
-        lifecycle.tick(time())
-        finished, lifecycle.finished = lifecycle.finished, []
-        return len(finished)
+        self.adapter.tick(time())
+        return len(self.adapter.take_finished())

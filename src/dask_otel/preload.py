@@ -7,13 +7,20 @@ nothing where there is nothing to do, and imports nothing of the other kinds.
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Final
 
-from distributed import Client, Scheduler
+from distributed import Client, Nanny, Scheduler, Worker
+
+logger = logging.getLogger("dask_otel")
+
+#: This module, as a nanny's worker can import it, however it was named for the nanny.
+MODULE: Final = "dask_otel.preload"
 
 
 async def dask_setup(server: Any) -> None:
-    """Put a bridge on a scheduler; have a client tell of its blocks and pass contexts on."""
+    """Put a bridge on a scheduler, contexts on a worker; instrument a client."""
+    # Each kind of process imports what it needs: a worker neither the SDK nor the scheduler's side.
     if isinstance(server, Scheduler):
         from dask_otel.scheduler.plugin import install
 
@@ -22,10 +29,16 @@ async def dask_setup(server: Any) -> None:
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
         INSTRUMENTATION.hold()
+    elif isinstance(server, Worker):
+        await _put_on_worker(server)
+    elif isinstance(server, Nanny):
+        from dask_otel.worker.preloaded import name_for_worker
+
+        name_for_worker(server, MODULE)
 
 
 async def dask_teardown(server: Any) -> None:
-    """Export what is left and take the bridge off a scheduler; leave a client as it was."""
+    """Export what is left and take the bridge off a scheduler; leave others as they were."""
     if isinstance(server, Scheduler):
         from dask_otel.scheduler.plugin import uninstall
 
@@ -34,3 +47,20 @@ async def dask_teardown(server: Any) -> None:
         from dask_otel.client.instrumentation import INSTRUMENTATION
 
         INSTRUMENTATION.release()
+    elif isinstance(server, Worker):
+        from dask_otel.worker.preloaded import take_off
+
+        await take_off(server)
+
+
+async def _put_on_worker(worker: Worker) -> None:
+    from dask_otel.settings.keys import ConfigurationError, Settings
+    from dask_otel.worker.preloaded import put_on
+
+    try:
+        settings = Settings.from_config()
+    except ConfigurationError as error:
+        logger.error("dask-otel does nothing on this worker: %s", error)
+        return
+    if settings.enabled and settings.workers.context:
+        await put_on(worker, settings.logs.inject)

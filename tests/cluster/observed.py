@@ -73,16 +73,12 @@ class Observer(SchedulerPlugin):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.05)
-            self.adapter.submission_over()
-            self.adapter.lifecycle.tick(time())
+            self.adapter.tick(time())
             self._take()
 
     def _take(self) -> None:
-        lifecycle = self.adapter.lifecycle
-        self.finished += lifecycle.finished
-        lifecycle.finished.clear()
-        self.progress += lifecycle.progress
-        lifecycle.progress.clear()
+        self.finished += self.adapter.take_finished()
+        self.progress += self.adapter.take_progress()
         for series, value in self.adapter.batch.increments.items():
             self.increments[series] = self.increments.get(series, 0) + value
         self.adapter.batch.increments.clear()
@@ -128,8 +124,8 @@ class Observed:
         """Nothing went wrong, nothing is left of what was exported."""
         assert self.observer.errors == []
         adapter = self.adapter
-        assert not adapter._groups
-        assert not adapter._assigned
+        assert not adapter.spans.groups
+        assert not adapter.tasks.assigned
         assert not adapter.lifecycle._settling
         assert not adapter.blocks.blocks._holding
         assert not adapter.blocks.leaving

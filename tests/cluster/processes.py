@@ -103,13 +103,27 @@ class Cluster:
         return scheduler
 
     def start_worker(
-        self, name: str = "w", nthreads: int = 2, env: Mapping[str, str] | None = None
+        self,
+        name: str = "w",
+        *args: str,
+        nthreads: int = 2,
+        env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start one worker, without a nanny."""
         return self._start(
             f"worker-{name}", "worker", self.address, "--nthreads", str(nthreads), "--name", name,
             "--no-nanny", "--no-dashboard", "--memory-limit", "0",
-            "--local-directory", str(self.folder), env=env,
+            "--local-directory", str(self.folder), *args, env=env,
+        )  # fmt: skip
+
+    def start_nanny(
+        self, name: str = "n", *args: str, env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Start one worker below a nanny."""
+        return self._start(
+            f"worker-{name}", "worker", self.address, "--nthreads", "2", "--name", name,
+            "--nworkers", "1", "--no-dashboard", "--memory-limit", "0",
+            "--local-directory", str(self.folder), *args, env=env,
         )  # fmt: skip
 
     def _start(self, log: str, *args: str, env: Mapping[str, str] | None) -> Process:

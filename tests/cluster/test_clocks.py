@@ -247,7 +247,7 @@ def test_workers_say_what_the_clocks_are_known_by():
     with observed() as o:
         read: list[float | None] = []
         waited: list[float | None] = []
-        known = o.adapter._clocks
+        known = o.adapter.clocks
         made_at, heartbeat = known._made_at, known.heartbeat
 
         def reads(message: str) -> float | None:

@@ -15,6 +15,7 @@ from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Tags
 from dask_otel.scheduler import bridge as module
+from dask_otel.scheduler import hand_over
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.plugin import install, plugin_of, uninstall
 from dask_otel.scheduler.wiring import MadePump
@@ -145,7 +146,7 @@ def test_threads_that_can_not_be_started_end_the_bridge(monkeypatch: pytest.Monk
     run(test)
 
 
-@pytest.mark.parametrize("step", ["_fold_time", "_offer_spans", "_offer_metrics"])
+@pytest.mark.parametrize("step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.metrics"])
 def test_an_error_of_ours_leaves_no_pump_behind(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
@@ -154,7 +155,8 @@ def test_an_error_of_ours_leaves_no_pump_behind(monkeypatch: pytest.MonkeyPatch,
         pump = Pump()
         async with bridged(monkeypatch, pump) as (scheduler, bridge):
             await until(lambda: pump.batches)
-            monkeypatch.setattr(bridge, step, fail)
+            owner, name = step.split(".")
+            monkeypatch.setattr(getattr(bridge, owner), name, fail)
             assert await uninstall(scheduler) == "stopped"
         assert pump.asked
         assert pump.closed
@@ -222,10 +224,10 @@ def test_spans_that_no_exporter_was_there_for_are_counted_and_measured(
 ) -> None:
     async def test() -> None:
         pump, made = Pump(), threading.Event()
-        monkeypatch.setattr(module, "MAX_WAITING", 2)
+        monkeypatch.setattr(hand_over, "MAX_WAITING", 2)
         async with bridged(monkeypatch, pump, made) as (_, bridge):
             bridge.adapter.lifecycle.finished += [finished(n, groups=1) for n in range(5)]
-            await until(lambda: len(bridge.adapter.lifecycle.finished) == 2)
+            await until(lambda: len(bridge.hand_over._waiting) == 2)
             made.set()
             dropped = (semconv.OTEL_DROPPED.name, "traces", "not_ready")
             # A span and its group each.

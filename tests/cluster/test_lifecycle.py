@@ -373,7 +373,7 @@ def test_client_restart(tmp_path):
             done = o.client.submit(lambda x: x, 1)
             wait(done)
             futures = o.client.map(time.sleep, [5.0, 5.1, 5.2, 5.3])
-            eventually(lambda: o.adapter._assigned)
+            eventually(lambda: o.adapter.tasks.assigned)
             o.client.restart()
         del futures
         o.quiet()
@@ -389,7 +389,7 @@ def test_restart_workers(tmp_path):
     with observed(processes=True, n_workers=1) as o:
         with span("interrupted"):
             future = o.client.submit(wait_for_file, flag)
-            eventually(lambda: o.adapter._assigned)
+            eventually(lambda: o.adapter.tasks.assigned)
             o.client.restart_workers(list(o.cluster.scheduler.workers))
             Path(flag).touch()
         assert future.result() == 1
@@ -410,8 +410,10 @@ def test_a_worker_killed_with_running_and_finished_tasks(tmp_path):
             future = o.client.submit(
                 wait_for_file, flag, workers=[victim], allow_other_workers=True
             )
-            eventually(lambda: o.adapter._assigned)
-            eventually(lambda: o.adapter.runs._seen, what="a heartbeat that lists the run")
+            eventually(lambda: o.adapter.tasks.assigned)
+            eventually(
+                lambda: o.adapter.tasks.under_way._seen, what="a heartbeat that lists the run"
+            )
             lost = len(scheduler.workers[victim].has_what)
             killed = time.time()
             os.kill(pids[victim], signal.SIGKILL)
@@ -516,7 +518,7 @@ def test_work_stealing_and_a_cancellation_of_stolen_tasks():
                     ts.key: ts.processing_on.address
                     for ts in scheduler.tasks.values()
                     if ts.state == "processing"
-                }, {key: ws.address for key, ws in o.adapter._assigned.items()}
+                }, {key: ws.address for key, ws in o.adapter.tasks.assigned.items()}
 
             dask_says, we_say = o.client.sync(truth)
             assert we_say == dask_says

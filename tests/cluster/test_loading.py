@@ -17,6 +17,7 @@ from distributed.spans import SpansSchedulerExtension
 import dask_otel
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
 from dask_otel.settings.keys import ConfigurationError
+from dask_otel.worker.plugin import TaskContextPlugin
 from tests.cluster.conftest import QUICK, Start
 from tests.cluster.processes import cluster
 from tests.receiver import receiver
@@ -234,8 +235,10 @@ def test_a_wrapper_put_on_after_ours_stays(start: Start) -> None:
 
 
 @pytest.mark.unreconciled("nothing is exported")
-def test_workers_that_load_the_preload_are_left_alone(tmp_path: Path) -> None:
-    """One config section may name the module for every kind of process."""
+def test_one_config_section_may_name_the_module_for_every_kind_of_process(
+    tmp_path: Path,
+) -> None:
+    """On a worker it is the trace context of tasks and no more, and the same as the bridge's."""
 
     async def run() -> None:
         preload = ["dask_otel.preload"]
@@ -244,7 +247,9 @@ def test_workers_that_load_the_preload_are_left_alone(tmp_path: Path) -> None:
             Worker(scheduler.address, preload=preload, local_directory=tmp_path) as worker,
         ):
             assert has_bridge(scheduler)
-            assert not [p for p in worker.plugins if "otel" in p]
+            plugins = [worker.plugins[name] for name in ("dask-otel", "dask-otel-preload")]
+            assert [type(plugin) for plugin in plugins] == [TaskContextPlugin] * 2
+            assert plugins[0].hooks is plugins[1].hooks
 
     with dask.config.set({"otel.environment": {"OTEL_TRACES_EXPORTER": "none"}}):
         asyncio.run(run())
@@ -258,6 +263,8 @@ def test_it_can_be_switched_off(start: Start, config: Any, environ: Any) -> None
     with start(config, environ) as bridged:
         eventually(lambda: NAME not in bridged.scheduler.plugins)
         assert not wrapped(bridged.scheduler)
+        eventually(lambda: NAME not in bridged.scheduler.worker_plugins)
+        eventually(lambda: not any(NAME in w.plugins for w in bridged.cluster.workers.values()))
         assert bridged.client.submit(inc, 1).result() == 2
     assert not bridged.received.requests
 

@@ -36,9 +36,9 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         lifecycle.progress,
         adapter.blocks.blocks._holding,
         adapter.blocks.blocks._waiting,
-        adapter._groups,
-        adapter._assigned,
-        adapter._requested,
+        adapter.spans.groups,
+        adapter.tasks.assigned,
+        adapter.spans._requested,
     ]
     while stack:
         item = stack.pop()

@@ -98,9 +98,9 @@ def everything(c: Bridged) -> None:
         def broken(message: Any) -> None:
             raise RuntimeError("on purpose")
 
-        bridge.adapter._stolen = broken
+        bridge.adapter.tasks.stolen = broken
         scheduler.log_event("stealing", "anything")
-        del bridge.adapter._stolen
+        del bridge.adapter.tasks.stolen
         # A heartbeat that comes too late for its span to be waited for.
         bridge.adapter.lifecycle.unsettled += 1
 

@@ -146,8 +146,8 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> No
         assert below.count == above, "each call reached Dask's own method exactly once"
         assert above["heartbeat"] > 4
         assert above["observe_tasks"] >= 9
-        assert not o.adapter._groups
-        eventually(lambda: not o.adapter._assigned)
+        assert not o.adapter.spans.groups
+        eventually(lambda: not o.adapter.tasks.assigned)
         exported = [s.identity.span_id for s in o.exported]
         assert len(exported) == len(set(exported))
         assert {s.identity.tags[-1] for s in o.exported} >= {"root", "a", "b", "c"}
@@ -179,11 +179,11 @@ def test_restart_hook_releases_what_is_still_counted() -> None:
     with observed() as o:
         with span("restarted"):
             future = o.client.submit(inc, 1, delay=1.0)
-        eventually(lambda: o.adapter._assigned)
+        eventually(lambda: o.adapter.tasks.assigned)
 
         async def restart():
             o.observer.restart(o.cluster.scheduler)
-            assert not o.adapter._assigned
+            assert not o.adapter.tasks.assigned
 
         o.client.sync(restart)
         (opened,) = o.adapter.lifecycle.open.values()

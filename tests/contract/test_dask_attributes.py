@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster, span
+from distributed import Client, LocalCluster, Nanny, span
 
 from dask_otel._dask.undocumented import UNDOCUMENTED
 
@@ -29,6 +29,7 @@ def live() -> Iterator[dict[str, Any]]:
         scheduler = cluster.scheduler
         task = scheduler.tasks[future.key]
         extension = scheduler.extensions["spans"]
+        (worker,) = cluster.workers.values()
         yield {
             "Scheduler": scheduler,
             "ClientState": scheduler.clients[client.id],
@@ -37,13 +38,21 @@ def live() -> Iterator[dict[str, Any]]:
             "TaskGroup": task.group,
             "TaskState": task,
             "WorkerState": next(iter(scheduler.workers.values())),
+            "Worker": worker,
+            "Worker.TaskState": worker.state.tasks[future.key],
+            "Nanny": client.sync(_nanny),
         }
+
+
+async def _nanny() -> Nanny:
+    """A nanny that nobody has started: its attributes are those that it was made with."""
+    return Nanny("tcp://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("name", UNDOCUMENTED)
 def test_what_dask_does_not_document_is_there(live: dict[str, Any], name: str) -> None:
     instance = live[name]
-    assert type(instance).__name__ == name
+    assert type(instance).__name__ == name.rpartition(".")[2]
     assert UNDOCUMENTED[name], "nothing to check"
     missing = [attribute for attribute in UNDOCUMENTED[name] if not hasattr(instance, attribute)]
     assert not missing, (
@@ -56,12 +65,26 @@ def test_every_class_is_checked(live: dict[str, Any]) -> None:
 
 
 def test_the_states_that_the_adapter_counts_are_dasks(live: dict[str, Any]) -> None:
-    from dask_otel._dask.adapter import _STATES
+    from dask_otel._dask.facts import STATES
 
-    assert {*_STATES, "forgotten"} == set(live["TaskGroup"].states)
+    assert {*STATES, "forgotten"} == set(live["TaskGroup"].states)
 
 
 def test_history_of_threads_is_pairs_of_time_and_count(live: dict[str, Any]) -> None:
     history = live["Scheduler"].total_nthreads_history
     assert history
     assert all(isinstance(when, float) and isinstance(count, int) for when, count in history)
+
+
+def test_a_worker_runs_user_code_where_we_hook_in(live: dict[str, Any]) -> None:
+    worker = live["Worker"]
+    assert worker.handlers["actor_execute"] == worker.actor_execute
+    assert {"plugin-add", "plugin-remove"} <= worker.handlers.keys()
+    assert callable(worker.executors["actor"].submit)
+    assert live["Worker.TaskState"].annotations["span"].keys() == {"name", "ids"}
+
+
+def test_the_scheduler_gives_its_plugins_to_workers(live: dict[str, Any]) -> None:
+    scheduler, worker = live["Scheduler"], live["Worker"]
+    assert scheduler.worker_plugins.keys() <= worker.plugins.keys()
+    assert all(isinstance(plugin, bytes) for plugin in scheduler.worker_plugins.values())

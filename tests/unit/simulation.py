@@ -186,7 +186,7 @@ class Simulation:
         task = Task(f"t{next(self._ids)}", dask_id, name)
         self.tasks[task.key] = task
         group = self.group(dask_id, name)
-        assert self.lifecycle.task_added(group, task.key, self.now) is None
+        assert self.lifecycle.tasks.added(group, task.key, self.now) is None
         self.current[dask_id].enter(task.key, again=False)
         return task
 
@@ -213,7 +213,7 @@ class Simulation:
         stop = self.now + skew
         group = self._leaving(task, "memory", "memory", stop)
         self._ran(task, worker, stop - took)
-        self.lifecycle.task_finished(group, worker, stop - took, stop, self.now)
+        self.lifecycle.tasks.finished(group, worker, stop - took, stop, self.now)
         self._looked()
 
     def fail(self, task: Task, worker: str, took: float) -> None:
@@ -222,7 +222,7 @@ class Simulation:
         self._ran(task, worker, self.now - took)
         failure = Failure(self.now, task.key, task.group, worker, "KeyError()", None)
         start = self.now - took
-        self.lifecycle.task_failed(group, task.key, failure, start, self.now, self.now)
+        self.lifecycle.tasks.failed(group, task.key, failure, start, self.now, self.now)
         self._looked()
 
     def _live(self, worker: str) -> None:
@@ -234,7 +234,7 @@ class Simulation:
         """Nobody wants it any more; it may be known to have run."""
         group = self._leaving(task, "gone", "cancelled")
         run = self._run(task, worker, took)
-        self.lifecycle.task_cancelled(group, worker, self.now, run)
+        self.lifecycle.tasks.cancelled(group, worker, self.now, run)
         self._looked()
 
     def _run(self, task: Task, worker: str | None, took: float | None) -> Run | None:
@@ -246,7 +246,7 @@ class Simulation:
     def blame(self, task: Task) -> None:
         """One that it depends on failed."""
         group = self._leaving(task, "blamed", "blamed")
-        self.lifecycle.task_blamed(group, self.now)
+        self.lifecycle.tasks.blamed(group, self.now)
         self._looked()
 
     def interrupt(
@@ -260,24 +260,24 @@ class Simulation:
         """It leaves its state, all in one stimulus, to come back, or after all not."""
         group = self._leaving(task, "interrupted", "todo")
         run = None if reason is None else self._run(task, worker, took)
-        self.lifecycle.task_interrupted(group, task.key, reason, self.now, run)
+        self.lifecycle.tasks.interrupted(group, task.key, reason, self.now, run)
         if comes_back:
             task.state = "todo"
             life = self.current[task.span]
             life.rescheduled += reason == "rescheduled"
             life.retried += reason in ("error", "worker_lost")
-            assert self.lifecycle.task_added(group, task.key, self.now, "recomputed") == reason
+            assert self.lifecycle.tasks.added(group, task.key, self.now, "recomputed") == reason
         else:
             task.state = "gone"
             self.current[task.span].leave(task.key, "cancelled")
-            self.lifecycle.task_forgotten(group, task.key)
+            self.lifecycle.tasks.forgotten(group, task.key)
         self._looked()
 
     def recompute(self, task: Task) -> None:
         """Its result was lost."""
         group = self.group(task.span, task.group)
         self.current[task.span].enter(task.key, again=True)
-        reason = self.lifecycle.task_added(group, task.key, self.now, "recomputed")
+        reason = self.lifecycle.tasks.added(group, task.key, self.now, "recomputed")
         assert reason == "recomputed"
         task.state = "todo"
 
@@ -286,7 +286,7 @@ class Simulation:
         group = self.group(task.span, task.group)
         self.current[task.span].enter(task.key, again=True)
         ran = task.state == "erred"
-        reason = self.lifecycle.task_added(
+        reason = self.lifecycle.tasks.added(
             group, task.key, self.now, "retried" if ran else "unblamed"
         )
         assert reason == ("client" if ran else None)
@@ -302,7 +302,7 @@ class Simulation:
         life.events.append(self.now)
         task.state = "erred"
         failure = Failure(self.now, task.key, task.group, None, None, None, "RuntimeError")
-        self.lifecycle.task_failed(group, task.key, failure, 0.0, 0.0, self.now, False)
+        self.lifecycle.tasks.failed(group, task.key, failure, 0.0, 0.0, self.now, False)
 
     def restart(self) -> None:
         """``Client.restart``: every task is gone."""
@@ -394,7 +394,7 @@ class Simulation:
             group = self.group(dask_id, name)
             for task in tasks:
                 self.current[dask_id].enter(task.key, again=True)
-            self.lifecycle.tasks_taken_in(group, len(tasks), self.now)
+            self.lifecycle.tasks.taken_in(group, len(tasks), self.now)
 
     def observe(self, lifecycle: Lifecycle) -> None:
         """A new bridge: of open blocks it knows nothing."""

@@ -368,9 +368,9 @@ def test_a_key_that_fails_twice_is_two_failures(sim: Simulation) -> None:
     group = sim.group(a, "f")
     for text in ("KeyError(1)", "KeyError(2)"):
         # Submitted, failed, forgotten, submitted again: that is no retry.
-        sim.lifecycle.task_added(group, "key", sim.now)
+        sim.lifecycle.tasks.added(group, "key", sim.now)
         failure = Failure(sim.now, "key", "f", "w0", text, None)
-        sim.lifecycle.task_failed(group, "key", failure, 0.0, 0.0, sim.now)
+        sim.lifecycle.tasks.failed(group, "key", failure, 0.0, 0.0, sim.now)
     sim.lifecycle.close(sim.now)
     (span,) = sim.lifecycle.finished
     assert span.counts == TaskCounts(tasks=2, erred=2)
@@ -482,8 +482,8 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
         span = lifecycle.span_created(f"span-{number}", ("job",), (), sim.now)
         spans[worker].append(span)
         group = lifecycle.add_group(span, "f", "f", None)
-        lifecycle.task_added(group, "key", sim.now)
-        lifecycle.task_finished(group, worker, sim.now, sim.now, sim.now)
+        lifecycle.tasks.added(group, "key", sim.now)
+        lifecycle.tasks.finished(group, worker, sim.now, sim.now, sim.now)
 
     def looked(seconds: float = 0.1) -> list[OpenSpan]:
         looks.clear()
@@ -509,15 +509,15 @@ def test_who_did_not_report_in_time_is_known_until_there_is_new_work(monkeypatch
     lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
     span = lifecycle.span_created("id", ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.task_added(group, "a", sim.now)
-    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tasks.added(group, "a", sim.now)
+    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     for seconds in (0.1, SETTLE):
         sim.now += seconds
         lifecycle.tick(sim.now)
     assert (span.phase, list(span.owing or ())) == (Phase.LINGERING, ["w0"])
-    lifecycle.task_added(group, "b", sim.now)
+    lifecycle.tasks.added(group, "b", sim.now)
     assert span.owing is None
-    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     lifecycle.tick(sim.now)
     assert span.phase is Phase.SETTLING
     sim.now += 0.1
@@ -534,8 +534,8 @@ def short_span(sim: Simulation, number: int) -> None:
     dask_id = f"span-{number}"
     span = lifecycle.span_created(dask_id, ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
-    lifecycle.task_added(group, "key", sim.now)
-    lifecycle.task_finished(group, "w0", sim.now, sim.now, sim.now)
+    lifecycle.tasks.added(group, "key", sim.now)
+    lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     sim.now += 0.01
     lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
     lifecycle.tick(sim.now)

@@ -8,7 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, asdict, fields
+from dataclasses import FrozenInstanceError, asdict, fields, is_dataclass
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -72,7 +72,7 @@ def _by_key(owner: Any, section: str) -> dict[str, Any]:
     for knob in fields(owner):
         key = f"{section}.{knob.name.replace('_', '-')}"
         value = getattr(owner, knob.name)
-        if knob.name in ("client", "spans", "metrics", "span_names", "prefixes"):
+        if is_dataclass(value):
             found |= _by_key(value, key)
         else:
             found[key] = as_yaml(value)
@@ -115,7 +115,7 @@ def schema_leaves(schema: dict[str, Any], prefix: str = "") -> dict[str, dict[st
 def yaml_leaves() -> dict[str, Any]:
     found = {}
     for name, value in DEFAULTS["otel"].items():
-        if name in ("client", "spans", "metrics"):
+        if isinstance(value, dict) and name != "environment":
             for leaf, v in value.items():
                 key = f"otel.{name}.{leaf}"
                 found |= (
@@ -144,7 +144,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 33
+    assert len(shipped) == 35
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -516,7 +516,7 @@ def test_one_error_lists_every_problem():
         "exception-stacktrace, progress-after, progress-interval, remember.\n"
         "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
-        "propagation, baggage, trace-url, environment, client, spans, metrics.\n"
+        "propagation, baggage, trace-url, environment, client, spans, metrics, workers, logs.\n"
         "  - otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group.\n"
         "  - otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "

@@ -35,7 +35,7 @@ class TaskContexts:
     """
 
     def __init__(self, callers: Callers) -> None:
-        self._callers = callers
+        self.callers = callers
         #: By Dask span id, whose work each span begins with that Dask has just made.
         self._openers: dict[str, Caller] = {}
 
@@ -50,7 +50,7 @@ class TaskContexts:
             Ids of the new spans.
         """
         self._openers = openers = {}
-        if self._callers.propagation == "off":
+        if self.callers.propagation == "off":
             return
         waiting = set(born)
         for task in tasks:
@@ -63,7 +63,7 @@ class TaskContexts:
             # The default span is not annotated; its links come with its tasks.
             if span is None or waiting.isdisjoint(span["ids"]):
                 continue
-            caller = self._callers.read(annotations[CARRIER_KEY])
+            caller = self.callers.read(annotations[CARRIER_KEY])
             if caller is not None:
                 for dask_id in waiting.intersection(span["ids"]):
                     openers[dask_id] = caller
@@ -76,14 +76,14 @@ class TaskContexts:
     def caller(self, task: TaskState) -> Caller | None:
         """Return whose work a task is."""
         annotations = task.annotations
-        return self._callers.read(annotations.get(CARRIER_KEY)) if annotations else None
+        return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
 
     def tell(self, task: TaskState, span: OpenSpan) -> None:
         """Write the context that a task is to have on its worker. Every task comes here."""
         annotations = task.annotations
         if annotations is None:
             task.annotations = annotations = {}
-        told = self._callers.told(span, annotations.get(CARRIER_KEY))
+        told = self.callers.told(span, annotations.get(CARRIER_KEY))
         annotations[DECISION_KEY] = told.context
         if told.state:
             annotations[STATE_KEY] = told.state

@@ -21,7 +21,7 @@ from distributed.http.utils import RequestHandler
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-    from dask_otel._dask.adapter import Boundary
+    from dask_otel._dask.boundary import Boundary
 
 #: Below Dask's own page.
 SUFFIX: Final = "/otel"

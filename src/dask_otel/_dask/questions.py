@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from dask_otel._dask.facts import trace_of
 from dask_otel._wire import MetricKey, Refusal, SpanMetrics, TraceContext
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
@@ -125,7 +126,7 @@ class SettledSpans:
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return None
-        trace = self._adapter.trace_of(dask_span)
+        trace = trace_of(dask_span, self._adapter.lifecycle)
         known = trace is not None
         if trace is None:
             trace = Trace(identity.trace_id(_root_of(dask_span).id))

@@ -108,7 +108,7 @@ class RunsUnderWay:
         span = cancelled.group.span
         if span.phase is not Phase.EXPORTED:
             run = Run(worker, start, cancelled.when)
-            self._lifecycle.ran(cancelled.group, run, cancelled.when)
+            self._lifecycle.tasks.ran(cancelled.group, run, cancelled.when)
 
     def _look_less(self, worker: str, cancelled: dict[Hashable, _Cancelled]) -> None:
         for key in list(cancelled):

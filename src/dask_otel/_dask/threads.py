@@ -9,12 +9,13 @@ is retried.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import wraps
 from math import inf
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
+from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.metrics.batch import MetricBatch
@@ -34,11 +35,8 @@ _ENDS: Final = frozenset({"task-finished", "task-erred"})
 STEP: Final = 250
 
 
-class Boundary(Protocol):
-    """Where the bridge's own errors end."""
-
-    def failed(self, kind: str) -> None:
-        """Count the exception that is being handled, and log the first of its kind."""
+def _nobody(ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
+    """Stand in for the one who wants to be told."""
 
 
 class ThreadTime:
@@ -50,8 +48,6 @@ class ThreadTime:
         A running scheduler.
     boundary
         Takes every error of ours: Dask does not guard its handlers.
-    executing
-        Told of each heartbeat: the seconds of every task that it lists as running.
 
     Notes
     -----
@@ -59,15 +55,11 @@ class ThreadTime:
     guarded there.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        boundary: Boundary,
-        executing: Callable[[WorkerState, Mapping[Hashable, float]], None],
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, boundary: Boundary) -> None:
         self._scheduler = scheduler
         self._boundary = boundary
-        self._tell_executing = executing
+        #: Told of each heartbeat: the seconds of every task that it lists as running.
+        self.tell_executing: Callable[[WorkerState, Mapping[Hashable, float]], None] = _nobody
         self._accounting = Accounting(monotonic())
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
@@ -78,7 +70,7 @@ class ThreadTime:
         self._failing: tuple[Hashable, Any] = None, None
         #: Seconds of the event loop that this took, up to now.
         self.spent = 0.0
-        self._unwrap: list[Callable[[], None]] = []
+        self._wrappers = Wrappers()
 
     # ------------------------------------------------------------------ attach, detach
 
@@ -86,10 +78,12 @@ class ThreadTime:
         """Take in the workers and their tasks, then wrap the scheduler's handlers."""
         for ws in self._scheduler.workers.values():
             self.worker_added(ws)
-        self._wrap(self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat)
+        self._wrappers.handler(
+            self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat
+        )
         handlers = self._scheduler.stream_handlers
-        self._wrap(handlers, "long-running", self._wrapped_long_running)
-        self._wrap(handlers, "task-erred", self._wrapped_task_erred)
+        self._wrappers.handler(handlers, "long-running", self._wrapped_long_running)
+        self._wrappers.handler(handlers, "task-erred", self._wrapped_task_erred)
 
     def take_in_tasks(self) -> None:
         """Take in what is processing; the active spans are known by now."""
@@ -101,30 +95,12 @@ class ThreadTime:
 
     def detach(self) -> None:
         """Put the scheduler's handlers back."""
-        while self._unwrap:
-            self._unwrap.pop()()
-
-    def _wrap(
-        self,
-        handlers: dict[str, Callable[..., Any]],
-        name: str,
-        make: Callable[[Callable[..., Any]], Callable[..., Any]],
-    ) -> None:
-        original = handlers[name]
-        # Dask looks at a handler's signature, which `wraps` keeps.
-        wrapper = handlers[name] = wraps(original)(make(original))
-
-        def unwrap() -> None:
-            # Where somebody wrapped it after us, ours stays below theirs, and does nothing.
-            if handlers.get(name) is wrapper:
-                handlers[name] = original
-
-        self._unwrap.append(unwrap)
+        self._wrappers.take_off()
 
     @property
     def attached(self) -> bool:
         """Whether it observes the scheduler."""
-        return bool(self._unwrap)
+        return self._wrappers.attached
 
     # ------------------------------------------------------------------------- workers
 
@@ -232,7 +208,7 @@ class ThreadTime:
         executing = message.get("executing") or {}
         seconds, self._seconds = self._seconds, {}
         self._accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
-        self._tell_executing(ws, executing)
+        self.tell_executing(ws, executing)
 
     # --------------------------------------------------------------------------- spans
 
@@ -246,8 +222,7 @@ class ThreadTime:
 
     def span_opened(self, span: OpenSpan) -> None:
         """A generation begins: what is still to be exported was an earlier one's."""
-        idle, capacity = self._pending(span.identity.dask_id)
-        span.idle, span.capacity = -idle, -capacity
+        span.begin_time(*self._pending(span.identity.dask_id))
 
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""
@@ -361,13 +336,12 @@ class _Closed:
                 span_id, seconds = shares.popitem()
                 span = open_spans.get(span_id)
                 tags = tags_of(span_id) if span is None else span.identity.tags
+                more_idle = seconds if shares is idle else 0.0
                 if shares is idle:
                     self.idle[tags] = self.idle.get(tags, 0.0) + seconds
-                    if span is not None:
-                        span.idle += seconds
                 self.capacity[tags] = self.capacity.get(tags, 0.0) + seconds
                 if span is not None:
-                    span.capacity += seconds
+                    span.credit(more_idle, seconds)
         return not idle and not reported
 
 

@@ -19,6 +19,7 @@ UNDOCUMENTED: Final = {
         "total_nthreads",
         "total_nthreads_history",
         "transition_counter",
+        "worker_plugins",
         "workers",
     ),
     "ClientState": ("last_seen",),
@@ -59,6 +60,9 @@ UNDOCUMENTED: Final = {
         "processing",
         "time_delay",
     ),
+    "Worker": ("execute", "executors", "handlers", "plugins", "state"),
+    "Worker.TaskState": ("annotations", "key", "span_id"),
+    "Nanny": ("preload", "preload_argv"),
 }
 
 #: Attributes that are a part of Dask's documented interface, or of Tornado's.

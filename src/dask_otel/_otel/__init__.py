@@ -1,4 +1,5 @@
 """OpenTelemetry's side: the only room that imports OpenTelemetry.
 
 `dask_otel._otel.sdk` is the scheduler's: the SDK, its exporters, resource and sampler.
+`dask_otel._otel.api` is for clients and workers: the API alone.
 """

@@ -6,7 +6,8 @@ scheduler's own counter says how many there were. All else is timed where it hap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, Final, Protocol
 
@@ -78,3 +79,74 @@ class TransitionCost:
         self._left -= 1
         if self._left == 0:
             self._plugin.transition = self._transition
+
+
+class Costly(Protocol):
+    """The adapter: what costs time by itself."""
+
+    @property
+    def transition(self) -> Callable[..., None]:
+        """What is called at each transition."""
+
+    def transitions(self) -> int:
+        """Return how many transitions there were since the scheduler's start."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the event loop that heartbeats and submissions took, up to now."""
+
+
+class LoopTime:
+    """The seconds of the event loop that one bridge takes.
+
+    Parameters
+    ----------
+    adapter
+        Of the scheduler at hand.
+    """
+
+    def __init__(self, adapter: Costly) -> None:
+        self._adapter = adapter
+        self._hook: Hook | None = None
+        self._transitions: TransitionCost | None = None
+        #: Of timers since the last call of `take`, and what the adapter had spent then.
+        self._timers = 0.0
+        self._before = 0.0
+
+    def watch(self, hook: Hook) -> None:
+        """Let the adapter have a plugin's transitions, and see now and then what they cost."""
+        self._hook = hook
+        hook.transition = self._adapter.transition
+        self._transitions = TransitionCost(
+            hook, self._adapter.transition, self._adapter.transitions
+        )
+
+    def sample(self) -> None:
+        """Time the next few transitions."""
+        if self._transitions is not None:
+            self._transitions.arm()
+
+    def look_away(self) -> None:
+        """Pass no more transitions on."""
+        if self._transitions is not None and self._hook is not None:
+            self._transitions.disarm()
+            vars(self._hook).pop("transition", None)
+            self._hook = None
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count what is done inside."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self._timers += perf_counter() - began
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        total = self._adapter.spent
+        seconds, self._timers = self._timers + total - self._before, 0.0
+        self._before = total
+        if self._transitions is not None:
+            seconds += self._transitions.take()
+        return seconds

@@ -76,6 +76,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             self._scheduler = scheduler
             bridge = Bridge(scheduler, settings)
             bridge.start(self)
+            self.bridge = bridge
             _BRIDGES[scheduler] = ref(bridge)
         except (ConfigurationError, UnsupportedScheduler) as error:
             logger.error("dask-otel does not run on this scheduler: %s", error)
@@ -91,21 +92,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
     # ------------------------------------------------------------------------ the bridge's
 
-    def carry(self, bridge: Bridge) -> None:
-        """Take up a bridge: from now on Dask's calls go to it."""
-        self.bridge = bridge
-        # Bound on the instance, without a method of ours in between: `transition` is called
-        # six times a task.
-        self.transition = bridge.adapter.transition
-
-    def mute(self) -> None:
-        """Pass no more transitions on to the bridge."""
-        self.__dict__.pop("transition", None)
-
-    def drop(self) -> None:
-        """Let go of the bridge, and leave the scheduler."""
+    def bridge_gone(self) -> None:
+        """The bridge has let go of the scheduler: forget it, and leave the scheduler."""
         self.bridge = None
-        self.mute()
         if self.installed:
             assert self._scheduler is not None
             self._scheduler.remove_plugin(NAME)

@@ -49,10 +49,12 @@ from dask_otel.settings.rules import (
 __all__ = [
     "ClientSettings",
     "ConfigurationError",
+    "LogSettings",
     "MetricSettings",
     "PatternSettings",
     "Settings",
     "SpanSettings",
+    "WorkerSettings",
     "differences",
     "setting",
 ]
@@ -303,6 +305,40 @@ class MetricSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Section ``otel.workers``."""
+
+    context: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether the Dask span of a task is the current OpenTelemetry span while the task runs
+
+        What libraries and user code trace in tasks becomes part of its trace. The bridge brings
+        this to all workers by itself; those without the package do nothing.
+        See [Trace context](context.md#in-tasks).
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Section ``otel.logs``."""
+
+    inject: bool = _knob(
+        "false",
+        flag(),
+        """
+        Whether log records of workers name the trace, the span and the task that they come from
+
+        By `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`: for those who
+        do not use OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
+        See [Trace context](context.md#in-logs).
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ClientSettings:
     """Section ``otel.client``: what runs beside the user's code."""
 
@@ -389,6 +425,8 @@ class Settings:
     client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+    logs: LogSettings = field(default_factory=LogSettings)
 
     @classmethod
     def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -429,6 +467,8 @@ class Settings:
                 span_names=PatternSettings(**parsed["otel.metrics.span-names"]),
                 prefixes=PatternSettings(**parsed["otel.metrics.prefixes"]),
             ),
+            workers=WorkerSettings(**parsed["otel.workers"]),
+            logs=LogSettings(**parsed["otel.logs"]),
         )
 
 
@@ -448,6 +488,8 @@ def _flat(settings: Settings) -> dict[str, Any]:
         "otel.metrics": settings.metrics,
         "otel.metrics.span-names": settings.metrics.span_names,
         "otel.metrics.prefixes": settings.metrics.prefixes,
+        "otel.workers": settings.workers,
+        "otel.logs": settings.logs,
     }
     return {
         f"{section}.{name}": getattr(owner, name.replace("-", "_"))
@@ -477,16 +519,23 @@ _RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "otel.metrics": _rules(MetricSettings),
     "otel.metrics.span-names": _rules(PatternSettings),
     "otel.metrics.prefixes": _rules(PatternSettings),
+    "otel.workers": _rules(WorkerSettings),
+    "otel.logs": _rules(LogSettings),
 }
 _SECTIONS: Final = (*_RULES, _ENVIRONMENT)
+_SECTIONS_OF_OTEL: Final = (
+    "environment", "client", "spans", "metrics", "workers", "logs",
+)  # fmt: skip
 #: Section: every name in it, sections too, as dask.config.canonical_name wants it.
 _NAMES: Final[Mapping[str, Mapping[str, None]]] = {
-    "otel": dict.fromkeys([*_RULES["otel"], "environment", "client", "spans", "metrics"]),
+    "otel": dict.fromkeys([*_RULES["otel"], *_SECTIONS_OF_OTEL]),
     "otel.client": dict.fromkeys(_RULES["otel.client"]),
     "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
     "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
     "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
     "otel.metrics.prefixes": dict.fromkeys(_RULES["otel.metrics.prefixes"]),
+    "otel.workers": dict.fromkeys(_RULES["otel.workers"]),
+    "otel.logs": dict.fromkeys(_RULES["otel.logs"]),
 }
 
 
@@ -551,6 +600,8 @@ def knobs() -> dict[str, Knob]:
         "otel.metrics": MetricSettings,
         "otel.metrics.span-names": PatternSettings,
         "otel.metrics.prefixes": PatternSettings,
+        "otel.workers": WorkerSettings,
+        "otel.logs": LogSettings,
     }
     found = {
         f"{section}.{known.name.replace('_', '-')}": known.metadata[_KNOB]

@@ -121,7 +121,7 @@ class Blocks:
             self._described.popitem(last=False)
         span = self._holder.open.get(dask_id)
         if span is not None:
-            span.attributes = attributes
+            span.describe(attributes)
 
     def taken_in(self, client: str, now: float) -> None:
         """Everything that the client sent before it left its blocks has been taken in."""
@@ -139,7 +139,7 @@ class Blocks:
 
     def span_opened(self, span: OpenSpan) -> None:
         """A generation of a Dask span begins: hold it, if its block is known to be open."""
-        span.attributes = self._described.get(span.identity.dask_id)
+        span.describe(self._described.get(span.identity.dask_id))
         block = self._waiting.pop(span.identity.dask_id, None)
         if block is not None:
             self._hold(block, span)

@@ -25,7 +25,7 @@ in SETTLING whose workers have reported + spans exported). Finished trees are ne
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from itertools import takewhile
 
@@ -33,22 +33,17 @@ from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import (
-    Cause,
     Cluster,
     Group,
     Limits,
     OpenSpan,
     Phase,
-    RetryReason,
-    Run,
 )
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
+from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import (
-    Attributes,
-    Failure,
     FinishedSpan,
-    Incident,
     Progress,
     Result,
     SpanIdentity,
@@ -121,9 +116,8 @@ class Lifecycle:
         self.progress: list[Progress] = []
         #: Spans that were exported at the settle timeout, since the start.
         self.unsettled = 0
-        #: Tasks that left their state only to come back, and did not yet: none but in the
-        #: middle of a stimulus.
-        self.interrupted = 0
+        #: What becomes of the spans' tasks; the adapter feeds it.
+        self.tasks = SpanTasks(limits, self._activate, self._deactivate)
         if generations is None:
             generations = Generations(limits)
         else:
@@ -188,9 +182,6 @@ class Lifecycle:
         span = OpenSpan(ident, start, parent, self._is_late(ancestors))
         if parent is not None:
             parent.open_children += 1
-            # Also where the clock was set back between the two.
-            span.start = max(start, parent.start)
-            span.shown_until = span.start
         self.open[ident.dask_id] = span
         # Until its first work it counts as done: a span can be born without any.
         self._begin_to_settle(span)
@@ -211,248 +202,11 @@ class Lifecycle:
         span.groups.append(group)
         return group
 
-    # ----------------------------------------------------------------------- the tasks
-
-    def task_added(
-        self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
-    ) -> RetryReason | None:
-        """A task became unfinished: it was submitted, or is to run again.
-
-        Returns
-        -------
-        reason
-            Why a run of it has to be repeated; None where there was none.
-        """
-        span = group.span
-        counts = group.counts
-        reason: RetryReason | None = None
-        if span.reruns and key in span.reruns:
-            reason = span.reruns.pop(key)
-            self.interrupted -= 1
-            if reason == "rescheduled":
-                counts.rescheduled += 1
-            elif reason is not None:
-                counts.retried += 1
-        elif cause == "submitted":
-            counts.tasks += 1
-        elif cause == "recomputed":
-            reason = "recomputed"
-            counts.recomputed += 1
-            self._take_back_result(group)
-        else:
-            reason = self._asked_again(group, key, cause)
-        span.unfinished += 1
-        if not span.active:
-            self._activate(span, now)
-        return reason
-
-    @staticmethod
-    def _take_back_result(group: Group) -> None:
-        """A task that had its result has it no longer."""
-        if group.counts.memory:
-            group.counts.memory -= 1
-        else:
-            # The result was an earlier generation's: here it is a task of its own.
-            group.counts.tasks += 1
-
-    @staticmethod
-    def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
-        """``Client.retry``: a failure that has not been exported did not stand."""
-        counts = group.counts
-        failed = group.span.failed
-        if key in failed:
-            del failed[key]
-            counts.erred -= 1
-        elif cause == "retried" or not group.blamed:
-            # An earlier generation's: here it is a task of its own.
-            counts.tasks += 1
-            if cause == "unblamed":
-                return None
-        else:
-            group.blamed -= 1
-            return None
-        counts.retried += 1
-        return "client"
-
-    def tasks_taken_in(self, group: Group, count: int, now: float) -> None:
-        """Unfinished tasks were there before the bridge."""
-        group.counts.tasks += count
-        group.span.unfinished += count
-        if not group.span.active:
-            self._activate(group.span, now)
-
-    def task_finished(
-        self, group: Group, worker: str | None, start: float, stop: float, now: float
-    ) -> None:
-        """A task's result is in memory.
-
-        Parameters
-        ----------
-        worker
-            Where it ran.
-        start, stop
-            When it computed; 0.0 if it did not.
-        """
-        span = group.span
-        group.counts.memory += 1
-        if stop:
-            self._computed(group, worker, start, stop, now)
-        elif now > span.last_stop:
-            span.last_stop = now
-        # As `_removed`, without the call: every task comes here.
-        span.unfinished -= 1
-        if not span.unfinished:
-            self._deactivate(span, now)
-
-    def task_failed(
-        self,
-        group: Group,
-        key: Hashable,
-        failure: Failure,
-        start: float,
-        stop: float,
-        now: float,
-        was_unfinished: bool = True,
-    ) -> None:
-        """A task failed for good. Dependents that never ran are no failures of their own.
-
-        Parameters
-        ----------
-        start, stop
-            When it computed; 0.0 if it did not.
-        was_unfinished
-            False for an actor, which fails after it was done: its worker left.
-        """
-        span = group.span
-        if not was_unfinished:
-            self._take_back_result(group)
-        group.counts.erred += 1
-        detailed = len(span.failed) < self._limits.max_exceptions
-        span.failed[key] = failure if detailed else None
-        if stop:
-            self._computed(group, failure.worker, start, stop, now)
-        elif now > span.last_stop:
-            span.last_stop = now
-        if was_unfinished:
-            self._removed(group, now)
-
-    def task_cancelled(
-        self, group: Group, worker: str | None, now: float, run: Run | None = None
-    ) -> None:
-        """A task that nobody wants any more left the unfinished states.
-
-        Parameters
-        ----------
-        worker
-            Where it was processing, and may still run; None if it was not.
-        run
-            Its run, if it is known to have run.
-        """
-        span = group.span
-        group.counts.cancelled += 1
-        if worker is not None:
-            span.zombies |= {worker}
-        if run is not None:
-            self.ran(group, run, now)
-        if now > span.last_stop:
-            span.last_stop = now
-        self._removed(group, now)
-
-    def task_blamed(self, group: Group, now: float) -> None:
-        """A task will never run, because one that it depends on failed."""
-        group.blamed += 1
-        if now > group.span.last_stop:
-            group.span.last_stop = now
-        self._removed(group, now)
-
-    def task_interrupted(
-        self,
-        group: Group,
-        key: Hashable,
-        reason: RetryReason | None,
-        now: float,
-        run: Run | None = None,
-    ) -> None:
-        """A task left the unfinished states only to come back.
-
-        Parameters
-        ----------
-        reason
-            ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
-            that was not processing, so that no run of it was lost.
-        run
-            What is known of the run that ended so.
-        """
-        span = group.span
-        if run is not None:
-            self.ran(group, run, now)
-        span.reruns[key] = reason
-        self.interrupted += 1
-        if reason == "worker_lost":
-            group.counts.lost += 1
-        if now > span.last_stop:
-            span.last_stop = now
-        self._removed(group, now)
-
-    def task_forgotten(self, group: Group, key: Hashable) -> None:
-        """A task is gone. If it was to come back, it was cancelled after all."""
-        reruns = group.span.reruns
-        if key in reruns:
-            del reruns[key]
-            self.interrupted -= 1
-            group.counts.cancelled += 1
-
     def all_forgotten(self, now: float) -> None:
         """The scheduler was restarted: whatever is unfinished was cancelled."""
-        self.interrupted = 0
         for span in self.open.values():
-            span.reruns.clear()
-            for group in span.groups:
-                group.counts.cancelled += max(0, group.unfinished)
+            self.tasks.cancel_all(span)
         self.repair({}, now)
-
-    def ran(self, group: Group, run: Run, now: float) -> None:
-        """A run of a task that gave no result is known: it was work of its span all the same."""
-        self._computed(group, run.worker, run.start, run.stop, now)
-
-    def _computed(
-        self, group: Group, worker: str | None, start: float, stop: float, now: float
-    ) -> None:
-        span = group.span
-        if worker is not None:
-            span.workers[worker] = None
-        # Times come corrected; see `clock_offsets`. What that could not do, such as where a clock
-        # was stepped: nothing ends in the future, or starts before it was asked for.
-        if stop > now:
-            start -= stop - now
-            stop = now
-        if start > stop:
-            start = stop
-        if start < span.start:
-            start = span.start
-            if stop < start:
-                stop = start
-        if start < group.start or not group.start:
-            group.start = start
-        if stop > group.stop:
-            group.stop = stop
-        if start < span.first_start or not span.first_start:
-            span.first_start = start
-        if stop > span.last_stop:
-            span.last_stop = stop
-
-    def _removed(self, group: Group, now: float) -> None:
-        span = group.span
-        span.unfinished -= 1
-        if not span.unfinished:
-            self._deactivate(span, now)
-
-    def incident(self, span: OpenSpan, now: float, name: str, attributes: Attributes) -> None:
-        """Remember something worth an event on the span, up to a cap."""
-        if len(span.incidents) < self._limits.max_incidents:
-            span.incidents += (Incident(now, name, attributes),)
-        else:
-            span.dropped_incidents += 1
 
     # ------------------------------------------------------------------ busy and quiet
 
@@ -484,8 +238,7 @@ class Lifecycle:
             of it, work of the client's own included.
         """
         span.holds -= 1
-        if ended > span.last_stop:
-            span.last_stop = ended
+        self.tasks.went_on(span, ended)
         if not span.holds and not span.active:
             self._less_busy(span, now)
 
@@ -496,8 +249,7 @@ class Lifecycle:
             if node.busy > 1:
                 return
             self._step(node, Trigger.WORK)
-            node.owing = None
-            self._stop_settling(node)
+            self._work_again(node)
             node = node.parent
 
     def _less_busy(self, span: OpenSpan, now: float) -> None:
@@ -514,6 +266,10 @@ class Lifecycle:
     def _begin_to_settle(self, span: OpenSpan) -> None:
         self._settling[span] = None
         self.reports.wait_for(span)
+
+    def _work_again(self, span: OpenSpan) -> None:
+        self._stop_settling(span)
+        self.reports.begin_anew(span)
 
     def _stop_settling(self, span: OpenSpan) -> None:
         if span in self._settling:
@@ -544,17 +300,14 @@ class Lifecycle:
                 span.parent.busy += bool(span.busy)
             if span.busy and span.phase is not Phase.OPEN:
                 self._step(span, Trigger.WORK)
-                span.owing = None
-                self._stop_settling(span)
+                self._work_again(span)
             elif not span.busy and span.phase is Phase.OPEN:
                 self._step(span, Trigger.QUIET)
                 span.quiet_since = now
                 self._begin_to_settle(span)
 
     def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
-        if span.unfinished and not unfinished:
-            span.last_stop = max(span.last_stop, now)
-        span.unfinished = unfinished
+        self.tasks.recount(span, unfinished, now)
         if span.active != bool(unfinished):
             span.active = bool(unfinished)
             tell = self._cluster.span_active if span.active else self._cluster.span_inactive
@@ -636,7 +389,7 @@ class Lifecycle:
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0
             if unfinished or span.holds:
-                span.last_stop = max(span.last_stop, now)
+                self.tasks.went_on(span, now)
             if span.active:
                 span.active = False
                 self._cluster.span_inactive(span, now)
@@ -646,7 +399,7 @@ class Lifecycle:
         self._lingering.clear()
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
-        self.interrupted -= len(span.reruns)
+        self.tasks.exported(span)
         finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
         if span.parent is not None:

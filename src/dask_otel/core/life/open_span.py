@@ -218,7 +218,8 @@ class OpenSpan:
         late: bool,
     ) -> None:
         self.identity = identity
-        self.start = start
+        #: Not before the span above, also where the clock was set back between the two.
+        self.start: float = start if parent is None else max(start, parent.start)
         #: Nearest open ancestor, which waits for this span; None for a root, and where all
         #: ancestors have been exported.
         self.parent = parent
@@ -275,5 +276,35 @@ class OpenSpan:
         self.attributes: Attributes | None = None
         #: Signs of life so far, and up to when they tell.
         self.shown = 0
-        self.shown_until = start
+        self.shown_until = self.start
         self.below: Below | None = None
+
+    # What is added from several sides, by the one way for each.
+
+    def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
+        """A worker reported execute seconds, also of runs that gave no result."""
+        self.workers[worker] = None
+        activities = self.activities
+        activities[activity] = activities.get(activity, 0.0) + seconds
+        self.execute_seconds += seconds
+
+    def begin_time(self, idle: float, capacity: float) -> None:
+        """Begin to credit time: what is still to come of an earlier generation is taken off."""
+        self.idle, self.capacity = -idle, -capacity
+
+    def credit(self, idle: float, capacity: float) -> None:
+        """Add a share of the cluster's idle seconds, and of its capacity."""
+        self.idle += idle
+        self.capacity += capacity
+
+    def seen_in_part(self) -> None:
+        """Tasks of it ended that were not observed."""
+        self.partial = True
+
+    def asked_for(self, tags: Tags) -> None:
+        """A client asked for another span, and Dask booked its work here."""
+        self.requested = tags
+
+    def describe(self, attributes: Attributes | None) -> None:
+        """Take the attributes that a user gave it."""
+        self.attributes = attributes

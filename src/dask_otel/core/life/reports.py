@@ -92,6 +92,14 @@ class Reports:
         """A span's work is done: `take_complete` tells when everything about it is in."""
         self._due[span] = None
 
+    def reported(self, span: OpenSpan, worker: str) -> None:
+        """A worker reported metrics of a span."""
+        span.reporters[worker] = None
+
+    def begin_anew(self, span: OpenSpan) -> None:
+        """A span has work again: who owes metrics will be asked anew."""
+        span.owing = None
+
     def forget(self, span: OpenSpan) -> None:
         """Wait for a span no longer; `OpenSpan.owing` has those who did not report."""
         self._due.pop(span, None)

@@ -117,3 +117,17 @@ class MetricBatch:
             self.spans_of_name[tags] = count + 1
         deltas = self.span_deltas[span_id] = SpanDeltas(tags, ids)
         return deltas
+
+
+class Batches:
+    """The batch that is being filled, for all who fill it."""
+
+    def __init__(self) -> None:
+        #: What changed in the metrics since the last `swap`.
+        self.open = MetricBatch()
+
+    def swap(self, time_ns: int) -> MetricBatch:
+        """Return the batch, closed at that time; the next one begins."""
+        batch, self.open = self.open, MetricBatch()
+        batch.time_ns = time_ns
+        return batch

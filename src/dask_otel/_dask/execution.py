@@ -1,0 +1,119 @@
+"""Where a worker runs user code: hooks around tasks and actors' methods.
+
+They are put on the worker's instance, and can be taken off again. Threads have what a hook made
+current, because Dask copies the context variables into its executors; the one of actors alone
+gets it here, by its ``submit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+    from distributed.worker_state_machine import TaskState
+
+T = TypeVar("T")
+
+_ABSENT: Final = object()
+
+
+class Surroundings(Protocol):
+    """What is to be current while a task's code runs. Nothing here may raise."""
+
+    def enter(self, task: TaskState) -> Any:
+        """Make it current; return what `leave` needs, None where there is nothing to leave."""
+
+    def leave(self, entered: Any) -> None:
+        """Make current what was before."""
+
+    def carried(self, call: Callable[..., T]) -> Callable[..., T]:
+        """Return the call with what is current now, for another thread."""
+
+
+class Execution:
+    """The hooks of one worker.
+
+    Parameters
+    ----------
+    worker
+        A worker in this process.
+    surroundings
+        What is to be current while user code runs.
+
+    Notes
+    -----
+    All methods belong to the worker's event loop.
+    """
+
+    def __init__(self, worker: Worker, surroundings: Surroundings) -> None:
+        self._worker = worker
+        self._surroundings = surroundings
+        self._attached = False
+        self._undo: list[Callable[[], None]] = []
+
+    def attach(self) -> None:
+        """Put the hooks on."""
+        worker, actors = self._worker, self._worker.executors["actor"]
+        self._attached = True
+        self._put(vars(worker), "execute", self._around(worker.execute))
+        self._put(worker.handlers, "actor_execute", self._around(worker.handlers["actor_execute"]))
+        self._put(vars(actors), "submit", self._submit(actors.submit))
+
+    def detach(self) -> None:
+        """Take the hooks off; one that somebody has wrapped since stays, and does nothing."""
+        self._attached = False
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+    def _put(self, place: dict[str, Any], name: str, ours: Any) -> None:
+        before = place.get(name, _ABSENT)
+
+        def undo() -> None:
+            if place.get(name) is ours:
+                if before is _ABSENT:
+                    del place[name]
+                else:
+                    place[name] = before
+
+        place[name] = ours
+        self._undo.append(undo)
+
+    def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        tasks = self._worker.state.tasks
+        enter, leave = self._surroundings.enter, self._surroundings.leave
+
+        @wraps(run)
+        async def within(*args: Any, **kwargs: Any) -> T:
+            entered = None
+            if self._attached:
+                # A task's key comes first; that of an actor's comes by name, over the network.
+                task = tasks.get(args[0] if args else kwargs.get("actor"))
+                if task is not None:
+                    entered = enter(task)
+            if entered is None:
+                return await run(*args, **kwargs)
+            try:
+                result = await run(*args, **kwargs)
+            except GeneratorExit:
+                # Closed from outside, where this was never current.
+                raise
+            except BaseException:
+                leave(entered)
+                raise
+            leave(entered)
+            return result
+
+        return within
+
+    def _submit(self, submit: Callable[..., T]) -> Callable[..., T]:
+        @wraps(submit)
+        def submit_within(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> T:
+            if self._attached:
+                call = self._surroundings.carried(call)
+            return submit(call, *args, **kwargs)
+
+        return submit_within

@@ -1,0 +1,144 @@
+"""What is read of Dask's objects when it is asked for: plain values, nothing kept."""
+
+from __future__ import annotations
+
+import pickletools
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from dask_otel.core.life.lifecycle import Lifecycle
+from dask_otel.core.life.open_span import GroupFacts
+from dask_otel.core.trace import Trace
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, TaskGroup
+    from distributed.spans import Span
+
+#: Task states in which there is work left to do.
+UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
+
+#: The states that are counted: all but ``forgotten``, which is no state to be in.
+STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
+
+_DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
+
+
+class Continued:
+    """A TaskGroup that had worked before the generation began, and its sums at that time."""
+
+    __slots__ = ("durations", "group", "nbytes")
+
+    def __init__(self, group: TaskGroup) -> None:
+        self.group = group
+        self.nbytes: int = group.nbytes_total
+        self.durations: Mapping[str, float] = group.all_durations
+
+    def facts(self) -> GroupFacts:
+        """Return what came since."""
+        whole = group_facts(self.group)
+        durations = {
+            action: seconds - self.durations.get(action, 0.0)
+            for action, seconds in whole.durations.items()
+        }
+        return GroupFacts(
+            output_bytes=max(0, whole.output_bytes - self.nbytes),
+            durations={action: seconds for action, seconds in durations.items() if seconds > 0},
+            types=whole.types,
+        )
+
+
+def group_facts(group: TaskGroup) -> GroupFacts:
+    """Return the sums of a TaskGroup."""
+    durations = {action: seconds for action, seconds in group.all_durations.items() if seconds > 0}
+    return GroupFacts(max(0, group.nbytes_total), durations, tuple(group._types))
+
+
+def unfinished(group: TaskGroup) -> int:
+    """Return how many tasks of a group have work left to do."""
+    states = group.states
+    return sum(states[state] for state in UNFINISHED)
+
+
+def has_ended(group: TaskGroup) -> bool:
+    """Whether tasks of a group have ended, or are gone."""
+    return any(count for state, count in group.states.items() if state not in UNFINISHED)
+
+
+def ancestors(dask_span: Span) -> list[Span]:
+    """Return the ancestors of a Dask span, root first."""
+    above = []
+    parent = dask_span.parent
+    while parent is not None:
+        above.append(parent)
+        parent = parent.parent
+    above.reverse()
+    return above
+
+
+def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
+    """Return the trace that a span's first generation is in; None if that is forgotten."""
+    root = (*ancestors(dask_span), dask_span)[0]
+    return lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
+
+
+def collection_types(dask_span: Span) -> tuple[str, ...]:
+    """Return the types of the collections that a span computed, each once."""
+    metadata = dask_span.metadata or {}
+    types = (collection.get("type") for collection in metadata.get("collections", ()))
+    # One entry per submission: the list grows for as long as the span is used.
+    return tuple(dict.fromkeys(str(name) for name in types if name))
+
+
+def code(dask_span: Span) -> tuple[str, int, str | None] | None:
+    """Return (file, line, function) of the innermost frame of the first submission."""
+    for frames in dask_span._code:
+        if frames:
+            frame = frames[-1]
+            function = _DEFINITION.match(frame.code)
+            name = function.group(1) if function else None
+            return str(frame.filename), int(frame.lineno_frame), name
+    return None
+
+
+def pickled_class(pickled: object) -> str | None:
+    """Return the class name of an exception that the scheduler pickled, without unpickling."""
+    if not isinstance(pickled, bytes):
+        return None
+    strings: list[str] = []
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name == "GLOBAL":
+            return str(argument).rpartition(" ")[2]
+        if opcode.name == "STACK_GLOBAL":
+            return strings[-1] if strings else None
+        if isinstance(argument, str):
+            strings.append(argument)
+    return None
+
+
+def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
+    """Return the integral of ``total_nthreads`` over the interval."""
+    history = scheduler.total_nthreads_history
+    first = max(0, bisect_right(history, start, key=_time_of) - 1)
+    total, since, threads = 0.0, start, 0
+    for when, count in islice(history, first, None):
+        if when >= stop:
+            break
+        if when > since:
+            total += (when - since) * threads
+            since = when
+        threads = count
+    return total + max(0.0, stop - since) * threads
+
+
+def threads_at(scheduler: Scheduler, time: float) -> int:
+    """Return ``total_nthreads`` at that time."""
+    history = scheduler.total_nthreads_history
+    index = bisect_right(history, time, key=_time_of) - 1
+    return int(history[max(0, index)][1])
+
+
+def _time_of(entry: tuple[float, int]) -> float:
+    return entry[0]

@@ -1,0 +1,166 @@
+"""Heartbeats: the metrics that workers report, and what they say of clocks and of who reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel import semconv
+from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.facts import trace_of
+from dask_otel._dask.threads import ThreadTime
+from dask_otel._dask.workers import LoopHealth
+from dask_otel._dask.wrapping import Wrappers
+from dask_otel.core import identity
+from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.life.lifecycle import Lifecycle
+from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.metrics.batch import Batches, SpanDeltas
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.spans import SpansSchedulerExtension
+
+#: Contexts that spans own; their cluster-wide sums would be counted twice.
+_SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
+
+_LATE_KINDS: Final = frozenset({"seconds", "bytes", "count"})
+
+
+class Heartbeats:
+    """Takes in what the workers of one scheduler report.
+
+    Parameters
+    ----------
+    scheduler, extension
+        A running scheduler, and its spans extension, whose ``heartbeat`` is wrapped.
+    lifecycle, time, clocks, loops
+        Told of each heartbeat.
+    batches
+        Where the metrics add up.
+    boundary
+        Takes every error of ours: one in ``heartbeat`` would close the worker.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        extension: SpansSchedulerExtension,
+        lifecycle: Lifecycle,
+        time: ThreadTime,
+        clocks: ClockOffsets,
+        loops: LoopHealth,
+        batches: Batches,
+        boundary: Boundary,
+    ) -> None:
+        self._scheduler = scheduler
+        self._extension = extension
+        self._lifecycle = lifecycle
+        self._time = time
+        self._clocks = clocks
+        self._loops = loops
+        self._batches = batches
+        self._boundary = boundary
+        self._wrappers = Wrappers()
+        #: Keys of metrics in the batch, without their span ids.
+        self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
+        #: Seconds of the event loop that this took, up to now.
+        self.spent = 0.0
+
+    def attach(self) -> None:
+        """Wrap the extension's method."""
+        self._wrappers.method(self._extension, "heartbeat", self._wrapped)
+
+    def detach(self) -> None:
+        """Put it back as it was."""
+        self._wrappers.take_off()
+
+    def batch_taken(self) -> None:
+        """A new batch begins."""
+        self._own_keys = {}
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def heartbeat(ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
+            original(ws, data)
+            if self._wrappers.attached:
+                began = perf_counter()
+                try:
+                    self._heartbeat(ws, data)
+                except Exception:
+                    self._boundary.failed("heartbeat")
+                self.spent += perf_counter() - began
+
+        return heartbeat
+
+    def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
+        metrics = ws.metrics
+        cancelled = metrics.get("task_counts", {}).get("cancelled", 0)
+        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
+        # How long the worker waited for the answer to the heartbeat before.
+        waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
+        waited = waited if type(waited) is float else None
+        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        self._worker_deltas(metrics)
+        if data:
+            self._span_deltas(ws.address, data)
+        self._loops.heartbeat(ws)
+
+    def first_report(self, address: str) -> None:
+        """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
+        ws = self._scheduler.workers[address]
+        self._lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
+        self._clocks.heartbeat(address, ws.last_seen, ws.time_delay, None)
+        self._loops.heartbeat(ws)
+        if self._wrappers.attached:
+            self._worker_deltas(ws.metrics)
+
+    def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:
+        batch = self._batches.open
+        for key, value in metrics.get("digests_total_since_heartbeat", {}).items():
+            if type(key) is tuple and key and key[0] not in _SPAN_CONTEXTS:
+                batch.add_of_worker(key, value)
+
+    def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
+        open_spans = self._lifecycle.open
+        by_span = self._batches.open.span_deltas
+        own_keys = self._own_keys
+        span_id: Any = None
+        span: OpenSpan | None = None
+        values: dict[tuple[Hashable, ...], float] = {}
+        for key, value in data.items():
+            if key[1] != span_id:
+                span_id = key[1]
+                span = open_spans.get(span_id)
+                deltas = by_span.get(span_id)
+                if deltas is None:
+                    deltas = self._deltas_of(span_id, span)
+                values = deltas.values
+                if span is not None:
+                    self._lifecycle.reports.reported(span, worker)
+            own_key = (key[0], *key[2:])
+            # One tuple for all spans: many that live until the export set off full
+            # collections of garbage, which stop a large scheduler for 0.3 s.
+            own_key = own_keys.setdefault(own_key, own_key)
+            values[own_key] = values.get(own_key, 0) + value
+            if span is None:
+                self._late(key[-1], value)
+            if key[0] == "execute" and key[-1] == "seconds":
+                activity = key[3] if len(key) == 5 else key[3:-1]
+                self._time.metered(span_id, activity, value)
+                if span is not None:
+                    span.metered(worker, activity, value)
+
+    def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
+        batch = self._batches.open
+        if span is not None:
+            ident = span.identity
+            return batch.deltas_of(span_id, ident.tags, (ident.trace_id, ident.span_id))
+        dask_span = self._extension.spans[span_id]
+        trace = trace_of(dask_span, self._lifecycle)
+        ids = None if trace is None else (trace, identity.span_id(span_id))
+        return batch.deltas_of(span_id, dask_span.name, ids)
+
+    def _late(self, unit: Hashable, value: float) -> None:
+        kind = unit if unit in _LATE_KINDS else "other"
+        self._batches.open.add(semconv.OTEL_LATE.name, kind, value=value)

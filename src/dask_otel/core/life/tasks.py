@@ -1,0 +1,294 @@
+"""The tasks of open spans: what became of them, where they ran, and when.
+
+The only file that writes these down: counts and times of a group; of a span its unfinished tasks,
+failures, reruns, workers, first start and last end. When a span gets its first unfinished task,
+and when the last one is gone, the lifecycle is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from dask_otel.core.life.open_span import Cause, Group, Limits, OpenSpan, RetryReason, Run
+from dask_otel.core.records import Attributes, Failure, Incident
+
+
+class SpanTasks:
+    """What became of the tasks of all open spans of one scheduler.
+
+    Parameters
+    ----------
+    limits
+        Caps on the details that are kept.
+    began, ended
+        Called with the span and the time when it gets its first unfinished task, and when the
+        last one is gone.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        began: Callable[[OpenSpan, float], None],
+        ended: Callable[[OpenSpan, float], None],
+    ) -> None:
+        self._max_exceptions = limits.max_exceptions
+        self._max_incidents = limits.max_incidents
+        self._began = began
+        self._ended = ended
+        #: Tasks that left their state only to come back, and did not yet: none but in the
+        #: middle of a stimulus.
+        self.coming_back = 0
+
+    def added(
+        self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
+    ) -> RetryReason | None:
+        """A task became unfinished: it was submitted, or is to run again.
+
+        Returns
+        -------
+        reason
+            Why a run of it has to be repeated; None where there was none.
+        """
+        span = group.span
+        counts = group.counts
+        reason: RetryReason | None = None
+        if span.reruns and key in span.reruns:
+            reason = span.reruns.pop(key)
+            self.coming_back -= 1
+            if reason == "rescheduled":
+                counts.rescheduled += 1
+            elif reason is not None:
+                counts.retried += 1
+        elif cause == "submitted":
+            counts.tasks += 1
+        elif cause == "recomputed":
+            reason = "recomputed"
+            counts.recomputed += 1
+            self._take_back_result(group)
+        else:
+            reason = self._asked_again(group, key, cause)
+        span.unfinished += 1
+        if not span.active:
+            self._began(span, now)
+        return reason
+
+    @staticmethod
+    def _take_back_result(group: Group) -> None:
+        """A task that had its result has it no longer."""
+        if group.counts.memory:
+            group.counts.memory -= 1
+        else:
+            # The result was an earlier generation's: here it is a task of its own.
+            group.counts.tasks += 1
+
+    @staticmethod
+    def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
+        """``Client.retry``: a failure that has not been exported did not stand."""
+        counts = group.counts
+        failed = group.span.failed
+        if key in failed:
+            del failed[key]
+            counts.erred -= 1
+        elif cause == "retried" or not group.blamed:
+            # An earlier generation's: here it is a task of its own.
+            counts.tasks += 1
+            if cause == "unblamed":
+                return None
+        else:
+            group.blamed -= 1
+            return None
+        counts.retried += 1
+        return "client"
+
+    def taken_in(self, group: Group, count: int, now: float) -> None:
+        """Unfinished tasks were there before the bridge."""
+        group.counts.tasks += count
+        group.span.unfinished += count
+        if not group.span.active:
+            self._began(group.span, now)
+
+    def finished(
+        self, group: Group, worker: str | None, start: float, stop: float, now: float
+    ) -> None:
+        """A task's result is in memory.
+
+        Parameters
+        ----------
+        worker
+            Where it ran.
+        start, stop
+            When it computed; 0.0 if it did not.
+        """
+        span = group.span
+        group.counts.memory += 1
+        if stop:
+            self._computed(group, worker, start, stop, now)
+        elif now > span.last_stop:
+            span.last_stop = now
+        # As `_removed`, without the call: every task comes here.
+        span.unfinished -= 1
+        if not span.unfinished:
+            self._ended(span, now)
+
+    def failed(
+        self,
+        group: Group,
+        key: Hashable,
+        failure: Failure,
+        start: float,
+        stop: float,
+        now: float,
+        was_unfinished: bool = True,
+    ) -> None:
+        """A task failed for good. Dependents that never ran are no failures of their own.
+
+        Parameters
+        ----------
+        start, stop
+            When it computed; 0.0 if it did not.
+        was_unfinished
+            False for an actor, which fails after it was done: its worker left.
+        """
+        span = group.span
+        if not was_unfinished:
+            self._take_back_result(group)
+        group.counts.erred += 1
+        detailed = len(span.failed) < self._max_exceptions
+        span.failed[key] = failure if detailed else None
+        if stop:
+            self._computed(group, failure.worker, start, stop, now)
+        elif now > span.last_stop:
+            span.last_stop = now
+        if was_unfinished:
+            self._removed(group, now)
+
+    def cancelled(
+        self, group: Group, worker: str | None, now: float, run: Run | None = None
+    ) -> None:
+        """A task that nobody wants any more left the unfinished states.
+
+        Parameters
+        ----------
+        worker
+            Where it was processing, and may still run; None if it was not.
+        run
+            Its run, if it is known to have run.
+        """
+        span = group.span
+        group.counts.cancelled += 1
+        if worker is not None:
+            span.zombies |= {worker}
+        if run is not None:
+            self.ran(group, run, now)
+        if now > span.last_stop:
+            span.last_stop = now
+        self._removed(group, now)
+
+    def blamed(self, group: Group, now: float) -> None:
+        """A task will never run, because one that it depends on failed."""
+        group.blamed += 1
+        if now > group.span.last_stop:
+            group.span.last_stop = now
+        self._removed(group, now)
+
+    def interrupted(
+        self,
+        group: Group,
+        key: Hashable,
+        reason: RetryReason | None,
+        now: float,
+        run: Run | None = None,
+    ) -> None:
+        """A task left the unfinished states only to come back.
+
+        Parameters
+        ----------
+        reason
+            ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
+            that was not processing, so that no run of it was lost.
+        run
+            What is known of the run that ended so.
+        """
+        span = group.span
+        if run is not None:
+            self.ran(group, run, now)
+        span.reruns[key] = reason
+        self.coming_back += 1
+        if reason == "worker_lost":
+            group.counts.lost += 1
+        if now > span.last_stop:
+            span.last_stop = now
+        self._removed(group, now)
+
+    def forgotten(self, group: Group, key: Hashable) -> None:
+        """A task is gone. If it was to come back, it was cancelled after all."""
+        reruns = group.span.reruns
+        if key in reruns:
+            del reruns[key]
+            self.coming_back -= 1
+            group.counts.cancelled += 1
+
+    def cancel_all(self, span: OpenSpan) -> None:
+        """Whatever is unfinished was cancelled: the scheduler was restarted."""
+        self.coming_back -= len(span.reruns)
+        span.reruns.clear()
+        for group in span.groups:
+            group.counts.cancelled += max(0, group.unfinished)
+
+    def recount(self, span: OpenSpan, unfinished: int, now: float) -> None:
+        """Set right how many tasks are unfinished, which an error of ours may have left wrong."""
+        if span.unfinished and not unfinished:
+            self.went_on(span, now)
+        span.unfinished = unfinished
+
+    def went_on(self, span: OpenSpan, until: float) -> None:
+        """The span was at work until then, with a task or in a client's block."""
+        if until > span.last_stop:
+            span.last_stop = until
+
+    def exported(self, span: OpenSpan) -> None:
+        """The generation is over: its tasks that were to come back are the next one's."""
+        self.coming_back -= len(span.reruns)
+
+    def ran(self, group: Group, run: Run, now: float) -> None:
+        """A run of a task that gave no result is known: it was work of its span all the same."""
+        self._computed(group, run.worker, run.start, run.stop, now)
+
+    def _computed(
+        self, group: Group, worker: str | None, start: float, stop: float, now: float
+    ) -> None:
+        span = group.span
+        if worker is not None:
+            span.workers[worker] = None
+        # Times come corrected; see `clock_offsets`. What that could not do, such as where a clock
+        # was stepped: nothing ends in the future, or starts before it was asked for.
+        if stop > now:
+            start -= stop - now
+            stop = now
+        if start > stop:
+            start = stop
+        if start < span.start:
+            start = span.start
+            if stop < start:
+                stop = start
+        if start < group.start or not group.start:
+            group.start = start
+        if stop > group.stop:
+            group.stop = stop
+        if start < span.first_start or not span.first_start:
+            span.first_start = start
+        if stop > span.last_stop:
+            span.last_stop = stop
+
+    def _removed(self, group: Group, now: float) -> None:
+        span = group.span
+        span.unfinished -= 1
+        if not span.unfinished:
+            self._ended(span, now)
+
+    def incident(self, span: OpenSpan, now: float, name: str, attributes: Attributes) -> None:
+        """Remember something worth an event on the span, up to a cap."""
+        if len(span.incidents) < self._max_incidents:
+            span.incidents += (Incident(now, name, attributes),)
+        else:
+            span.dropped_incidents += 1

@@ -1,0 +1,112 @@
+"""Log records that name the trace, the span and the task that they come from.
+
+Not by a record factory: logging refuses an ``extra`` whose keys the factory's record has, with a
+KeyError in the code that logs, and ``extra={"trace_id": …}`` is common. So this waits until the
+record has what the user gave it, and adds what is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from threading import Lock
+from typing import Any, Final
+
+from dask_otel import semconv
+from dask_otel._otel.api.current import current_ids
+from dask_otel.core.text import Sanitizer, span_path
+from dask_otel.worker.contexts import KEPT, Task
+
+#: The task whose code runs.
+running: Final[ContextVar[Task | None]] = ContextVar("dask_otel_task", default=None)
+
+#: What every record has, so that one format string serves those outside tasks, too.
+FIELDS: Final = ("trace_id", "span_id", "trace_flags", semconv.SPAN_NAME, semconv.TASK_KEY)
+
+MakeRecord = Callable[..., logging.LogRecord]
+
+
+class Injection:
+    """Adds the fields to the records of this process, for as long as anybody wants it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._wanted = 0
+        self._before: MakeRecord | None = None
+        self._ours: MakeRecord | None = None
+
+    def add(self) -> None:
+        """Want it once more."""
+        with self._lock:
+            self._wanted += 1
+            if self._wanted == 1 and self._ours is None:
+                self._before = logging.Logger.makeRecord
+                self._ours = self._adding(self._before)
+                logging.Logger.makeRecord = self._ours  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        """Undo one `add`; the last one leaves logging as it was."""
+        with self._lock:
+            self._wanted -= 1
+            if not self._wanted and logging.Logger.makeRecord is self._ours:
+                assert self._before is not None
+                logging.Logger.makeRecord = self._before  # type: ignore[method-assign]
+                self._ours = self._before = None
+            # Else somebody has wrapped ours: it stays, and does nothing.
+
+    def _adding(self, make: MakeRecord) -> MakeRecord:
+        @wraps(make)
+        def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+            record = make(*args, **kwargs)
+            if self._wanted:
+                try:  # noqa: SIM105 - half the price of `suppress`
+                    _add(record.__dict__)
+                except Exception:
+                    # Nothing may reach the code that logs.
+                    pass
+            return record
+
+        return make_record
+
+
+injection: Final = Injection()
+
+
+def _add(record: dict[str, Any]) -> None:
+    put = record.setdefault
+    ids = current_ids()
+    task = running.get()
+    if ids is None:
+        put("trace_id", "")
+        put("span_id", "")
+        put("trace_flags", "")
+    else:
+        put("trace_id", ids[0])
+        put("span_id", ids[1])
+        put("trace_flags", ids[2])
+    if task is None:
+        put(semconv.SPAN_NAME, "")
+        put(semconv.TASK_KEY, "")
+    else:
+        put(semconv.SPAN_NAME, _span_name(task))
+        put(semconv.TASK_KEY, str(task.key))
+
+
+def _span_name(task: Task) -> str:
+    span = task.annotations.get("span") if task.annotations else None
+    if span is None:
+        return "default" if task.span_id else ""
+    # By the id: tags are of any type, and those that are equal may read differently.
+    dask_id = span["ids"][-1]
+    name = _names.get(dask_id)
+    if name is None:
+        if len(_names) >= KEPT:
+            _names.clear()
+        name = _names[dask_id] = span_path(span["name"], Sanitizer())
+    return name
+
+
+#: Names by Dask's ids of the spans. Threads may write it at once: what they write is the same.
+_names: Final[dict[str, str]] = {}

@@ -1,0 +1,112 @@
+"""The worker plugin, which the scheduler's bridge brings and the preload may put on, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import Token
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from dask_otel._dask.execution import Execution
+from dask_otel._otel.api.current import Context, attach, detach, get_current
+from dask_otel.worker.contexts import Task, TaskContexts
+from dask_otel.worker.logs import injection, running
+
+if TYPE_CHECKING:
+    from distributed.worker import Worker
+
+T = TypeVar("T")
+
+
+class TaskContext:
+    """Makes the span of a task the current one while the task's code runs."""
+
+    def __init__(self) -> None:
+        self.contexts = TaskContexts()
+
+    def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None]] | None:
+        """See `Surroundings.enter`."""
+        context = self.contexts.of(task)
+        if context is None:
+            return None
+        return attach(context), running.set(task)
+
+    def leave(self, entered: tuple[Token[Context], Token[Task | None]]) -> None:
+        """See `Surroundings.leave`."""
+        context, task = entered
+        running.reset(task)
+        detach(context)
+
+    def carried(self, call: Callable[..., T]) -> Callable[..., T]:
+        """See `Surroundings.carried`."""
+        context, task = get_current(), running.get()
+        if task is None:
+            return call
+
+        def carrying(*args: Any, **kwargs: Any) -> T:
+            entered = attach(context), running.set(task)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.leave(entered)
+
+        return carrying
+
+
+class _Hooks:
+    """The hooks of one worker, and the plugins that want them."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.wanted_by: set[TaskContextPlugin] = set()
+        self.context = TaskContext()
+        self.execution = Execution(worker, self.context)
+
+
+class TaskContextPlugin(WorkerPlugin):
+    """Puts the hooks on a worker, once however many plugins are there, and takes them off.
+
+    Parameters
+    ----------
+    inject
+        Whether log records get the ids, the span's name and the task's key.
+    later
+        Settings of a scheduler with a later version of this package: not known here.
+    """
+
+    def __init__(self, inject: bool = False, **later: object) -> None:
+        self.inject = inject
+        self.hooks: _Hooks | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inject": self.inject, "hooks": None}
+
+    def setup(self, worker: Worker) -> None:
+        """See ``WorkerPlugin.setup``."""
+        if self.hooks is not None:
+            return
+        self.hooks = self._present(worker)
+        if self.hooks is None:
+            self.hooks = _Hooks(worker)
+            self.hooks.execution.attach()
+        self.hooks.wanted_by.add(self)
+        if self.inject:
+            injection.add()
+
+    @staticmethod
+    def _present(worker: Worker) -> _Hooks | None:
+        for plugin in worker.plugins.values():
+            if isinstance(plugin, TaskContextPlugin) and plugin.hooks is not None:
+                return plugin.hooks
+        return None
+
+    def teardown(self, worker: Worker) -> None:
+        """See ``WorkerPlugin.teardown``."""
+        hooks, self.hooks = self.hooks, None
+        if hooks is None:
+            return
+        hooks.wanted_by.remove(self)
+        if self.inject:
+            injection.remove()
+        if not hooks.wanted_by:
+            hooks.execution.detach()

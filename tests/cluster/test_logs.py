@@ -1,0 +1,115 @@
+"""Log records of user code in tasks name the trace, the span and the task."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, span
+from opentelemetry.instrumentation import auto_instrumentation
+
+import dask_otel
+from tests.cluster import tasks
+from tests.cluster.conftest import Start
+from tests.cluster.processes import cluster
+from tests.cluster.test_task_context import exported, start_scheduler
+from tests.receiver import receiver
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+#: A preload of the user's, with a handler that writes JSON.
+HANDLER = """
+import json, logging
+
+class Lines(logging.Handler):
+    def emit(self, record):
+        fields = ("trace_id", "span_id", "trace_flags", "dask.span.name", "dask.task.key")
+        # What is logged before the plugin is there has no such fields.
+        line = {name: getattr(record, name, "") for name in fields}
+        print(json.dumps({"message": record.getMessage(), **line}), flush=True)
+
+def dask_setup(worker):
+    logging.getLogger("user").addHandler(Lines())
+    logging.getLogger("distributed.worker").addHandler(Lines())
+"""
+
+
+def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_path: Path) -> None:
+    handler = tmp_path / "handler.py"
+    handler.write_text(HANDLER)
+    # What `opentelemetry-instrument` does: the folder with its sitecustomize comes first.
+    (folder,) = auto_instrumentation.__path__
+    instrumented = {
+        "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "OTEL_PYTHON_LOG_CORRELATION": "true",
+        "OTEL_PYTHON_LOG_AUTO_INSTRUMENTATION": "false",
+    }
+    with receiver() as received, cluster(tmp_path) as dask_processes:
+        start_scheduler(dask_processes, received, {"DASK_OTEL__LOGS__INJECT": "true"})
+        by_package = dask_processes.start_worker("by-package", env=instrumented)
+        by_handler = dask_processes.start_worker("by-handler", "--preload", str(handler))
+        with Client(dask_processes.address) as client:
+            client.wait_for_workers(2)
+            with span("outer"), span("etl"):
+                client.gather(
+                    [
+                        client.submit(run, f"{name} {run.__name__}", workers=[name])
+                        for name in ("by-package", "by-handler")
+                        for run in (tasks.logs, tasks.logs_async)
+                    ]
+                )
+                failed = client.submit(
+                    tasks.logs_and_fails, "wrong", workers=["by-handler"], key="wrong"
+                )
+                assert failed.exception() is not None
+            trace_id, span_id, _ = exported(received, "etl")
+        expected = {"trace_id": f"{trace_id:032x}", "span_id": f"{span_id:016x}"}
+
+        pattern = r"(\[trace_id=\w+ span_id=\w+ .*\]) - (by-package \w+)"
+        lines = {message: ids for ids, message in re.findall(pattern, by_package.output)}
+        assert set(lines) == {"by-package logs", "by-package logs_async"}
+        for line in lines.values():
+            assert f"[trace_id={expected['trace_id']} span_id={expected['span_id']} " in line
+
+        said = {
+            line["message"].partition("\n")[0]: line
+            for line in map(json.loads, re.findall(r"^\{.*\}$", by_handler.output, re.MULTILINE))
+        }
+        in_task = {**expected, "trace_flags": "01", "dask.span.name": "outer/etl"}
+        for name in ("by-handler logs", "by-handler logs_async", "wrong"):
+            assert {**said[name], **in_task} == said[name]
+            assert said[name]["dask.task.key"].startswith(("logs", "wrong"))
+        # Dask's own word on it, too.
+        assert {**said["Compute Failed"], **in_task, "dask.task.key": "wrong"} == said[
+            "Compute Failed"
+        ]
+        # What belongs to no task has the fields, and nothing in them.
+        outside = [line for line in said.values() if not line["dask.task.key"]]
+        assert outside
+        assert {line["trace_id"] for line in outside} == {""}
+
+
+def test_it_is_off_unless_asked_for_and_leaves_with_the_bridge(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = logging.Logger.makeRecord
+    with start(n_workers=2) as bridged:
+        assert logging.Logger.makeRecord is before
+        bridged.client.submit(tasks.logs, "off").result()
+    with start({"logs": {"inject": True}}, n_workers=2) as bridged:
+        assert logging.Logger.makeRecord is not before
+        bridged.client.submit(tasks.logs, "on").result()
+        bridged.exported()
+        assert dask_otel.unregister(bridged.client) == "stopped"
+        assert logging.Logger.makeRecord is before
+    records: dict[str, Any] = {r.getMessage(): vars(r) for r in caplog.records if r.name == "user"}
+    eventually(lambda: {"off", "on"} == set(records))
+    assert "dask.task.key" not in records["off"]
+    assert records["on"]["dask.span.name"] == "default"
+    assert records["on"]["dask.task.key"].startswith("logs-")

@@ -1,0 +1,230 @@
+"""What travels to the workers: text that any of them can read."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import pickletools
+import subprocess
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from dask_otel._dask import delivery as on_its_way
+from dask_otel._dask.delivery import Delivery
+from dask_otel.scheduler import workers
+from dask_otel.scheduler.workers import NAME, pickled
+from dask_otel.worker.plugin import TaskContextPlugin
+
+PICKLED = pickled({"inject": True})
+
+
+def test_it_is_the_plugin_where_the_package_is():
+    plugin = pickle.loads(PICKLED)
+    assert type(plugin) is TaskContextPlugin
+    assert plugin.inject
+    # What is there already can be pickled, too, as Dask does with plugins that users register.
+    assert pickle.loads(pickle.dumps(plugin)).inject
+
+
+def test_what_travels_names_only_a_builtin_and_holds_no_bytecode():
+    """By reference a worker without the package dies; bytecode is another with each Python."""
+    strings = [arg for _, arg, _ in pickletools.genops(PICKLED) if isinstance(arg, str)]
+    names = [op.name for op, _, _ in pickletools.genops(PICKLED) if "GLOBAL" in op.name]
+    assert names == ["STACK_GLOBAL"]
+    assert strings[:2] == ["builtins", "eval"]
+    assert not any(isinstance(arg, CodeType) for _, arg, _ in pickletools.genops(PICKLED))
+    # The rest is the text, and plain values.
+    assert strings[2:] == ["exec(source) or plugin", "source", workers.SOURCE, "settings", "inject"]
+
+
+def test_it_reads_in_the_syntax_of_every_python_that_runs_a_worker():
+    import ast
+
+    ast.parse(workers.SOURCE, feature_version=(3, 8))
+
+
+def test_settings_of_another_version_are_taken():
+    assert type(pickle.loads(pickled({"later": [1]}))) is TaskContextPlugin
+    assert type(pickle.loads(pickled({}))) is TaskContextPlugin
+
+
+def test_unpickling_leaves_no_names_behind():
+    before = set(vars(sys.modules[__name__]))
+    pickle.loads(PICKLED)
+    assert set(vars(sys.modules[__name__])) == before
+
+
+@pytest.mark.parametrize("code", ["", "raise RuntimeError('broken')"])
+def test_it_does_nothing_where_the_package_is_not(tmp_path: Path, code: str):
+    (tmp_path / "dask_otel").mkdir()
+    (tmp_path / "dask_otel" / "__init__.py").write_text(code)
+    (tmp_path / "plugin.pickle").write_bytes(PICKLED)
+    script = (
+        f"import sys, pickle; sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"print(type(pickle.load(open({str(tmp_path / 'plugin.pickle')!r}, 'rb'))).__qualname__)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.stdout.strip() == WorkerPlugin.__qualname__, run.stderr
+    assert ("broken" in run.stderr) == bool(code)
+
+
+def test_a_worker_imports_neither_the_sdk_nor_the_scheduler_s_side():
+    script = (
+        f"import sys, pickle; pickle.loads({PICKLED!r})\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('opentelemetry.sdk',"
+        " 'opentelemetry.exporter', 'dask_otel.scheduler', 'dask_otel.settings',"
+        " 'dask_otel._otel.sdk', 'grpc', 'requests')) and name != 'dask_otel.settings'))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stderr
+
+
+# ------------------------------------------------------------------------------ on its way
+
+
+class Boundary:
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def failed(self, kind: str) -> None:
+        self.errors.append(str(sys.exc_info()[1]))
+
+
+class Scheduler:
+    """Answers as each worker does, in turn; an `asyncio.Event` holds it up until it is set."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.workers = dict.fromkeys(answers)
+        self.worker_plugins: dict[str, bytes] = {"users": b""}
+        self.answers = answers
+        self.sent: list[tuple[str, str]] = []
+
+    async def broadcast(self, *, msg: Any, workers: list[str], on_error: str) -> dict[str, Any]:
+        (address,) = workers
+        assert on_error == "return"
+        answers = self.answers[address]
+        answer = answers.pop(0) if answers else {"status": "OK"}
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+            answer = {"status": "OK"}
+        self.sent.append((address, msg["op"]))
+        return {address: answer}
+
+
+def delivery(scheduler: Any) -> tuple[Delivery, Boundary]:
+    boundary = Boundary()
+    return Delivery(scheduler, NAME, PICKLED, boundary), boundary
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(on_its_way, "PAUSE", 0.01)
+    monkeypatch.setattr(on_its_way, "FAREWELL", 0.01)
+
+    async def run() -> None:
+        still = asyncio.Event()
+        scheduler = Scheduler(still=[still], fails=[OSError("no route")], good=[])
+        brought, boundary = delivery(scheduler)
+        brought.begin()
+        assert set(scheduler.worker_plugins) == {"users", NAME}
+        await settled()
+        assert ("good", "plugin-add") in scheduler.sent
+        while scheduler.sent.count(("fails", "plugin-add")) < 2:
+            await asyncio.sleep(0.005)
+        assert boundary.errors == ["no route"]
+        await brought.end()
+        assert set(scheduler.worker_plugins) == {"users"}
+        taken = [address for address, op in scheduler.sent if op == "plugin-remove"]
+        assert sorted(taken) == ["fails", "good"]
+        # It goes on: what it was sent is taken back at once.
+        still.set()
+        await settled()
+        assert scheduler.sent[-2:] == [("still", "plugin-add"), ("still", "plugin-remove")]
+
+    asyncio.run(run())
+
+
+def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
+    async def run() -> None:
+        still = asyncio.Event()
+        scheduler = Scheduler(still=[still])
+        first, _ = delivery(scheduler)
+        first.begin()
+        await settled()
+        ending = asyncio.ensure_future(first.end())
+        await settled()
+        second, _ = delivery(scheduler)
+        second.begin()
+        await settled()
+        still.set()
+        await ending
+        assert scheduler.sent == [("still", "plugin-add")] * 2
+        assert set(scheduler.worker_plugins) == {"users", NAME}
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_has_left_is_no_error():
+    async def run() -> None:
+        scheduler = Scheduler(gone=[OSError("closed")])
+        brought, boundary = delivery(scheduler)
+        brought.begin()
+        del scheduler.workers["gone"]
+        await settled()
+        await brought.end()
+        assert boundary.errors == []
+        assert scheduler.sent == [("gone", "plugin-add")]
+
+    asyncio.run(run())
+
+
+def test_an_error_of_the_worker_is_counted_and_not_sent_again():
+    async def run() -> None:
+        scheduler = Scheduler(bad=[{"status": "error", "text": "plugin failed"}])
+        brought, boundary = delivery(scheduler)
+        brought.begin()
+        await settled()
+        assert len(boundary.errors) == 1
+        assert "plugin failed" in boundary.errors[0]
+        assert scheduler.sent == [("bad", "plugin-add")]
+
+    asyncio.run(run())
+
+
+def test_another_s_entry_of_that_name_stays():
+    async def run() -> None:
+        scheduler = Scheduler(good=[])
+        brought, _ = delivery(scheduler)
+        brought.begin()
+        await settled()
+        scheduler.worker_plugins[NAME] = b"another"
+        await brought.end()
+        assert scheduler.worker_plugins[NAME] == b"another"
+        assert scheduler.sent == [("good", "plugin-add")]
+
+    asyncio.run(run())
+
+
+def test_at_the_end_of_the_scheduler_nothing_is_sent():
+    async def run() -> None:
+        scheduler = Scheduler(still=[asyncio.Event()], good=[])
+        brought, boundary = delivery(scheduler)
+        brought.begin()
+        await settled()
+        brought.drop()
+        await settled()
+        assert set(scheduler.worker_plugins) == {"users"}
+        assert scheduler.sent == [("good", "plugin-add")]
+        assert boundary.errors == []
+        assert not brought._under_way
+
+    asyncio.run(run())

@@ -1,0 +1,162 @@
+"""The hooks around user code on a worker: what is made current is taken back, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dask_otel._dask.execution import Execution
+from dask_otel._otel.api.current import get_current
+from dask_otel.core.context import Traceparent, format_traceparent
+from dask_otel.worker.logs import running
+from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
+from tests.cluster.tasks import current
+
+
+class Executor:
+    """Runs a call in another thread, with none of the caller's context variables."""
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Any:
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(call, *args).result()
+
+
+class Worker:
+    """The part of a worker that is hooked into."""
+
+    def __init__(self) -> None:
+        annotations = {"dask_otel.span": format_traceparent(Traceparent(7, 8, 1))}
+        task = SimpleNamespace(key="key", annotations=annotations, span_id="id")
+        alone = SimpleNamespace(key="alone", annotations={}, span_id=None)
+        self.state = SimpleNamespace(tasks={"key": task, "alone": alone})
+        self.handlers: dict[str, Any] = {"actor_execute": self.actor_execute}
+        self.executors = {"actor": Executor()}
+        self.plugins: dict[str, Any] = {}
+        self.fails: BaseException | None = None
+
+    async def execute(self, key: str, *, stimulus_id: str) -> Any:
+        assert stimulus_id == "s"
+        await asyncio.sleep(0)
+        if self.fails is not None:
+            raise self.fails
+        return current()
+
+    async def actor_execute(self, actor: str, function: str) -> Any:
+        assert function == "f"
+        return self.executors["actor"].submit(current)
+
+
+def hooked() -> tuple[Any, Execution]:
+    worker: Any = Worker()
+    execution = Execution(worker, TaskContext())
+    execution.attach()
+    return worker, execution
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result, and check that nothing of ours is current afterwards."""
+
+    async def checked() -> Any:
+        before = get_current()
+        try:
+            return await coroutine
+        finally:
+            assert get_current() is before
+            assert running.get() is None
+
+    return asyncio.run(checked())
+
+
+def test_it_is_current_while_the_code_runs_and_no_longer():
+    worker, _ = hooked()
+    assert run(worker.execute("key", stimulus_id="s")) == (7, 8, 1)
+    assert run(worker.handlers["actor_execute"](actor="key", function="f")) == (7, 8, 1)
+
+
+@pytest.mark.parametrize("key", ["alone", "unknown"])
+def test_without_a_span_nothing_is_current(key: str):
+    worker, _ = hooked()
+    assert run(worker.execute(key, stimulus_id="s")) is None
+    assert run(worker.handlers["actor_execute"](actor=key, function="f")) is None
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError()])
+def test_it_is_taken_back_after_an_error_which_passes(error: BaseException):
+    worker, _ = hooked()
+    worker.fails = error
+    with pytest.raises(type(error)):
+        run(worker.execute("key", stimulus_id="s"))
+
+
+def test_what_is_closed_from_outside_says_nothing(caplog: pytest.LogCaptureFixture):
+    """As at the end of a process, with tasks under way: the context is another one by then."""
+    worker, _ = hooked()
+    coroutine = worker.execute("key", stimulus_id="s")
+
+    async def begin() -> None:
+        asyncio.get_running_loop().call_soon(lambda: None)
+        coroutine.send(None)
+
+    asyncio.run(begin())
+    with caplog.at_level(logging.DEBUG):
+        coroutine.close()
+    assert not caplog.records
+
+
+def test_taken_off_everything_is_as_it_was():
+    worker: Any = Worker()
+    before = dict(worker.handlers), dict(vars(worker)), dict(vars(worker.executors["actor"]))
+    execution = Execution(worker, TaskContext())
+    execution.attach()
+    assert "execute" in vars(worker)
+    execution.detach()
+    after = dict(worker.handlers), dict(vars(worker)), dict(vars(worker.executors["actor"]))
+    assert after == before
+
+
+def test_what_somebody_put_on_the_instance_before_comes_back():
+    worker: Any = Worker()
+
+    async def theirs(key: str, **kwargs: Any) -> Any:
+        return "theirs", current()
+
+    worker.execute = theirs
+    execution = Execution(worker, TaskContext())
+    execution.attach()
+    assert run(worker.execute("key", stimulus_id="s")) == ("theirs", (7, 8, 1))
+    execution.detach()
+    assert worker.execute is theirs
+
+
+def test_work_under_way_while_it_is_taken_off_goes_on():
+    worker, execution = hooked()
+
+    async def both() -> Any:
+        task = asyncio.ensure_future(worker.execute("key", stimulus_id="s"))
+        await asyncio.sleep(0)
+        execution.detach()
+        return await task
+
+    assert run(both()) == (7, 8, 1)
+
+
+def test_two_plugins_are_one_hook_and_the_last_one_takes_it_off():
+    worker: Any = Worker()
+    first, second = TaskContextPlugin(), TaskContextPlugin()
+    worker.plugins = {"a": first, "b": second}
+    first.setup(worker)
+    hook = worker.execute
+    second.setup(worker)
+    second.setup(worker)
+    assert worker.execute is hook
+    first.teardown(worker)
+    first.teardown(worker)
+    assert worker.execute is hook
+    second.teardown(worker)
+    assert "execute" not in vars(worker)

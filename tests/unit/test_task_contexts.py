@@ -1,0 +1,166 @@
+"""The context of a task, from what its annotations say."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import baggage, trace
+
+from dask_otel._otel.api.current import Context
+from dask_otel.core import identity
+from dask_otel.core.context import (
+    CARRIER_KEY,
+    DECISION_KEY,
+    STATE_KEY,
+    Traceparent,
+    format_traceparent,
+    parse_traceparent,
+)
+from dask_otel.worker.contexts import KEPT, TaskContexts
+
+
+@dataclass
+class Task:
+    annotations: Any = field(default_factory=dict)
+    span_id: Any = None
+    key: Any = "key"
+
+
+def span_of(context: Context | None) -> trace.SpanContext:
+    assert context is not None
+    return trace.get_current_span(context).get_span_context()
+
+
+def ids(context: Context | None) -> tuple[int, int, int]:
+    span = span_of(context)
+    return span.trace_id, span.span_id, int(span.trace_flags)
+
+
+DECIDED = format_traceparent(Traceparent(7, 8, 1))
+SPAN = {"name": ("a", "b"), "ids": ("root-id", "own-id")}
+HASHED = (identity.trace_id("root-id"), identity.span_id("own-id"), 1)
+
+
+def test_what_the_scheduler_decided_wins():
+    context = TaskContexts().of(Task({DECISION_KEY: DECIDED, "span": SPAN}, "own-id"))
+    assert ids(context) == (7, 8, 1)
+    assert span_of(context).is_remote
+
+
+def test_without_a_decision_ids_are_hashes_of_dasks():
+    assert ids(TaskContexts().of(Task({"span": SPAN}, "own-id"))) == HASHED
+
+
+def test_a_task_without_an_annotation_is_of_a_root_or_of_a_span_that_is_known():
+    contexts = TaskContexts()
+    alone = (identity.trace_id("own-id"), identity.span_id("own-id"), 1)
+    assert ids(contexts.of(Task({}, "own-id"))) == alone
+    contexts = TaskContexts()
+    contexts.of(Task({"span": SPAN}, "own-id"))
+    assert ids(contexts.of(Task({}, "own-id"))) == HASHED
+
+
+@pytest.mark.parametrize("annotations", [{}, None, {"executor": "default"}])
+def test_a_task_of_no_span_has_no_context(annotations: Any):
+    contexts = TaskContexts()
+    assert contexts.of(Task(annotations)) is None
+    assert not contexts.garbage
+
+
+def test_state_and_baggage_of_the_caller_come_along():
+    annotations = {
+        DECISION_KEY: DECIDED,
+        STATE_KEY: "vendor=1",
+        CARRIER_KEY: {"traceparent": DECIDED, "baggage": "tenant=a"},
+    }
+    contexts = TaskContexts()
+    context = contexts.of(Task(annotations))
+    assert span_of(context).trace_state.to_header() == "vendor=1"
+    assert baggage.get_all(context) == {"tenant": "a"}
+    # Another caller's are not his, in the same span.
+    assert baggage.get_all(contexts.of(Task({DECISION_KEY: DECIDED}))) == {}
+    assert contexts.of(Task(dict(annotations))) is context
+
+
+def test_what_the_worker_itself_runs_in_is_not_passed_on():
+    """In a LocalCluster, that is whatever the application had when it started the cluster."""
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))):
+        from opentelemetry import context as otel
+
+        token = otel.attach(otel.set_value("application", "its own"))
+        context = TaskContexts().of(Task({DECISION_KEY: DECIDED}))
+        otel.detach(token)
+    assert context is not None
+    assert otel.get_value("application", context) is None
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.binary() | st.just(DECIDED),
+    lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts) | st.tuples(parts),
+    max_leaves=5,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([DECISION_KEY, STATE_KEY, CARRIER_KEY, "span"]),
+        JUNK | st.fixed_dictionaries({"ids": JUNK, "baggage": JUNK}),
+    ),
+    JUNK,
+)
+def test_nothing_raises(annotations: dict[str, Any], span_id: Any):
+    context = TaskContexts().of(Task(annotations, span_id))
+    assert context is None or span_of(context).is_valid
+
+
+def test_garbage_is_counted_and_named_once(caplog: pytest.LogCaptureFixture):
+    contexts = TaskContexts()
+    with caplog.at_level(logging.WARNING, "dask_otel"):
+        for _ in range(3):
+            assert ids(contexts.of(Task({DECISION_KEY: "junk", "span": SPAN}))) == HASHED
+        contexts.of(Task({DECISION_KEY: ["junk"], "span": SPAN}))
+        contexts.of(Task({DECISION_KEY: DECIDED, STATE_KEY: "x" * 513}))
+        assert contexts.of(Task({"span": {"ids": ()}})) is None
+    assert contexts.garbage == {"decision": 4, "state": 1, "span": 1}
+    assert len(caplog.records) == 3
+
+
+def test_what_is_kept_is_bounded():
+    contexts = TaskContexts()
+    for number in range(3 * KEPT):
+        contexts.of(Task({DECISION_KEY: format_traceparent(Traceparent(7, number + 1, 1))}))
+        contexts.of(Task({}, str(number)))
+    assert len(contexts._decided) <= KEPT
+    assert len(contexts._computed) <= KEPT
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        (f"00-{7:032x}-{8:016x}-01", (7, 8, 1)),
+        (f"00-{7:032x}-{8:016x}-03", (7, 8, 3)),
+        # A later version may say more.
+        (f"cc-{7:032x}-{8:016x}-01-more", (7, 8, 1)),
+        (f"cc-{7:032x}-{8:016x}-01", (7, 8, 1)),
+        (f"00-{7:032x}-{8:016x}-01-more", None),
+        (f"cc-{7:032x}-{8:016x}-01more", None),
+        (f"ff-{7:032x}-{8:016x}-01", None),
+        (f"00-{0:032x}-{8:016x}-01", None),
+        (f"00-{7:032x}-{0:016x}-01", None),
+        (f"00-{0xA:032X}-{8:016x}-01", None),
+        (f"00-{7:032x}-{8:016x}-1", None),
+        (f"00-{7:032x}-{8:016x}-01\n", None),
+        ("", None),
+        (b"00", None),
+        (None, None),
+    ],
+)
+def test_traceparents(text: object, parsed: tuple[int, int, int] | None):
+    assert parse_traceparent(text) == parsed
+    if parsed and isinstance(text, str) and text.startswith("00"):
+        assert format_traceparent(Traceparent(*parsed)) == text
