@@ -144,3 +144,15 @@ def modules(*names: str) -> list[str]:
     import sys
 
     return [name for name in names if name in sys.modules]
+
+
+def nested_carrier() -> object:
+    """Submit from a task; return the carrier that the scheduler got with it."""
+    client = get_client()
+    kept = client.submit(abs, -1, key="nested")
+    kept.result()
+    return client.run_on_scheduler(_carrier_of, key="nested")
+
+
+def _carrier_of(key: str, dask_scheduler: Any) -> object:
+    return (dask_scheduler.tasks[key].annotations or {}).get("dask_otel.context")

@@ -10,6 +10,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_otel._dask.execution import Execution
 from dask_otel._otel.api.current import Context, attach, detach, get_current
+from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.worker.contexts import Task, TaskContexts
 from dask_otel.worker.logs import injection, running
 
@@ -63,8 +64,19 @@ class _Hooks:
         self.execution = Execution(worker, self.context)
 
 
+def _beside_a_client(worker: Worker) -> bool:
+    """Whether the worker shares its process with the user's own client.
+
+    There the user decides whether submissions carry his context (`dask_otel.instrument`). In any
+    other worker's process all submissions come from tasks, which have one.
+    """
+    return bool(worker.address.startswith("inproc://"))
+
+
 class TaskContextPlugin(WorkerPlugin):
     """Puts the hooks on a worker, once however many plugins are there, and takes them off.
+
+    In a process of the worker's own, what tasks submit carries their context on.
 
     Parameters
     ----------
@@ -90,6 +102,8 @@ class TaskContextPlugin(WorkerPlugin):
             self.hooks = _Hooks(worker)
             self.hooks.execution.attach()
         self.hooks.wanted_by.add(self)
+        if not _beside_a_client(worker):
+            INSTRUMENTATION.hold()
         if self.inject:
             injection.add()
 
@@ -106,6 +120,8 @@ class TaskContextPlugin(WorkerPlugin):
         if hooks is None:
             return
         hooks.wanted_by.remove(self)
+        if not _beside_a_client(worker):
+            INSTRUMENTATION.release()
         if self.inject:
             injection.remove()
         if not hooks.wanted_by:
