@@ -44,6 +44,7 @@ UNDOCUMENTED: Final = {
         "group",
         "has_lost_dependencies",
         "processing_on",
+        "state",
         "waiters",
         "who_wants",
     ),
