@@ -39,7 +39,6 @@ class _Task:
     """A task as the bridge sees it while it has work left, or is done well."""
 
     actor = has_lost_dependencies = False
-    state = "released"
     exception_blame = exception_text = None
     who_wants = waiters = True
 
@@ -52,8 +51,6 @@ class _Task:
 
 class _Submitted:
     """A task as it was when it was submitted: its group may have had no span yet."""
-
-    state = "released"
 
     def __init__(self, task: Any) -> None:
         self.group = _GroupBefore(task.group.span_id)

@@ -86,8 +86,7 @@ class DaskSpans:
         self._contexts.submitted(self._scheduler.tasks.values(), self._extension.spans)
         for group in self._scheduler.task_groups.values():
             self._take_in(group, now, known)
-        for task in self._scheduler.tasks.values():
-            self._tell_again(task)
+        self._tell_all()
         self._seen = len(self._extension.spans)
         self._wrappers.method(self._extension, "observe_tasks", self._wrapped)
 
@@ -127,12 +126,13 @@ class DaskSpans:
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
-    def _tell_again(self, task: TaskState) -> None:
-        """Tell a task its context that has been entered, and may not have run."""
-        if task.state in UNFINISHED:
-            group = self.groups.get(task.group)
-            if group is not None:
-                self._contexts.tell(task, group.span)
+    def _tell_all(self) -> None:
+        """Tell the tasks their contexts that were there before the bridge, and have not run."""
+        for task in self._scheduler.tasks.values():
+            if task.state in UNFINISHED:
+                group = self.groups.get(task.group)
+                if group is not None:
+                    self._contexts.tell(task, group.span)
 
     # --------------------------------------------------------------------- submissions
 
@@ -170,8 +170,6 @@ class DaskSpans:
         for task in tasks:
             span_id = task.group.span_id
             if span_id:
-                # If it has not run yet, Dask has replaced its annotations just now.
-                self._tell_again(task)
                 asked = (task.annotations or {}).get("span")
                 if asked:
                     if asked["ids"][-1] != span_id:
