@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -467,3 +470,59 @@ def test_a_bridge_that_comes_to_running_work_takes_up_its_callers(start: Start) 
         assert (root.trace_id, root.parent_id) == (A, 1)
         assert (below.trace_id, below.parent_id) == (A, root.span_id)
         assert found == (A, below.span_id, 1)
+
+
+# --------------------------------------------------- an application that knows nothing of us
+
+APPLICATION = """
+from distributed import Client, LocalCluster, span
+from opentelemetry import trace
+
+def current(number):
+    context = trace.get_current_span().get_span_context()
+    return context.trace_id, context.span_id
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster:
+        with Client(cluster) as client:
+            tracer = trace.get_tracer("app")
+            with tracer.start_as_current_span("request"), span("outer"), span("etl"):
+                print(*client.submit(current, 1).result())
+"""
+
+
+@pytest.mark.unreconciled("metrics are not exported")
+def test_opentelemetry_instrument_and_the_preload_give_one_trace(tmp_path: Path) -> None:
+    """The bridge's spans go through the application's provider, under its service's name."""
+    (tmp_path / "app.py").write_text(APPLICATION)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
+    run = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
+    with receiver() as received:
+        done = subprocess.run(
+            [sys.executable, "-c", run, sys.executable, "app.py"],
+            cwd=tmp_path,
+            env={
+                **inherited,
+                **received.environ,
+                "OTEL_METRICS_EXPORTER": "none",
+                "OTEL_LOGS_EXPORTER": "none",
+                "OTEL_SERVICE_NAME": "shop",
+                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "['dask_otel.preload']",
+                "DASK_OTEL__SPANS__LINGER": "100ms",
+            },
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        inside = tuple(map(int, done.stdout.split()[-2:]))
+        (caller,) = [s for s in received.spans if s.name == "request"]
+        outer, etl = named(received, "outer"), named(received, "etl")
+        (group,) = [s for s in received.spans if s.type == "group"]
+        ours = (caller, outer, etl, group)
+        assert {s.trace_id for s in ours} == {caller.trace_id}
+        assert [s.parent_id for s in ours[1:]] == [s.span_id for s in ours[:-1]]
+        assert {s.resource["service.name"] for s in ours} == {"shop"}
+        assert inside == (caller.trace_id, etl.span_id), "also in the worker's process"

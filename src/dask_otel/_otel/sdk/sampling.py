@@ -78,7 +78,7 @@ class TraceSampler:
         assert record.parent_span_id is not None
         flags = SAMPLED if self.decides(trace) else NOT_SAMPLED
         parent = SpanContext(
-            record.trace_id, record.parent_span_id, record.remote_parent, flags, state_of(trace)
+            int(trace), record.parent_span_id, record.remote_parent, flags, state_of(trace)
         )
         return set_span_in_context(NonRecordingSpan(parent), Context())
 

@@ -315,7 +315,7 @@ class _Translation(_Parts):
         failed = self._error_type()
         is_root = who.generation == 1 and who.dask_id == who.root_id
         events, dropped = self._events()
-        links = [] if who.first is None else [Link(*who.first, {})]
+        links = [] if who.first is None else [Link(int(who.first[0]), who.first[1], {})]
         links += [Link(caller.trace_id, caller.span_id, {}) for caller in self.finished.callers]
         return SpanRecord(
             trace_id=who.trace_id,
