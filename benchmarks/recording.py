@@ -39,6 +39,7 @@ class _Task:
     """A task as the bridge sees it while it has work left, or is done well."""
 
     actor = has_lost_dependencies = False
+    state = "released"
     exception_blame = exception_text = None
     who_wants = waiters = True
 
