@@ -114,7 +114,7 @@ class SchedulerAdapter:
         self.clocks = ClockOffsets(made_at)
         #: Callers of other traces, and what becomes of them.
         self.callers = Callers(propagation, self._count_caller)
-        contexts = TaskContexts(self.callers)
+        self.contexts = contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(
             scheduler, extension, self.lifecycle, self._summaries, contexts, boundary
         )
@@ -341,7 +341,7 @@ class SchedulerAdapter:
     def span_exported(self, span: OpenSpan) -> None:
         """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
         self.blocks.span_exported(span)
-        self.callers.exported(span)
+        self.contexts.exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             self.spans.let_go(group)

@@ -6,7 +6,7 @@ The carrier comes as an annotation (`CARRIER_KEY`); what was decided goes to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from dask_otel.core.context import (
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from distributed.scheduler import TaskState
 
     from dask_otel.core.life.open_span import OpenSpan
+    from dask_otel.core.trace import Trace
 
 
 class TaskContexts:
@@ -38,6 +39,9 @@ class TaskContexts:
         self.callers = callers
         #: By Dask span id, whose work each span begins with that Dask has just made.
         self._openers: dict[str, Caller] = {}
+        #: Of the last task: its span and carrier, and what it was told. The next is mostly as it.
+        self._last: tuple[OpenSpan | None, object] = (None, None)
+        self._context = self._state = ""
 
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
         """Find whose work new spans begin with: the first of these tasks that has a context.
@@ -83,12 +87,27 @@ class TaskContexts:
         annotations = task.annotations
         if annotations is None:
             task.annotations = annotations = {}
-        told = self.callers.told(span, annotations.get(CARRIER_KEY))
-        annotations[DECISION_KEY] = told.context
-        if told.state:
-            annotations[STATE_KEY] = told.state
+        carrier = annotations.get(CARRIER_KEY)
+        last, known = self._last
+        if span is not last or carrier is not known:
+            self._context, self._state = self.callers.told(span, carrier)
+            self._last = (span, carrier)
+        annotations[DECISION_KEY] = self._context
+        if self._state:
+            annotations[STATE_KEY] = self._state
         elif STATE_KEY in annotations:
             del annotations[STATE_KEY]
+
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+        """Take the sampler: what tasks are told from now on is what it decides."""
+        self.callers.decide_with(sampled)
+        self._last = (None, None)
+
+    def exported(self, span: OpenSpan) -> None:
+        """Forget a span: its generation is over."""
+        self.callers.exported(span)
+        if self._last[0] is span:
+            self._last = (None, None)
 
 
 def decided(task: TaskState) -> Traceparent | None:

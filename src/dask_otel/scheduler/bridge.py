@@ -178,7 +178,7 @@ class Bridge:
             return
         self._pump = made.pump
         if made.decides is not None:
-            self.adapter.callers.decide_with(partial(self._decides, made.decides))
+            self.adapter.contexts.decide_with(partial(self._decides, made.decides))
         self.hand_over.begin(made.pump)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
