@@ -6,12 +6,18 @@ BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 PYTEST_ARGS ?=
 
+# More processes than most machines have cores: tests of clusters wait more than they compute.
+# The tests that share a server run in one of them.
+PYTEST_PROCESSES ?= 6
+PARALLEL := --numprocesses $(PYTEST_PROCESSES) --dist loadgroup
+
 # The oldest releases that pyproject.toml admits; the suite runs against them, too.
 OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-newest test-oldest backends lint format generate bench bench-check clean
+.PHONY: help setup demo test test-backends test-all test-oldest backends lint format generate \
+	bench bench-check clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,13 +27,17 @@ setup: $(VENV)/.done ## Install the package and its tools into .venv
 demo: $(VENV)/.done ## Run a real workflow and show where its time went
 	$(BIN)/dask-otel demo $(ARGS)
 
-test: test-newest test-oldest ## Run every test that this machine can run
+test: $(VENV)/.done ## Run the tests against the newest releases, without real servers
+	$(BIN)/python -m pytest $(PARALLEL) -m "not backend" $(PYTEST_ARGS)
 
-test-newest: $(VENV)/.done ## Run the tests against the newest releases
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test-backends: $(VENV)/.done ## Run the tests against the real servers (see `make backends`)
+	$(BIN)/python -m pytest -m backend $(PYTEST_ARGS)
+
+test-all: $(VENV)/.done ## Run both at once
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-oldest: $(OLDEST)/.done ## Run the tests against the oldest supported releases
-	$(OLDEST)/bin/python -m pytest -m "not backend" $(PYTEST_ARGS)
+	$(OLDEST)/bin/python -m pytest $(PARALLEL) -m "not backend" $(PYTEST_ARGS)
 
 backends: $(VENV)/.done ## Build the real servers that the backend tests need (Go; takes minutes, once)
 	$(BIN)/python tools/build_backends.py
@@ -37,6 +47,7 @@ lint: $(VENV)/.done ## Check style, types and architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/scan.py
 
 format: $(VENV)/.done ## Put the code into the house style
 	$(BIN)/ruff check --fix .

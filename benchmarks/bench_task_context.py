@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from dask_otel._dask.execution import Execution
+from dask_otel._dask.workers.execution import Execution
 from dask_otel.core.context import DECISION_KEY, Traceparent, format_traceparent
 from dask_otel.worker.logs import injection
 from dask_otel.worker.plugin import TaskContext, TaskContextPlugin

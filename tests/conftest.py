@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+from tests.waiting import eventually
+
+# How quick the machine is decides nothing.
+ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change lands or not by what it does, not by the draw; other runs go on searching.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("default", deadline=None)
+settings.register_profile("ci", derandomize=True, print_blob=True, **ANY_PACE)
+settings.register_profile("default", **ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests of real processes a second chance where CI runs them.
-
-    They wait for other processes on a machine that is shared and sometimes stands still. What is
-    wrong fails twice; what failed once is named in the summary.
-    """
-    if os.environ.get("CI"):
-        for item in items:
-            if any(item.get_closest_marker(kind) for kind in ("cluster", "backend")):
-                item.add_marker(pytest.mark.flaky(reruns=1))
+    """Run the tests of real servers in one process of several: they share the servers."""
+    for item in items:
+        if item.get_closest_marker("backend"):
+            item.add_marker(pytest.mark.xdist_group("backends"))
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +34,17 @@ def _no_otel_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in list(os.environ):
         if key.startswith(("OTEL_", "DASK_OTEL")):
             monkeypatch.delenv(key)
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    """Let no thread of ours run into the next test: it would log there, or draw random numbers."""
+    yield
+
+    def none_left() -> bool:
+        left = [t.name for t in threading.enumerate() if t.name.startswith("dask-otel")]
+        assert not left
+        return True
+
+    # The oldest exporters retry for a minute, whatever their timeout.
+    eventually(none_left, 120, "threads of ours end")

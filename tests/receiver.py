@@ -206,6 +206,10 @@ class Receiver:
     #: Requests that were answered with success.
     accepted: list[tuple[str, Any]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    #: What was decoded of the accepted ones, which tests ask for again and again.
+    _spans: list[Span] = field(default_factory=list)
+    _points: list[Point] = field(default_factory=list)
+    _decoded: int = 0
 
     @property
     def environ(self) -> dict[str, str]:
@@ -244,15 +248,23 @@ class Receiver:
     def spans(self) -> list[Span]:
         """Accepted spans, in the order of their arrival."""
         with self._lock:
-            accepted = list(self.accepted)
-        return [s for signal, r in accepted if signal == "traces" for s in decode_spans(r)]
+            self._decode()
+            return list(self._spans)
 
     @property
     def points(self) -> list[Point]:
         """Accepted data points, in the order of their arrival."""
         with self._lock:
-            accepted = list(self.accepted)
-        return [p for signal, r in accepted if signal == "metrics" for p in decode_points(r)]
+            self._decode()
+            return list(self._points)
+
+    def _decode(self) -> None:
+        for signal, request in self.accepted[self._decoded :]:
+            if signal == "traces":
+                self._spans += decode_spans(request)
+            else:
+                self._points += decode_points(request)
+        self._decoded = len(self.accepted)
 
     def last(self, metric: str) -> dict[tuple[tuple[str, Any], ...], Any]:
         """Return the last value of each series of a metric."""

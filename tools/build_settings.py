@@ -16,7 +16,8 @@ from typing import Any
 import write_or_check
 import yaml
 
-from dask_otel.settings.keys import Knob, knobs
+from dask_otel.settings.keys import Knob
+from dask_otel.settings.reading import knobs
 
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS = REPOSITORY / "src" / "dask_otel" / "settings"

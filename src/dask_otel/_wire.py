@@ -1,6 +1,10 @@
-"""What a client and its scheduler send each other by name: questions, and plain data as answers.
+"""What a client and its scheduler send each other: questions, and plain data as answers.
 
-Either may be of another version: what is added here has a default, and what is there stays.
+Pickle names what it carries by module and name, and either side may be of a neighbouring version.
+So all of it is here, and nothing here is renamed, moved or taken away; what is added (a field, an
+argument) has a default. Questions run on the scheduler, on its event loop, and may only ask what is
+there: the rooms behind them can change. `tests/cluster/test_versions.py` has clients and schedulers
+of two versions talk to each other.
 """
 
 from __future__ import annotations
@@ -16,12 +20,69 @@ if TYPE_CHECKING:
     import pandas
     from distributed.scheduler import Scheduler
 
+    from dask_otel.scheduler.plugin import OtelSchedulerPlugin
+
 #: ``(context, prefix, activity, unit)``, as in Dask's ``Span.cumulative_worker_metrics``; Dask and
 #: users may add keys of other shapes, the context first and the unit last.
 MetricKey: TypeAlias = tuple[Hashable, ...]
 
 #: Columns of `SpanMetrics.to_frame` that are parts of the key.
 KEY_COLUMNS = ("context", "prefix", "activity", "unit")
+
+
+# --------------------------------------------------------------------------- questions
+
+
+async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
+    """Put a bridge on the scheduler; see `dask_otel.register`."""
+    from dask_otel.scheduler.plugin import install, make_way
+
+    await make_way(dask_scheduler)
+    return install(dask_scheduler, config)
+
+
+async def uninstall(dask_scheduler: Scheduler) -> str:
+    """Take the bridge off the scheduler; see `dask_otel.unregister`."""
+    from dask_otel.scheduler.plugin import uninstall
+
+    return await uninstall(dask_scheduler)
+
+
+async def settled_metrics(
+    span_id: str, timeout: float, submitted: bool, dask_scheduler: Scheduler
+) -> SpanMetrics | Refusal:
+    """Return the metrics of a span once they are in; see `dask_otel.span_metrics`."""
+    from dask_otel.scheduler.plugin import plugin_of
+
+    plugin = plugin_of(dask_scheduler)
+    if plugin is None or plugin.bridge is None:
+        return Refusal(
+            "no bridge",
+            "dask-otel does not run on this scheduler: call dask_otel.register(client), or start "
+            "the scheduler with --preload dask_otel.preload",
+        )
+    return await plugin.bridge.settled.answer(span_id, timeout, submitted)
+
+
+def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
+    """Return the plugin that was pickled, for ``Client.register_plugin``."""
+    from dask_otel.scheduler.plugin import OtelSchedulerPlugin
+
+    return OtelSchedulerPlugin(overrides)
+
+
+def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
+    """Return what the scheduler decided for a Dask span; None if it knows no such span.
+
+    Runs on the scheduler. One without it, of an older version or with no bridge, decides
+    nothing: there, ids follow from Dask's.
+    """
+    answer = getattr(dask_scheduler.plugins.get("dask-otel"), "trace_context", None)
+    context: TraceContext | None = None if answer is None else answer(span_id)
+    return context
+
+
+# ----------------------------------------------------------------------------- answers
 
 
 @dataclass(frozen=True)
@@ -41,19 +102,8 @@ class TraceContext:
         return _url(self.trace_id, self.span_id)
 
 
-def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
-    """Return what the scheduler decided for a Dask span; None if it knows no such span.
-
-    Runs on the scheduler. One without it, of an older version or with no bridge, decides
-    nothing: there, ids follow from Dask's.
-    """
-    answer = getattr(dask_scheduler.plugins.get("dask-otel"), "trace_context", None)
-    context: TraceContext | None = None if answer is None else answer(span_id)
-    return context
-
-
 def _url(trace_id: str | None, span_id: str | None) -> str | None:
-    from dask_otel.settings.keys import setting
+    from dask_otel.settings.reading import setting
 
     if trace_id is None or span_id is None:
         return None

@@ -1,4 +1,4 @@
-"""What a test run says about servers that are not there."""
+"""A server that is not there: left out and said, or a failure where it is required."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from . import conftest, servers
 from .servers import PINNED, REPOSITORY
 
 
@@ -27,39 +30,43 @@ def _run_test(cache: Path, required: bool, name: str) -> subprocess.CompletedPro
     )
 
 
-def _run_prometheus_test(cache: Path, required: bool) -> subprocess.CompletedProcess[str]:
-    return _run_test(cache, required, "test_configs.py::test_prometheus")
+def left_out(monkeypatch: pytest.MonkeyPatch, required: bool) -> str:
+    """Ask for a server as a test does, and return what the summary will say."""
+    monkeypatch.setattr(conftest, "REQUIRED", required)
+    config: Any = SimpleNamespace(stash=pytest.Stash())
+    with pytest.raises(servers.Missing) as missing:
+        servers.binary("prometheus")
+    with pytest.raises(pytest.skip.Exception):
+        conftest._left_out(config, missing.value)
+    (reason,) = config.stash[conftest.LEFT_OUT]
+    return str(reason)
 
 
-def _refuse(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+def test_what_is_not_built_is_left_out_with_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "is not built: run `make backends`" in left_out(monkeypatch, required=False)
+
+
+def test_what_is_not_built_fails_where_it_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(pytest.fail.Exception, match="DASK_OTEL_REQUIRE_BACKENDS=1, and Prometheus"):
+        left_out(monkeypatch, required=True)
+
+
+def test_what_a_registry_refused_is_left_out_even_where_it_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = PINNED["prometheus"].refusal_file
     file.parent.mkdir(parents=True)
     record = {"digest": PINNED["prometheus"].digest, "answer": "403 Forbidden"}
     file.write_text(json.dumps(record), encoding="utf-8")
-
-
-def test_a_server_that_is_not_built_is_left_out_with_a_hint(tmp_path: Path) -> None:
-    done = _run_prometheus_test(tmp_path, required=False)
-    assert done.returncode == 0, done.stdout
-    assert "1 skipped" in done.stdout
-    assert "backend tests left out" in done.stdout
-    assert "is not built: run `make backends`" in done.stdout
-
-
-def test_a_server_that_is_not_built_fails_where_it_is_required(tmp_path: Path) -> None:
-    done = _run_prometheus_test(tmp_path, required=True)
-    assert done.returncode == 1
-    assert "DASK_OTEL_REQUIRE_BACKENDS=1, and Prometheus" in done.stdout
-
-
-def test_a_refused_server_is_left_out_even_where_it_is_required(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _refuse(tmp_path, monkeypatch)
-    done = _run_prometheus_test(tmp_path, required=True)
-    assert done.returncode == 0, done.stdout
-    assert "the registry refused it (403 Forbidden)" in done.stdout
+    reason = left_out(monkeypatch, required=True)
+    assert "the registry refused it (403 Forbidden)" in reason
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .processes import Server, ServerError, eventually, free_ports
+from .processes import Server, eventually, free_ports
 
 #: Any program that serves HTTP will do here: it is the harness that is tested.
 HTTP_SERVER = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1"]
@@ -27,23 +27,6 @@ def _runs(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def test_starts_stops_and_starts_again_on_the_same_port(tmp_path: Path) -> None:
-    server = _http_server(tmp_path)
-    for _ in range(2):
-        server.start()
-        assert server.is_running()
-        server.stop()
-        assert not server.is_running()
-    server.stop()
-
-
-def test_a_server_that_ends_early_is_reported_with_its_log(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import sys; sys.exit('no such option')"]
-    server = Server("broken", command, tmp_path, "http://127.0.0.1:9/")
-    with pytest.raises(ServerError, match=r"broken ended with status 1(?s:.*)no such option"):
-        server.start()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux only")
@@ -69,16 +52,3 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -9, done.stderr
     pid = int(done.stdout)
     eventually(lambda: not _runs(pid), what=f"process {pid} still runs")
-
-
-def test_free_ports_are_all_different() -> None:
-    ports = free_ports(50)
-    assert len(set(ports)) == 50
-
-
-def test_eventually_gives_the_last_assertion_when_time_is_up() -> None:
-    def probe() -> bool:
-        assert False, "three of five"  # noqa: B011, PT015
-
-    with pytest.raises(AssertionError, match="three of five"):
-        eventually(probe, timeout=0.05, interval=0.01)

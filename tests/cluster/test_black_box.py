@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from pathlib import Path
@@ -60,7 +61,8 @@ def mixed_workload(client: Client) -> dict[str, str]:
             assert total.result() == 380
     with span("broken") as ids["broken"]:
         bad = client.submit(fail, 1)
-        after = client.submit(double, bad)
+        # Not `double`, whose task group is of the span "load" as long as its results are wanted.
+        after = client.submit(operator.neg, bad)
         assert isinstance(after.exception(), KeyError)
     assert client.submit(abs, -5).result() == 5
     return ids
@@ -90,6 +92,7 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
         with Client(dask.address) as client:
             client.wait_for_workers(2)
             ids = mixed_workload(client)
+            over = time.time()
             eventually(lambda: settled(received, client), 40, "everything is exported")
             spans = client.run_on_scheduler(described_spans)
             workers = client.run_on_scheduler(
@@ -97,14 +100,16 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
             )
         assert scheduler.terminate() == 0
         assert "dask_otel" not in scheduler.output or "ERROR" not in scheduler.output
-        check_spans(received, spans, ids)
+        check_spans(received, spans, ids, over)
         check_failure(received, ids["broken"], workers)
         check_metrics(received)
         assert_monotone(received)
         assert_closed(received)
 
 
-def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[str, str]) -> None:
+def check_spans(
+    received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[str, str], over: float
+) -> None:
     exported = [s for s in received.spans if s.type == "span"]
     assert tree([s for s in exported if s.attributes["dask.span.root.name"] == "workflow"]) == (
         "workflow success\n  load success\n  prepare success\n    clean success\n  train success"
@@ -125,13 +130,17 @@ def check_spans(received: Receiver, dask: dict[str, dict[str, Any]], ids: dict[s
         assert one.attributes["dask.task.count"] == truth["tasks"]
         assert one.attributes["dask.span.output.size"] == truth["nbytes"]
         if one.attributes["dask.span.result"] == "success":
-            # Dask's may lie in the future, for workers only estimate the scheduler's clock.
-            assert one.end_ns / 1e9 == pytest.approx(truth["stop"], abs=1.0)
+            # Dask's may be off either way, for workers only estimate the scheduler's clock. Ours is
+            # put right, and lies before the client, on this machine, had all its results.
+            least = one.start_ns + (0.02 * 20 / 4 * 1e9 if dask_id == ids["load"] else 0)
+            assert min(truth["stop"] * 1e9, least) - 1e3 <= one.end_ns
+            assert one.end_ns <= over * 1e9
         assert one.scope[0] == "dask_otel"
         assert one.resource["service.name"] == "dask-scheduler"
         assert one.resource["service.instance.id"].startswith("Scheduler-")
     load = next(s for s in exported if s.attributes["dask.span.id"] == ids["load"])
-    assert 0 <= load.attributes["dask.span.queue.time"] < 10
+    length = (load.end_ns - load.start_ns) / 1e9
+    assert 0 <= load.attributes["dask.span.queue.time"] <= length
     assert [name for name, *_ in load.events] == ["dask.span.start"]
     groups = [s for s in received.spans if s.type == "group" and s.parent_id == load.span_id]
     assert [g.name for g in groups] == ["double tasks"]
@@ -216,15 +225,17 @@ def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
             "DASK_OTEL__SPANS__LINGER": "100ms",
             "DASK_OTEL__CLOSE_TIMEOUT": "2s",
         }
+        began = time.monotonic()
         scheduler = dask.start_scheduler(*PRELOAD, env=environment)
+        started = time.monotonic() - began
         dask.start_worker()
         with Client(dask.address) as client:
             assert client.submit(double, 1).result() == 2
             eventually(lambda: "can't export" in scheduler.output, 90)
         began = time.monotonic()
-        assert scheduler.terminate() == 0
-        # The deadline is 2 s; the rest is Dask's own.
-        assert time.monotonic() - began < 10
+        assert scheduler.terminate(60) == 0
+        # The deadline is 2 s; the rest is Dask's own, and how quick this machine is the start says.
+        assert time.monotonic() - began < 2 + 3 * max(started, 1.0)
         # One for spans and metrics, which go to the same place.
         assert scheduler.output.count("can't export") == 1
         assert "Traceback" not in scheduler.output
@@ -282,9 +293,11 @@ def test_a_hanging_collector_holds_up_no_shutdown(tmp_path: Path) -> None:
     """It accepts and never answers: the deadline of the close holds."""
     release = threading.Event()
     with receiver("http/protobuf") as received, cluster(tmp_path) as dask:
-        received.before_answer = lambda signal: release.wait(60) and None
+        received.before_answer = lambda signal: release.wait(100) and None
         environment = {
             **received.environ,
+            # Who waits for the answer waits for as long.
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "100",
             "OTEL_METRIC_EXPORT_INTERVAL": "300",
             "DASK_OTEL__SPANS__LINGER": "100ms",
             "DASK_OTEL__CLOSE_TIMEOUT": "1s",
@@ -296,7 +309,7 @@ def test_a_hanging_collector_holds_up_no_shutdown(tmp_path: Path) -> None:
                 assert client.submit(double, 1).result() == 2
                 eventually(lambda: received.requests)
             began = time.monotonic()
-            assert scheduler.terminate(30) == 0
-            assert time.monotonic() - began < 10
+            assert scheduler.terminate(60) == 0
+            assert time.monotonic() - began < 50
         finally:
             release.set()

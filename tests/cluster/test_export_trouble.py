@@ -20,6 +20,9 @@ pytestmark = [
     pytest.mark.unreconciled("nobody receives anything"),
 ]
 
+#: Seconds after which an exporter gives up. No machine is as slow in what does not wait for it.
+HANGS = 100
+
 #: Runs a workload, closes the scheduler and says how long that took, and when it ended.
 PROGRAM = """
     import logging, sys, time
@@ -118,11 +121,12 @@ def test_an_endpoint_that_hangs_or_is_not_there_delays_nothing(
             OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
             OTEL_METRIC_EXPORT_INTERVAL="500",
             OTEL_BSP_SCHEDULE_DELAY="100",
+            # Who waits for the exporters waits for as long.
+            OTEL_EXPORTER_OTLP_TIMEOUT=str(HANGS),
         )
-    # The limit is 1 s; the rest is Dask's own close, and slow machines.
-    assert run.seconds("CLOSED") < 8
-    assert run.seconds("STARTED") < 30
-    assert run.ended - run.seconds("ENDING") < 8, "the interpreter waits for no thread of ours"
+    assert run.seconds("STARTED") < HANGS / 2
+    assert run.seconds("CLOSED") < HANGS / 2
+    assert run.ended - run.seconds("ENDING") < HANGS / 2, "the interpreter waits for no thread"
     assert len(run.logged("WARNING")) == 1, run.errors
     assert run.logged("ERROR") == []
     assert "Traceback" not in run.errors

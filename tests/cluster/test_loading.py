@@ -25,6 +25,9 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
+#: Exports three times a second: all that Dask knows is waited for.
+SOON = {"OTEL_METRIC_EXPORT_INTERVAL": "300"}
+
 OPTIONS: dict[str, Any] = {
     "n_workers": 1,
     "threads_per_worker": 1,
@@ -56,6 +59,7 @@ def test_by_variable(tmp_path: Path) -> None:
         dask_processes.start_scheduler(
             env={
                 **received.environ,
+                **SOON,
                 "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_otel.preload",
                 "DASK_OTEL__SPANS__LINGER": "100ms",
             }
@@ -76,7 +80,7 @@ def test_by_config_file(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "anything.yaml").write_text(yaml.safe_dump(settings))
     with receiver() as received, cluster(tmp_path) as dask_processes:
-        dask_processes.start_scheduler(env={**received.environ, "DASK_CONFIG": str(folder)})
+        dask_processes.start_scheduler(env={**received.environ, **SOON, "DASK_CONFIG": str(folder)})
         dask_processes.start_worker()
         with Client(dask_processes.address) as client:
             assert client.run_on_scheduler(has_bridge)

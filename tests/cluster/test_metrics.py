@@ -8,11 +8,13 @@ import time
 from collections import defaultdict
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, get_worker, span, wait
 from distributed.metrics import context_meter
 
 from dask_otel import semconv
+from dask_otel.core.context import CARRIER_KEY
 from dask_otel.core.metrics import cardinality
 from dask_otel.semconv import METRICS
 from tests.cluster.conftest import Bridged, Start
@@ -85,7 +87,7 @@ def everything(c: Bridged) -> None:
         client.submit(fail_once, "marker", retries=2).result()
         parts = [client.submit(bytes, 100_000 + i, workers=[i % 2]) for i in range(4)]
         client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
-    with span("denied", 7):
+    with span("denied", 7), dask.annotate(**{CARRIER_KEY: "of a user's"}):
         client.submit(abs, -1).result()
     shuffle(client)
     with pytest.raises(Exception):  # noqa: B017 - what it becomes is Dask's
@@ -123,6 +125,8 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start) -> No
         everything(c)
         missing = lambda: METRICS.keys() - {p.metric for p in c.received.points}  # noqa: E731
         eventually(lambda: not missing(), 30, "every metric was exported")
+        counted = lambda: ("traces",) in last_points(c.received, "dask.otel.exported")  # noqa: E731
+        eventually(counted, 30, "the spans have gone out, and were counted")
         next_exports(c.received, 1)
         points = c.received.points
     assert {p.metric for p in points} == METRICS.keys()

@@ -11,7 +11,7 @@ import dask_otel
 from dask_otel.core import identity
 from tests.cluster.conftest import QUICK, Start
 from tests.receiver import Receiver, Span
-from tests.waiting import eventually
+from tests.waiting import eventually, last_reports
 
 pytestmark = pytest.mark.cluster
 
@@ -99,6 +99,7 @@ def test_what_is_open_at_the_bridges_end_is_exported_with_its_own_result(start: 
         eventually(lambda: of_type(received, "progress"), 20, "progress")
         held = bridged.bridge.adapter.blocks.blocks._holding
         eventually(lambda: held, 20, "the block")
+        bridged.client.sync(last_reports, bridged.cluster.workers.values())
         # The bridge goes first, with scheduler and client still there.
         bridged.cluster.sync(bridged.scheduler.plugins["dask-otel"].close)
         block.__exit__(None, None, None)

@@ -139,7 +139,7 @@ def test_goes_on_while_the_endpoint_never_answers(start: Start, protocol: str) -
         environ = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
             "OTEL_METRIC_EXPORT_INTERVAL": "100",
         }
         with start(ON, environ) as bridged:

@@ -225,7 +225,7 @@ def test_a_task_that_is_there_already_stays_its_first_callers(start: Start) -> N
             one = client.submit(tasks.current, key="same", priority=-1)
         with Client(client.scheduler.address, set_as_default=False) as other, calling(B, 2):
             two = other.submit(tasks.current, key="same", priority=-1)
-            eventually(lambda: len(bridged.scheduler.tasks["same"].who_wants) == 2)
+            eventually(lambda: len(bridged.scheduler.clients[other.id].wants_what) == 1)
             GATE.set()
             found = two.result()
         received = bridged.exported()

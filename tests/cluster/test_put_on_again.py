@@ -16,7 +16,7 @@ import pytest
 from distributed import fire_and_forget, span
 
 import dask_otel
-from dask_otel.client.registration import _install, _uninstall
+from dask_otel._wire import install, uninstall
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin
 from tests.cluster.conftest import Bridged, Start
 from tests.receiver import Receiver, Span
@@ -194,7 +194,7 @@ def test_a_plugin_that_is_replaced_without_a_word(start: Start, way: str) -> Non
             if way != "another name":
                 await scheduler.unregister_scheduler_plugin(NAME)
             if way == "register":
-                assert await _install({}, scheduler) == "started"
+                assert await install({}, scheduler) == "started"
             else:
                 name = "mine" if way == "another name" else None
                 plugin = OtelSchedulerPlugin()
@@ -221,10 +221,10 @@ def test_registered_while_it_is_being_taken_off(start: Start) -> None:
         eventually(lambda: running(bridged) == 1)
 
         async def both() -> list[str]:
-            leaving = asyncio.ensure_future(_uninstall(bridged.scheduler))
+            leaving = asyncio.ensure_future(uninstall(bridged.scheduler))
             await asyncio.sleep(0)
             assert bridged.bridge.leaving
-            return [await _install({}, bridged.scheduler), await leaving]
+            return [await install({}, bridged.scheduler), await leaving]
 
         assert client.sync(both) == ["started", "stopped"]
         GATES["a"].set()

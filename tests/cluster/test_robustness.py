@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from operator import attrgetter
 
 import pytest
 from distributed import Future, span, wait
@@ -13,25 +14,17 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
-#: What raises: everything that the hooks call, on the adapter and in the core.
-ADAPTER = (
-    "_collisions",
-    "_created",
-    "_add_group",
-    "_entered",
-    "_failed",
-    "_first_report",
-    "_forgotten",
-    "_graph_failed",
-    "_heartbeat",
-    "_left",
-    "_take_in_spans",
-    "_span_deltas",
-    "_stolen",
-    "span_active",
-    "span_inactive",
-)
-CORE = ("task_added", "task_finished", "_activate", "_more_busy", "_less_busy", "all_forgotten")
+#: What raises: everything that the hooks call, on the parts of Dask's side and in the core.
+RAISES = {
+    "adapter": ("_graph_failed", "span_active", "span_inactive"),
+    "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
+    "adapter.contexts": ("submitted", "caller", "tell"),
+    "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),
+    "adapter.heartbeats": ("_heartbeat", "_span_deltas", "first_report"),
+    "adapter.lifecycle": ("_more_busy", "_less_busy", "all_forgotten"),
+    "adapter.lifecycle.tasks": ("added", "finished", "_began", "_ended"),
+    "adapter.lifecycle.reports": ("heartbeat",),
+}
 
 
 class Saboteur:
@@ -115,11 +108,9 @@ def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> No
             below = Calls(extension)
             o.observer = Observer(LIMITS)
             await o.observer.start(scheduler)
-            for name in ADAPTER:
-                saboteur.spoil(o.adapter, name)
-            for name in CORE:
-                saboteur.spoil(o.adapter.lifecycle, name)
-            saboteur.spoil(o.adapter.lifecycle.reports, "heartbeat")
+            for part, names in RAISES.items():
+                for name in names:
+                    saboteur.spoil(attrgetter(part)(o), name)
             scheduler.add_plugin(o.observer)
             for name in above:
                 watch_from_above(name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster, Nanny, span
 
-from dask_otel._dask.undocumented import UNDOCUMENTED
+from dask_otel._dask.undocumented import BY_NAME, HANDLERS, UNDOCUMENTED
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +40,12 @@ def live() -> Iterator[dict[str, Any]]:
             "WorkerState": next(iter(scheduler.workers.values())),
             "Worker": worker,
             "Worker.TaskState": worker.state.tasks[future.key],
+            "Worker.WorkerState": worker.state,
             "Nanny": client.sync(_nanny),
+            "Client": client,
+            "MemoryState": next(iter(scheduler.workers.values())).memory,
+            "TaskPrefix": task.prefix,
+            "RoutingApplication": scheduler.http_application,
         }
 
 
@@ -56,12 +61,19 @@ def test_what_dask_does_not_document_is_there(live: dict[str, Any], name: str) -
     assert UNDOCUMENTED[name], "nothing to check"
     missing = [attribute for attribute in UNDOCUMENTED[name] if not hasattr(instance, attribute)]
     assert not missing, (
-        f"{name} of this distributed lacks {missing}: find what replaces it, and adapt _dask.py"
+        f"{name} of this distributed lacks {missing}: find what replaces it, and adapt _dask/"
     )
 
 
 def test_every_class_is_checked(live: dict[str, Any]) -> None:
     assert UNDOCUMENTED.keys() == live.keys()
+    assert all(name in UNDOCUMENTED[owner] for owner, name in BY_NAME)
+
+
+@pytest.mark.parametrize("table", HANDLERS)
+def test_handlers_that_are_wrapped_are_there(live: dict[str, Any], table: str) -> None:
+    owner, _, name = table.partition(".")
+    assert set(HANDLERS[table]) <= getattr(live[owner], name).keys()
 
 
 def test_the_states_that_the_adapter_counts_are_dasks(live: dict[str, Any]) -> None:

@@ -32,6 +32,9 @@ from tests.receiver import Receiver, decode_points, silent_server
 from tests.receiver import receiver as run_receiver
 from tests.waiting import eventually
 
+#: Seconds after which an exporter gives up. No machine is as slow in what does not wait for it.
+HANGS = 10
+
 T_NS = 1_700_000_000 * 10**9
 SECOND = 10**9
 EXECUTE = "dask.span.execute.time"
@@ -436,22 +439,25 @@ def test_a_hanging_server_blocks_nobody(
                 "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
                 "OTEL_BSP_MAX_QUEUE_SIZE": "100",
                 "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
+                "OTEL_EXPORTER_OTLP_TIMEOUT": str(HANGS),
             }
         )
-        slowest = 0.0
+        offers = []
         taken = 0
         for number in range(1000):
             start = time.perf_counter()
             taken += running.spans(make_span(f"root-{number}"))[0]
-            slowest = max(slowest, time.perf_counter() - start)
+            offers.append(time.perf_counter() - start)
         # The queue is bounded: what waits, and at most as much again on its way.
         assert 100 <= taken <= 300
-        assert slowest < 0.1
+        # A machine may stand still for a while, but not at every second offer.
+        assert sorted(offers)[len(offers) // 2] < 0.01
+        assert sum(offers) < HANGS / 2
         for _ in range(100):
             if running.pump.accepts_metrics():
                 running.metrics(make_batch())
         assert not running.pump.accepts_metrics(), "batches pile up on the loop, in one"
-        assert running.close(1.0) < 1.5
+        assert running.close(1.0) < HANGS / 2
 
 
 def test_drops_are_counted_by_reason(receiver: Receiver, export: StartExport) -> None:
@@ -485,13 +491,14 @@ def test_metrics_get_their_chance_when_spans_hang(export: StartExport, protocol:
                 "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint + path[0],
                 "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": target.endpoint + path[1],
-                "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
+                "OTEL_EXPORTER_OTLP_TIMEOUT": str(HANGS),
             }
         )
         running.spans(make_span())
         running.metrics(MetricBatch(levels={("dask.otel.running",): 0}))
-        assert running.close(2.0) < 2.5
-        assert list(target.last("dask.otel.running").values()) == [0]
+        running.pump.request_close(HANGS / 2)
+        eventually(lambda: list(target.last("dask.otel.running").values()) == [0], HANGS / 2)
+        assert not running.pump.closed, "the spans hang"
 
 
 def test_everything_is_flushed_at_close_and_counted_in_the_last_metrics(
@@ -524,7 +531,6 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
         running = Export(made.pump)
         running.spans(*[make_span(str(number)) for number in range(100)])
         running.metrics(make_batch())
-        time.sleep(0.3)
         print(running.close(1.0), flush=True)
         print(time.time(), flush=True)
     """
@@ -532,6 +538,7 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")} | {
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": str(10 * HANGS),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         done = subprocess.run(
@@ -544,8 +551,8 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
         )
         ended = time.time()
     took, closed = map(float, done.stdout.split())
-    assert took < 1.5
-    assert ended - closed < 3
+    assert took < 5 * HANGS
+    assert ended - closed < 5 * HANGS
     assert "Traceback" not in done.stderr
 
 

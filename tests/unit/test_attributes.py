@@ -24,7 +24,8 @@ from dask_otel.core.attributes import (
 )
 from dask_otel.core.life.blocks import DESCRIBED, Blocks
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.translate import SpanLimits, translate
+from dask_otel.core.traces.translate import translate
+from dask_otel.core.traces.values import SpanLimits
 from tests.contract.test_telemetry_page import EVERYTHING
 from tests.unit.test_blocks import Blocked, settle, work
 from tests.unit.test_context import Hostile, anything

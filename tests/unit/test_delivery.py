@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_otel._dask import delivery as on_its_way
-from dask_otel._dask.delivery import Delivery
+from dask_otel._dask.workers import delivery as on_its_way
+from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.scheduler import workers
 from dask_otel.scheduler.workers import NAME, pickled
 from dask_otel.worker.plugin import TaskContextPlugin

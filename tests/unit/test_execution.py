@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_otel._dask.execution import Execution
+from dask_otel._dask.workers.execution import Execution
 from dask_otel._otel.api.current import get_current
 from dask_otel.core.context import Traceparent, format_traceparent
 from dask_otel.worker.logs import running
@@ -29,6 +29,9 @@ class Executor:
 
 class Worker:
     """The part of a worker that is hooked into."""
+
+    # Its client is in the same process.
+    address = "inproc://1/2/3"
 
     def __init__(self) -> None:
         annotations = {"dask_otel.span": format_traceparent(Traceparent(7, 8, 1))}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
-from dask_otel._dask import workers as _dask_workers
-from dask_otel._dask.workers import LoopHealth
+from dask_otel._dask.workers import samples as _dask_workers
+from dask_otel._dask.workers.samples import LoopHealth
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.scheduler import own_cost as loop_time
 from dask_otel.scheduler.own_cost import SAMPLE, TransitionCost

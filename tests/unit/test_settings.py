@@ -30,9 +30,8 @@ from dask_otel.settings.keys import (
     PatternSettings,
     Settings,
     SpanSettings,
-    differences,
-    setting,
 )
+from dask_otel.settings.reading import differences, setting
 
 PACKAGE = Path(module.__file__).parent
 DOCS = PACKAGE.parents[2] / "docs" / "configuration.md"

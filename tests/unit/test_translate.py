@@ -23,13 +23,9 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.exceptions import said
-from dask_otel.core.traces.translate import (
-    SpanLimits,
-    error_type,
-    translate,
-    translate_progress,
-)
+from dask_otel.core.traces.exceptions import error_type, said
+from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.values import SpanLimits
 
 T = 1_700_000_000.0
 T_NS = 1_700_000_000 * 10**9

@@ -23,7 +23,7 @@ from dask_otel._dask.past import Past, leave, past_of
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.tasks import TaskEvents
 from dask_otel._dask.threads import ThreadTime, made_at
-from dask_otel._dask.workers import LoopHealth, WorkerSamples
+from dask_otel._dask.workers.samples import LoopHealth, WorkerSamples
 from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets

@@ -10,7 +10,7 @@ from dask_otel import semconv
 from dask_otel._dask.boundary import Boundary
 from dask_otel._dask.facts import trace_of
 from dask_otel._dask.threads import ThreadTime
-from dask_otel._dask.workers import LoopHealth
+from dask_otel._dask.workers.samples import LoopHealth
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core import identity
 from dask_otel.core.life.clock_offsets import ClockOffsets

@@ -1,18 +1,24 @@
-"""What the bridge relies on and Dask does not document."""
+"""What the bridge relies on of Dask: `tools/scan.py` holds the lists complete, by the types.
+
+A contract test looks for everything in `UNDOCUMENTED` on a live cluster, against the oldest and the
+newest supported release.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Attributes that Dask does not document, by the class that has them.
-UNDOCUMENTED: Final = {
+#: Attributes that Dask does not document as an interface, by the class that has them.
+UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
         "_active_graph_updates",
         "_last_tick_cycle",
         "_tick_interval_observed",
         "clients",
         "extensions",
+        "handlers",
         "http_application",
+        "stream_handlers",
         "task_groups",
         "task_prefixes",
         "tasks",
@@ -22,20 +28,36 @@ UNDOCUMENTED: Final = {
         "worker_plugins",
         "workers",
     ),
+    "Client": ("_heartbeat", "futures", "id", "loop", "scheduler", "status", "sync"),
     "ClientState": ("last_seen",),
+    "MemoryState": ("managed", "process", "spilled"),
     "SpansSchedulerExtension": ("heartbeat", "observe_tasks", "spans"),
     "Span": (
         "_code",
         "_cumulative_worker_metrics",
+        "active_cpu_seconds",
+        "cumulative_worker_metrics",
         "enqueued",
         "groups",
         "id",
         "metadata",
         "name",
         "parent",
+        "start",
+        "stop",
         "traverse_spans",
     ),
-    "TaskGroup": ("_types", "all_durations", "name", "nbytes_total", "prefix", "span_id", "states"),
+    "TaskGroup": (
+        "_types",
+        "all_durations",
+        "duration",
+        "name",
+        "nbytes_total",
+        "prefix",
+        "span_id",
+        "states",
+    ),
+    "TaskPrefix": ("name", "states"),
     "TaskState": (
         "actor",
         "annotations",
@@ -43,6 +65,7 @@ UNDOCUMENTED: Final = {
         "exception_text",
         "group",
         "has_lost_dependencies",
+        "key",
         "processing_on",
         "state",
         "waiters",
@@ -52,6 +75,7 @@ UNDOCUMENTED: Final = {
         "address",
         "executing",
         "last_seen",
+        "long_running",
         "memory",
         "memory_limit",
         "metrics",
@@ -61,13 +85,71 @@ UNDOCUMENTED: Final = {
         "processing",
         "time_delay",
     ),
-    "Worker": ("execute", "executors", "handlers", "plugins", "state"),
+    "Worker": ("address", "execute", "executors", "handlers", "plugins", "state"),
+    "Worker.WorkerState": ("tasks",),
     "Worker.TaskState": ("annotations", "key", "span_id"),
     "Nanny": ("preload", "preload_argv"),
+    # Tornado's router, in which Dask puts its pages.
+    "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),
 }
 
-#: Attributes that are a part of Dask's documented interface, or of Tornado's.
-DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {}
+#: Of these, what is reached by a name in a text or through a protocol of ours.
+BY_NAME: Final = frozenset(
+    {
+        ("SpansSchedulerExtension", "heartbeat"),
+        ("SpansSchedulerExtension", "observe_tasks"),
+        ("Worker.TaskState", "annotations"),
+        ("Worker.TaskState", "key"),
+        ("Worker.TaskState", "span_id"),
+        ("RoutingApplication", "add_handlers"),
+        ("RoutingApplication", "default_router"),
+        ("RoutingApplication", "wildcard_router"),
+    }
+)
 
-#: What is read of values that have no type, such as what workers report.
-OF_ANYTHING: Final = frozenset[str]()
+#: Handlers of messages that are wrapped, or called by a message of ours.
+HANDLERS: Final[dict[str, tuple[str, ...]]] = {
+    "Scheduler.handlers": ("heartbeat_worker",),
+    "Scheduler.stream_handlers": ("long-running", "task-erred"),
+    "Worker.handlers": ("actor_execute", "plugin-add", "plugin-remove"),
+}
+
+#: Attributes that are a part of Dask's documented interface, or of Tornado's, and those that every
+#: plugin needs to find itself.
+DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
+    "Client": ("run_on_scheduler",),
+    "Scheduler": (
+        "add_plugin",
+        "broadcast",
+        "coerce_address",
+        "id",
+        "plugins",
+        "remove_plugin",
+        "status",
+    ),
+    "Worker": ("plugin_add", "plugin_remove"),
+    "HTTPHeaders": ("get",),
+    "HTTPServerRequest": ("headers",),
+    "IOLoop": ("add_callback",),
+}
+
+#: What is read of values that have no type: what workers and clients report, extensions, which
+#: Dask keeps as `Any`, and the parts of Tornado's rules.
+OF_ANYTHING: Final = frozenset(
+    {
+        "add_handlers",
+        "default_router",
+        "get",
+        "items",
+        "matcher",
+        "pattern",
+        "regex",
+        "remove",
+        "rstrip",
+        "rules",
+        "spans",
+        "target",
+        "target_kwargs",
+        "wildcard_router",
+    }
+)

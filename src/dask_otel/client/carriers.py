@@ -17,7 +17,7 @@ from dask_otel._otel.api import caller as api
 from dask_otel.client.roots import ROOTS
 from dask_otel.core.context import CARRIER_KEY, Caller, caller_dask_id, make_carrier
 from dask_otel.core.text import Sanitizer, attribute_text
-from dask_otel.settings.keys import setting
+from dask_otel.settings.reading import setting
 
 if TYPE_CHECKING:
     from distributed import Client

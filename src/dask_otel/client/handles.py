@@ -70,7 +70,7 @@ class SpanHandle(str):
     @property
     def trace_id(self) -> str:
         """The trace, 32 hex digits."""
-        from dask_otel.settings.keys import setting
+        from dask_otel.settings.reading import setting
 
         return trace_hex(self._root.trace_id(setting("otel.propagation") == "adopt"))
 
@@ -82,7 +82,7 @@ class SpanHandle(str):
     @property
     def url(self) -> str | None:
         """Where to look at it; None without a setting ``otel.trace-url``."""
-        from dask_otel.settings.keys import setting
+        from dask_otel.settings.reading import setting
 
         return fill(setting("otel.trace-url"), self.trace_id, self.span_id)
 

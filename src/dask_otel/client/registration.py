@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from dask_otel._wire import Refusal, SpanMetrics
+from dask_otel._wire import Refusal, SpanMetrics, install, settled_metrics, uninstall
 
 if TYPE_CHECKING:
     from distributed import Client
-    from distributed.scheduler import Scheduler
+
+#: What became of a registration.
+Registered: TypeAlias = Literal["started", "running", "off"]
+Unregistered: TypeAlias = Literal["stopped", "absent"]
 
 
-def register(client: Client, config: Mapping[str, Any] | None = None) -> Any:
+@overload
+def register(
+    client: Client, config: Mapping[str, Any] | None = None, *, asynchronous: Literal[True]
+) -> Awaitable[Registered]: ...
+
+
+@overload
+def register(
+    client: Client,
+    config: Mapping[str, Any] | None = None,
+    *,
+    asynchronous: Literal[False] | None = None,
+) -> Registered: ...
+
+
+def register(
+    client: Client, config: Mapping[str, Any] | None = None, *, asynchronous: bool | None = None
+) -> Registered | Awaitable[Registered]:
     """Start a bridge on the scheduler of a running cluster.
 
     Calling it again is harmless: a scheduler has one bridge, and keeps the configuration
@@ -26,6 +46,9 @@ def register(client: Client, config: Mapping[str, Any] | None = None) -> Any:
     config
         Configuration for this bridge, laid over the scheduler's ``otel`` section, such as
         ``{"spans": {"linger": "5s"}, "environment": {"OTEL_EXPORTER_OTLP_ENDPOINT": ...}}``.
+    asynchronous
+        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
+        asynchronous client to have the right type, too.
 
     Returns
     -------
@@ -41,25 +64,73 @@ def register(client: Client, config: Mapping[str, Any] | None = None) -> Any:
     from dask_otel.settings.keys import Settings
 
     Settings.from_config(config)
-    return client.run_on_scheduler(_install, config=dict(config or {}))
+    answer: Registered = client.sync(
+        _run, client, install, asynchronous=asynchronous, config=dict(config or {})
+    )
+    return answer
 
 
-def unregister(client: Client) -> Any:
+@overload
+def unregister(client: Client, *, asynchronous: Literal[True]) -> Awaitable[Unregistered]: ...
+
+
+@overload
+def unregister(client: Client, *, asynchronous: Literal[False] | None = None) -> Unregistered: ...
+
+
+def unregister(
+    client: Client, *, asynchronous: bool | None = None
+) -> Unregistered | Awaitable[Unregistered]:
     """Stop the bridge of a running cluster; what it has is exported first.
 
     Spans with unfinished work are exported as far as they are known, with result ``unknown``. A
     bridge that is registered later on the same scheduler goes on where this one stopped: what is
     still to be done becomes their next generation, with a link.
 
+    Parameters
+    ----------
+    client
+        A connected client.
+    asynchronous
+        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
+        asynchronous client to have the right type, too.
+
     Returns
     -------
     status
         ``"stopped"`` or ``"absent"``. With an asynchronous client, an awaitable of it.
     """
-    return client.run_on_scheduler(_uninstall)
+    answer: Unregistered = client.sync(_run, client, uninstall, asynchronous=asynchronous)
+    return answer
 
 
-def span_metrics(client: Client, span_id: str, timeout: float | str = "60s") -> Any:
+async def _run(client: Client, question: Callable[..., Any], **arguments: Any) -> Any:
+    return await client.run_on_scheduler(question, **arguments)
+
+
+@overload
+def span_metrics(
+    client: Client, span_id: str, timeout: float | str = "60s", *, asynchronous: Literal[True]
+) -> Awaitable[SpanMetrics]: ...
+
+
+@overload
+def span_metrics(
+    client: Client,
+    span_id: str,
+    timeout: float | str = "60s",
+    *,
+    asynchronous: Literal[False] | None = None,
+) -> SpanMetrics: ...
+
+
+def span_metrics(
+    client: Client,
+    span_id: str,
+    timeout: float | str = "60s",
+    *,
+    asynchronous: bool | None = None,
+) -> SpanMetrics | Awaitable[SpanMetrics]:
     """Return the metrics of a span, as soon as all of them are in.
 
     Workers report with their heartbeats, so the last metrics come after the last result. This
@@ -75,6 +146,9 @@ def span_metrics(client: Client, span_id: str, timeout: float | str = "60s") -> 
         results are there; the longer ago, the quicker the answer.
     timeout
         The longest wait: seconds, or text such as ``"2 minutes"``.
+    asynchronous
+        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
+        asynchronous client to have the right type, too.
 
     Returns
     -------
@@ -105,45 +179,17 @@ def span_metrics(client: Client, span_id: str, timeout: float | str = "60s") -> 
     if not isinstance(span_id, str):
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")
     seconds = float(parse_timedelta(timeout))
-    return client.sync(_ask, client, span_id, seconds)
+    answer: SpanMetrics = client.sync(_ask, client, span_id, seconds, asynchronous=asynchronous)
+    return answer
 
 
 async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
     # A graph may still be on its way: this question overtakes it.
     submitted = any(state.status == "pending" for state in list(client.futures.values()))
     answer = await client.run_on_scheduler(
-        _span_metrics, span_id=span_id, timeout=timeout, submitted=submitted
+        settled_metrics, span_id=span_id, timeout=timeout, submitted=submitted
     )
     if isinstance(answer, Refusal):
         raise answer.error()
     assert isinstance(answer, SpanMetrics)
     return answer
-
-
-async def _span_metrics(
-    span_id: str, timeout: float, submitted: bool, dask_scheduler: Scheduler
-) -> SpanMetrics | Refusal:
-    from dask_otel.scheduler.plugin import plugin_of
-
-    plugin = plugin_of(dask_scheduler)
-    if plugin is None or plugin.bridge is None:
-        return Refusal(
-            "no bridge",
-            "dask-otel does not run on this scheduler: call dask_otel.register(client), or start "
-            "the scheduler with --preload dask_otel.preload",
-        )
-    return await plugin.bridge.settled.answer(span_id, timeout, submitted)
-
-
-async def _install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
-    # A coroutine function, for these run on the scheduler's event loop.
-    from dask_otel.scheduler.plugin import install, make_way
-
-    await make_way(dask_scheduler)
-    return install(dask_scheduler, config)
-
-
-async def _uninstall(dask_scheduler: Scheduler) -> str:
-    from dask_otel.scheduler.plugin import uninstall
-
-    return await uninstall(dask_scheduler)

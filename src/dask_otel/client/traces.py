@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Literal, overload
 
 from dask_otel._wire import TraceContext, decided_trace
 from dask_otel.client.handles import SpanHandle
@@ -13,7 +14,21 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def trace_context(span_id: str, client: Client | None = None) -> Any:
+@overload
+def trace_context(
+    span_id: str, client: Client | None = None, *, asynchronous: Literal[True]
+) -> Awaitable[TraceContext]: ...
+
+
+@overload
+def trace_context(
+    span_id: str, client: Client | None = None, *, asynchronous: Literal[False] | None = None
+) -> TraceContext: ...
+
+
+def trace_context(
+    span_id: str, client: Client | None = None, *, asynchronous: bool | None = None
+) -> TraceContext | Awaitable[TraceContext]:
     """Return the trace and span that a Dask span is in a tracing backend.
 
     They follow from Dask's ids, unless the scheduler has put the span into the trace of its
@@ -28,6 +43,9 @@ def trace_context(span_id: str, client: Client | None = None) -> Any:
         A connected client; without it, the current one. If there is none, or its scheduler has
         no bridge, or does not know the span (yet), the answer is computed; for the bare text of
         an id as if it was a root, unless its block is open here.
+    asynchronous
+        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
+        asynchronous client to have the right type, too.
 
     Returns
     -------
@@ -50,8 +68,14 @@ def trace_context(span_id: str, client: Client | None = None) -> Any:
         try:
             client = Client.current()
         except ValueError:
-            return _expected(span_id, root_id)
-    return client.sync(_ask, client, span_id, root_id)
+            known = _expected(span_id, root_id)
+            return _ready(known) if asynchronous else known
+    answer: TraceContext = client.sync(_ask, client, span_id, root_id, asynchronous=asynchronous)
+    return answer
+
+
+async def _ready(context: TraceContext) -> TraceContext:
+    return context
 
 
 async def _ask(client: Client, span_id: str, root_id: str) -> TraceContext:

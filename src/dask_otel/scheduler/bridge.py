@@ -19,9 +19,9 @@ from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import SchedulerAdapter
-from dask_otel._dask.delivery import Delivery
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.questions import SettledSpans
+from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.trace import Trace
 from dask_otel.pump.pump import Pump

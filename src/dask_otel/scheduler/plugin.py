@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary, ref
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel._dask.adapter import UnsupportedScheduler
-from dask_otel._wire import TraceContext
+from dask_otel._wire import TraceContext, scheduler_plugin
 from dask_otel.scheduler.bridge import Bridge
-from dask_otel.settings.keys import ConfigurationError, Settings, differences
+from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.reading import differences
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -48,11 +49,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         self.bridge: Bridge | None = None
         self._scheduler: Scheduler | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"overrides": self.overrides}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["overrides"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By a name that stays where it is: see `_wire`.
+        return scheduler_plugin, (self.overrides,)
 
     async def start(self, scheduler: Scheduler) -> None:
         """Start the bridge, if it is not running already.

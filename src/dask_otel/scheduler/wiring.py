@@ -21,7 +21,8 @@ from dask_otel.core.records import (
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.trace import Trace
-from dask_otel.core.traces.translate import SpanLimits, translate, translate_progress
+from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.scheduler.advice import FoldAdvice

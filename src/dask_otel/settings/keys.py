@@ -11,25 +11,19 @@ no key here. Every key has its default, its rule and its meaning here; ``otel.ya
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import cleandoc
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal
 
-import dask.config
 import yaml  # type: ignore[import-untyped]  # comes with dask
 
 from dask_otel.core.metrics.labels import NameRule
-from dask_otel.settings import problems as problem
+from dask_otel.settings.defaults import put_into_dask
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
     DAY,
-    ENVIRONMENT_SCHEMA,
     HOUR,
-    VARIABLE_NAME,
     YEAR,
     Rule,
     cluster_name,
@@ -43,7 +37,6 @@ from dask_otel.settings.rules import (
     propagation,
     tag_keys,
     trace_url,
-    variable,
 )
 
 __all__ = [
@@ -55,14 +48,10 @@ __all__ = [
     "Settings",
     "SpanSettings",
     "WorkerSettings",
-    "differences",
-    "setting",
 ]
 
-logger = logging.getLogger("dask_otel")
-
 #: Where a field's metadata has its `Knob`.
-_KNOB: Final = "knob"
+KNOB: Final = "knob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +71,7 @@ class Knob:
 
 def _knob(default: str, rule: Rule, meaning: str) -> Any:
     value = rule.parse(yaml.safe_load(default))
-    return field(default=value, metadata={_KNOB: Knob(default, rule, cleandoc(meaning))})
+    return field(default=value, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})
 
 
 # ------------------------------------------------------------------------------ settings
@@ -443,245 +432,22 @@ class Settings:
         ConfigurationError
             With every unknown key and every bad value, not only the first.
         """
-        problems: list[str] = []
-        given = {
-            **_flatten(dask.config.get("otel", None), "Dask's configuration", problems),
-            **_flatten(overrides, "the arguments of dask_otel.register", problems),
-        }
-        parsed: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
-        for (section, name), (value, source) in given.items():
-            rule = _VARIABLE if section == _ENVIRONMENT else _RULES[section][name]
-            try:
-                parsed[section][name.replace("-", "_")] = rule.parse(value)
-            except ValueError:
-                problems.append(problem.bad_value(f"{section}.{name}", value, source, rule.allowed))
-        if problems:
-            raise ConfigurationError(problems)
-        return cls(
-            **parsed["otel"],
-            environment=parsed[_ENVIRONMENT],
-            client=ClientSettings(**parsed["otel.client"]),
-            spans=SpanSettings(**parsed["otel.spans"]),
-            metrics=MetricSettings(
-                **parsed["otel.metrics"],
-                span_names=PatternSettings(**parsed["otel.metrics.span-names"]),
-                prefixes=PatternSettings(**parsed["otel.metrics.prefixes"]),
-            ),
-            workers=WorkerSettings(**parsed["otel.workers"]),
-            logs=LogSettings(**parsed["otel.logs"]),
-        )
+        from dask_otel.settings.reading import read
+
+        return read(overrides)
 
 
-def differences(a: Settings, b: Settings) -> list[str]:
-    """Return the full keys in which two settings differ; no values, as some are secret."""
-    left, right = _flat(a), _flat(b)
-    # A dict keeps the order of the keys and drops what both have.
-    return [key for key in {**left, **right} if left.get(key) != right.get(key)]
-
-
-def _flat(settings: Settings) -> dict[str, Any]:
-    """Return full key: parsed value."""
-    owners = {
-        "otel": settings,
-        "otel.client": settings.client,
-        "otel.spans": settings.spans,
-        "otel.metrics": settings.metrics,
-        "otel.metrics.span-names": settings.metrics.span_names,
-        "otel.metrics.prefixes": settings.metrics.prefixes,
-        "otel.workers": settings.workers,
-        "otel.logs": settings.logs,
-    }
-    return {
-        f"{section}.{name}": getattr(owner, name.replace("-", "_"))
-        for section, owner in owners.items()
-        for name in _RULES[section]
-    } | {f"{_ENVIRONMENT}.{name}": value for name, value in settings.environment.items()}
-
-
-# ------------------------------------------------------------------------------- reading
-
-
-def _rules(settings: type[Any]) -> dict[str, Rule]:
-    return {
-        known.name.replace("_", "-"): known.metadata[_KNOB].rule
-        for known in fields(settings)
-        if _KNOB in known.metadata
-    }
-
-
-_ENVIRONMENT: Final = "otel.environment"
-_VARIABLE: Final = variable()
-#: Section: name: rule, of all sections with fixed names.
-_RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
-    "otel": _rules(Settings),
-    "otel.client": _rules(ClientSettings),
-    "otel.spans": _rules(SpanSettings),
-    "otel.metrics": _rules(MetricSettings),
-    "otel.metrics.span-names": _rules(PatternSettings),
-    "otel.metrics.prefixes": _rules(PatternSettings),
-    "otel.workers": _rules(WorkerSettings),
-    "otel.logs": _rules(LogSettings),
-}
-_SECTIONS: Final = (*_RULES, _ENVIRONMENT)
-_SECTIONS_OF_OTEL: Final = (
-    "environment", "client", "spans", "metrics", "workers", "logs",
-)  # fmt: skip
-#: Section: every name in it, sections too, as dask.config.canonical_name wants it.
-_NAMES: Final[Mapping[str, Mapping[str, None]]] = {
-    "otel": dict.fromkeys([*_RULES["otel"], *_SECTIONS_OF_OTEL]),
-    "otel.client": dict.fromkeys(_RULES["otel.client"]),
-    "otel.spans": dict.fromkeys(_RULES["otel.spans"]),
-    "otel.metrics": dict.fromkeys([*_RULES["otel.metrics"], "span-names", "prefixes"]),
-    "otel.metrics.span-names": dict.fromkeys(_RULES["otel.metrics.span-names"]),
-    "otel.metrics.prefixes": dict.fromkeys(_RULES["otel.metrics.prefixes"]),
-    "otel.workers": dict.fromkeys(_RULES["otel.workers"]),
-    "otel.logs": dict.fromkeys(_RULES["otel.logs"]),
-}
-
-
-class _Given(NamedTuple):
-    value: Any
-    source: str
-
-
-#: (section, name): the raw value
-_Found: TypeAlias = dict[tuple[str, str], _Given]
-
-
-def _flatten(given: Any, source: str, problems: list[str], section: str = "otel") -> _Found:
-    """Return the known keys of one source, unparsed; append what is wrong to the problems."""
-    if given is None:  # a section in YAML with nothing, or only comments, below it
-        return {}
-    if not isinstance(given, Mapping):
-        problems.append(problem.bad_value(section, given, source, "a section with keys below it"))
-        return {}
-    if section == _ENVIRONMENT:
-        return _variables(given, source, problems)
-    found: _Found = {}
-    for raw, value in given.items():
-        name = problem.key_text(raw)
-        if "." in name:  # "spans.linger", as dask.config.set has it
-            name, _, rest = name.partition(".")
-            value = {rest: value}
-        if isinstance(raw, str):
-            name = dask.config.canonical_name(name, _NAMES[section])
-        if name not in _NAMES[section]:
-            problems.append(problem.unknown_key(section, name, value, source, _NAMES))
-        elif (section, name) in found:
-            problems.append(problem.given_twice(f"{section}.{name}", source))
-        elif name in _RULES[section]:
-            found[section, name] = _Given(value, source)
-        else:
-            found |= _flatten(value, source, problems, f"{section}.{name}")
+def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
+    """Return a section and those in it, by their names."""
+    found = {name: owner}
+    for known in fields(owner):
+        if is_dataclass(known.default_factory):
+            inner = f"{name}.{known.name.replace('_', '-')}"
+            found |= _sections(inner, known.default_factory)
     return found
 
 
-def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _Found:
-    found: _Found = {}
-    named = [(problem.key_text(raw), value) for raw, value in given.items()]
-    # Dask lower-cases what it reads from DASK_OTEL__ENVIRONMENT__OTEL_…, so both spellings can
-    # be there. The order of Dask's dict says nothing about which came later: the lower-case
-    # one, from the environment, wins over a YAML file's.
-    for name, value in sorted(named, key=lambda item: not item[0].isupper()):
-        variable_name = name.replace("-", "_").upper()
-        if VARIABLE_NAME.fullmatch(variable_name):
-            found[_ENVIRONMENT, variable_name] = _Given(value, source)
-        else:
-            problems.append(problem.bad_variable_name(name, value, source))
-    return found
+#: All sections with fixed names, and what holds their settings.
+SECTIONS: Final[Mapping[str, type[Any]]] = _sections("otel", Settings)
 
-
-def knobs() -> dict[str, Knob]:
-    """Return every key with a rule of its own and what is said of it, in the order of the docs."""
-    owners = {
-        "otel": Settings,
-        "otel.client": ClientSettings,
-        "otel.spans": SpanSettings,
-        "otel.metrics": MetricSettings,
-        "otel.metrics.span-names": PatternSettings,
-        "otel.metrics.prefixes": PatternSettings,
-        "otel.workers": WorkerSettings,
-        "otel.logs": LogSettings,
-    }
-    found = {
-        f"{section}.{known.name.replace('_', '-')}": known.metadata[_KNOB]
-        for section, owner in owners.items()
-        for known in fields(owner)
-        if _KNOB in known.metadata
-    }
-    environment = Knob("{}", _VARIABLE._replace(schema=ENVIRONMENT_SCHEMA), _ENVIRONMENT_MEANING)
-    # Where a person looks for it: after the keys that are alone, before the sections.
-    alone = [key for key in found if key.count(".") == 1]
-    return {
-        **{key: found[key] for key in alone},
-        _ENVIRONMENT: environment,
-        **{key: knob for key, knob in found.items() if key not in alone},
-    }
-
-
-_ENVIRONMENT_MEANING: Final = cleandoc(
-    """
-    Values for `OTEL_*` variables that the environment of the scheduler does not set
-
-    For deployments where Dask's configuration can be set but the environment cannot. A variable
-    that the environment has always wins. Names must begin with `OTEL_`.
-    See [below](configuration.md#when-the-environment-cannot-be-set).
-    """
-)
-
-
-# ------------------------------------------------------------------ beside the user's code
-
-_ABSENT: Final = object()
-#: Bad values that `setting` has warned about.
-_warned: set[str] = set()
-
-
-def setting(key: str) -> Any:
-    """Return one setting as Dask's configuration has it now; its default if that is not valid.
-
-    For what runs beside the user's code, where a mistake in the configuration, which the
-    scheduler reports as a whole, must not be in the way: it is one warning.
-
-    Parameters
-    ----------
-    key
-        The full key, such as ``otel.client.span-per-caller``.
-    """
-    value = dask.config.get(key, _ABSENT)
-    if value is not _ABSENT:
-        section, _, name = key.rpartition(".")
-        rule = _RULES[section][name]
-        try:
-            return rule.parse(value)
-        except ValueError:
-            line = problem.bad_value(key, value, "Dask's configuration", rule.allowed)
-            if line not in _warned:
-                _warned.add(line)
-                logger.warning("dask-otel uses the default of %s: %s", key, line)
-    return _defaults()[key]
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return _flat(Settings())
-
-
-# ------------------------------------------------------------------------------ defaults
-
-
-def _put_defaults_into_dask() -> None:
-    with Path(__file__).with_name("otel.yaml").open(encoding="utf-8") as file:
-        defaults = yaml.safe_load(file)
-    # Dask replaces a value by a section of the same name: DASK_OTEL=false would be lost
-    # without a word. Put it back, so that from_config reports it.
-    misplaced = {
-        section: value
-        for section in _SECTIONS
-        if (value := dask.config.get(section, None)) is not None and not isinstance(value, Mapping)
-    }
-    dask.config.update_defaults(defaults)
-    dask.config.set(misplaced)
-
-
-_put_defaults_into_dask()
+put_into_dask([*SECTIONS, "otel.environment"])

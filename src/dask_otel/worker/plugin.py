@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_otel._dask.execution import Execution
+from dask_otel._dask.workers.execution import Execution
 from dask_otel._otel.api.current import Context, attach, detach, get_current
 from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.worker.contexts import Task, TaskContexts

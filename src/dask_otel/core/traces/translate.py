@@ -9,15 +9,12 @@ Seconds are doubles, counts are ints; what was not measured is absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.attributes import RESERVED
 from dask_otel.core.records import (
-    AttributeValue,
     Event,
     Failure,
     FinishedGroup,
@@ -25,67 +22,18 @@ from dask_otel.core.records import (
     Incident,
     Link,
     Progress,
-    SpanIdentity,
     SpanRecord,
-    TaskCounts,
 )
 from dask_otel.core.text import (
-    ATTRIBUTE_LIMIT,
-    STACKTRACE_LIMIT,
     Sanitizer,
-    attribute_array,
-    attribute_text,
     span_path,
     stacktrace_text,
-    suffix_text,
 )
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
-
-#: OTLP has 64 bits, of which some backends read the highest as a sign.
-_TIME_LIMIT_NS: Final = 2.0**63
-_INT64_MAX: Final = 2**63 - 1
+from dask_otel.core.traces.values import Parts, SpanLimits, Written
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
-
-#: Fields of `TaskCounts` with their attributes.
-_COUNT_KEYS: Final = (
-    ("tasks", semconv.TASK_COUNT),
-    *[
-        (name, semconv.TASK_OUTCOME_COUNT.format(name))
-        for name in (
-            "memory",
-            "erred",
-            "cancelled",
-            "retried",
-            "lost",
-            "recomputed",
-            "rescheduled",
-        )
-    ],
-)
-
-_Attributes = dict[str, AttributeValue]
-
-
-@dataclass(frozen=True, slots=True)
-class SpanLimits:
-    """How much one OpenTelemetry span may hold, as configured."""
-
-    #: Characters of a string.
-    text: int = ATTRIBUTE_LIMIT
-    #: Characters of an exception's message and of a status description; 0 leaves both out.
-    message: int = ATTRIBUTE_LIMIT
-    #: Bytes of a stacktrace; 0 leaves it out.
-    stacktrace: int = STACKTRACE_LIMIT
-    exceptions: int = 16
-    incidents: int = 32
-    links: int = 32
-    #: Activities of a span, `semconv.FOLDED` counted; also actions of a group.
-    activities: int = 32
-    #: Attributes of a span: the first ones stay. None for no limit.
-    attributes: int | None = None
-
 
 _DEFAULT_LIMITS: Final = SpanLimits()
 
@@ -123,154 +71,7 @@ def translate_progress(
     return [parts.record(progress)]
 
 
-class _Parts:
-    """What every OpenTelemetry span of one Dask span has: times, texts, identity."""
-
-    def __init__(
-        self,
-        who: SpanIdentity,
-        start: float,
-        stop: float,
-        limits: SpanLimits,
-        note: Sanitizer,
-    ) -> None:
-        self.who = who
-        self.limits = limits
-        self.note = note
-        self.tags = attribute_array(who.tags, note, limits.text)
-        self.name = self._text(span_path(who.tags, note))
-        self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
-        self.root_name = self.tags[0] if self.tags else ""
-        self.dask_id = self._text(who.dask_id)
-        self.root_id = self._text(who.root_id)
-        self.start_ns, self.end_ns = self._interval(start, stop)
-
-    # ------------------------------------------------------------------------------ parts
-
-    def _identity(self, span_type: str) -> _Attributes:
-        """Return the attributes that say which Dask span this belongs to."""
-        return {
-            semconv.SPAN_TYPE: span_type,
-            semconv.SPAN_ID: self.dask_id,
-            semconv.SPAN_ROOT_ID: self.root_id,
-            semconv.SPAN_ROOT_NAME: self.root_name,
-        }
-
-    def _put_counts(self, out: _Attributes, counts: TaskCounts) -> None:
-        for name, key in _COUNT_KEYS:
-            self._put_count(out, key, getattr(counts, name, None))
-
-    def _put_parts(self, out: _Attributes, namespace: str, seconds: Mapping[Any, float]) -> None:
-        """Add seconds by activity or action: the largest ones, then the rest as one."""
-        sums: dict[str, float] = {}
-        for raw, value in seconds.items():
-            number = self._seconds(value)
-            if number is not None:
-                suffix = suffix_text(raw, self.note)
-                sums[suffix] = sums.get(suffix, 0.0) + number
-        limit = self.limits.activities
-        if len(sums) > limit:
-            rest = sums.pop(semconv.FOLDED, 0.0)
-            largest = sorted(sums.items(), key=_descending)
-            sums = dict(largest[: limit - 1])
-            sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
-        for suffix, value in sums.items():
-            out[f"{namespace}.{suffix}"] = value
-
-    def _put_count(self, out: _Attributes, key: str, value: object) -> None:
-        count = value if type(value) is int else self._count(value)
-        if count is None:
-            return
-        if -_INT64_MAX <= count <= _INT64_MAX:
-            out[key] = count
-        else:
-            self.note.count("value")
-
-    def _put_seconds(self, out: _Attributes, key: str, value: object) -> None:
-        seconds = self._seconds(value)
-        if seconds is not None:
-            out[key] = seconds
-
-    def _limited(self, attributes: _Attributes) -> _Attributes:
-        limit = self.limits.attributes
-        if limit is None or len(attributes) <= limit:
-            return attributes
-        self.note.count("cut")
-        return dict(list(attributes.items())[:limit])
-
-    # ---------------------------------------------------------------------- single values
-
-    def _text(self, value: object) -> str:
-        return attribute_text(value, self.note, self.limits.text)
-
-    def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
-        return attribute_array(dict.fromkeys([self._text(value) for value in values]), self.note)
-
-    def _value(self, value: object) -> AttributeValue | None:
-        """Return an attribute value of any of the allowed types; others become text."""
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return max(-_INT64_MAX, min(int(value), _INT64_MAX))
-        if isinstance(value, float):
-            return self._seconds(value)
-        if isinstance(value, (tuple, list)):
-            return attribute_array(value, self.note, self.limits.text)
-        return self._text(value)
-
-    def _count(self, value: object) -> int | None:
-        """Return a count of any size; None, counted, if it is no number."""
-        try:
-            return int(value)  # type: ignore[call-overload, no-any-return]
-        except Exception:  # noqa: BLE001 - anything can come
-            self.note.count("value")
-            return None
-
-    def _seconds(self, value: object, origin: object = 0.0) -> float | None:
-        """Return seconds (since `origin`); None, counted, if they are no finite number."""
-        if type(value) is float and value - value == 0 and origin == 0.0:
-            return value
-        try:
-            seconds = float(value) - float(origin)  # type: ignore[arg-type]
-        except Exception:  # noqa: BLE001 - anything can come
-            seconds = float("nan")
-        if seconds - seconds == 0:
-            return seconds
-        self.note.count("value")
-        return None
-
-    def _time(self, seconds: object) -> int | None:
-        """Return nanoseconds since the epoch; None, counted, if there is no such time."""
-        value = self._seconds(seconds)
-        if value is None:
-            return None
-        scaled = value * 1e9
-        if 1 <= scaled < _TIME_LIMIT_NS:
-            return int(scaled)
-        self.note.count("value")
-        return None
-
-    def _interval(self, start: object, stop: object) -> tuple[int, int]:
-        """Return start and end; a missing one is the other, and 1 ns lies between them at least.
-
-        Jaeger takes a span that ends when it starts as one of negative duration, and warns.
-        """
-        start_ns, end_ns = self._time(start), self._time(stop)
-        if start_ns is None:
-            start_ns = getattr(self, "start_ns", 0) if end_ns is None else end_ns
-        return start_ns, max(start_ns + 1, end_ns or 0)
-
-    def _child_name(self, subject: str, what: str) -> str:
-        """Return the name of a child that is no Dask span.
-
-        Never that of a span: in Jaeger's list of operations and in Tempo's span metrics a name is
-        all that tells them apart. So where it is too long, its last word stays.
-        """
-        room = max(self.limits.text - len(what) - 1, 1)
-        return f"{attribute_text(subject, self.note, room)} {what}"
-
-
-class _ProgressTranslation(_Parts):
+class _ProgressTranslation(Parts):
     """One call of `translate_progress`."""
 
     def record(self, progress: Progress) -> SpanRecord:
@@ -297,7 +98,7 @@ class _ProgressTranslation(_Parts):
         )
 
 
-class _Translation(_Parts):
+class _Translation(Parts):
     """One call of `translate`: the finished span with its limits, times and texts."""
 
     def __init__(self, finished: FinishedSpan, limits: SpanLimits, note: Sanitizer) -> None:
@@ -333,7 +134,7 @@ class _Translation(_Parts):
             remote_parent=who.remote,
         )
 
-    def _span_attributes(self, failed: str | None, dropped_events: int) -> _Attributes:
+    def _span_attributes(self, failed: str | None, dropped_events: int) -> Written:
         finished = self.finished
         out = self._identity("span")
         out[semconv.SPAN_NAME] = self.name
@@ -367,7 +168,7 @@ class _Translation(_Parts):
         self._put_given(out)
         return out
 
-    def _put_given(self, out: _Attributes) -> None:
+    def _put_given(self, out: Written) -> None:
         """Add what the user gave; what the bridge says itself is not overwritten."""
         for raw, given in self.finished.attributes.items():
             key, value = self._text(raw), self._value(given)
@@ -376,7 +177,7 @@ class _Translation(_Parts):
             elif key and value is not None:
                 out[key] = value
 
-    def _put_origin(self, out: _Attributes) -> None:
+    def _put_origin(self, out: Written) -> None:
         """Add where the span comes from: collections, code, and what was asked for."""
         finished = self.finished
         if finished.collections:
@@ -440,7 +241,7 @@ class _Translation(_Parts):
 
     def _exception(self, failure: Failure) -> Event:
         note, limits = self.note, self.limits
-        out: _Attributes = {semconv.EXCEPTION_TYPE: error_type(failure, note)}
+        out: Written = {semconv.EXCEPTION_TYPE: error_type(failure, note)}
         if limits.message and failure.text is not None:
             message = exceptions.message(failure.text, note, limits.message)
             out[semconv.EXCEPTION_MESSAGE] = message
@@ -454,7 +255,7 @@ class _Translation(_Parts):
         return Event(semconv.EVENT_EXCEPTION, self._event_ns(failure.time), out)
 
     def _incident(self, incident: Incident) -> Event:
-        out: _Attributes = {}
+        out: Written = {}
         for key, value in incident.attributes.items():
             clean = self._value(value)
             if clean is not None:
@@ -504,7 +305,3 @@ class _Translation(_Parts):
 
 def _event_time(event: Event) -> int:
     return event.time_ns
-
-
-def _descending(item: tuple[str, float]) -> float:
-    return -item[1]

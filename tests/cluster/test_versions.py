@@ -1,0 +1,108 @@
+"""A client and a scheduler of neighbouring versions understand each other.
+
+The earlier version is the last release, or until there is one the commit that made `_wire` the one
+place for what travels; its sources are laid out as its wheel would.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from distributed import Client, span
+
+import dask_otel
+from dask_otel.scheduler.plugin import OtelSchedulerPlugin
+from tests.cluster.processes import cluster
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("about what travels between versions; exports nothing"),
+]
+
+REPOSITORY = Path(__file__).parents[2]
+#: Put the last release's tag here.
+EARLIER = "76b5d53b075aa5f17d45b1e045f317d4d196f795"
+NOWHERE = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+
+OLD_CLIENT = """
+import sys, dask_otel
+from distributed import Client, span
+from dask_otel.scheduler.plugin import OtelSchedulerPlugin
+assert dask_otel.__file__.startswith(sys.argv[2]), dask_otel.__file__
+with Client(sys.argv[1]) as client:
+    assert dask_otel.register(client) == "started"
+    assert dask_otel.register(client) == "running"
+    with span("old client") as span_id:
+        assert client.submit(pow, 2, 3).result() == 8
+    metrics = dask_otel.span_metrics(client, span_id)
+    assert (metrics.result, metrics.counts["tasks"]) == ("success", 1), metrics
+    assert dask_otel.trace_context(span_id, client).trace_id == metrics.trace_id
+    assert dask_otel.unregister(client) == "stopped"
+    client.register_plugin(OtelSchedulerPlugin())
+    assert dask_otel.unregister(client) == "stopped"
+"""
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the earlier version's package is."""
+    archive = subprocess.run(
+        ["git", "archive", "--format=tar", EARLIER, "src/dask_otel"],
+        cwd=REPOSITORY,
+        capture_output=True,
+    )
+    if archive.returncode:
+        reason = f"the history of the repository is not here: {archive.stderr.decode().strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / "src"
+
+
+def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Path) -> None:
+    with cluster(tmp_path) as processes:
+        processes.start_scheduler(env={"PYTHONPATH": str(earlier), **NOWHERE})
+        processes.start_worker(env={"PYTHONPATH": str(earlier)})
+        with Client(processes.address) as client:
+            package = client.run_on_scheduler(_package)
+            assert package.startswith(str(earlier))
+            assert dask_otel.register(client) == "started"
+            with span("new client") as span_id:
+                assert client.submit(pow, 2, 3).result() == 8
+            metrics = dask_otel.span_metrics(client, span_id)
+            assert metrics.result == "success"
+            assert metrics.counts is not None
+            assert metrics.counts["tasks"] == 1
+            assert dask_otel.trace_context(span_id, client).trace_id == metrics.trace_id
+            assert dask_otel.unregister(client) == "stopped"
+            client.register_plugin(OtelSchedulerPlugin())
+            assert dask_otel.unregister(client) == "stopped"
+
+
+def test_a_client_of_before_and_a_scheduler_of_today(tmp_path: Path, earlier: Path) -> None:
+    with cluster(tmp_path) as processes:
+        processes.start_scheduler(env=NOWHERE)
+        processes.start_worker()
+        old = subprocess.run(
+            [sys.executable, "-c", OLD_CLIENT, processes.address, str(earlier)],
+            env={**os.environ, "PYTHONPATH": str(earlier)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert old.returncode == 0, old.stderr
+
+
+def _package() -> str:
+    import dask_otel
+
+    return str(dask_otel.__file__)

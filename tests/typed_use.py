@@ -1,0 +1,36 @@
+"""A typed use of the public face: checked by mypy in lint, and never run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Literal
+
+from distributed import Client
+from typing_extensions import assert_type
+
+import dask_otel
+from dask_otel import SpanHandle, SpanMetrics, TraceContext
+
+
+def synchronous(client: Client) -> float:
+    status = dask_otel.register(client, {"spans": {"linger": "5s"}})
+    assert_type(status, Literal["started", "running", "off"])
+    with dask_otel.span("train", attributes={"model": "b"}) as handle:
+        assert_type(handle, SpanHandle)
+    metrics = dask_otel.span_metrics(client, handle, timeout="2 minutes")
+    assert_type(metrics, SpanMetrics)
+    assert_type(dask_otel.trace_context(handle), TraceContext)
+    assert_type(dask_otel.unregister(client), Literal["stopped", "absent"])
+    dask_otel.instrument()
+    dask_otel.uninstrument()
+    return metrics.duration
+
+
+async def asynchronous(client: Client, span_id: str) -> SpanMetrics:
+    asked = dask_otel.span_metrics(client, span_id, asynchronous=True)
+    assert_type(asked, Awaitable[SpanMetrics])
+    where = await dask_otel.trace_context(span_id, client, asynchronous=True)
+    assert_type(where, TraceContext)
+    await dask_otel.register(client, asynchronous=True)
+    await dask_otel.unregister(client, asynchronous=True)
+    return await asked
