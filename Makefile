@@ -17,7 +17,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-backends test-all test-oldest backends lint format generate \
-	bench bench-check clean
+	compatibility bench bench-check clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,11 @@ generate: $(VENV)/.done ## Write what is made of other files: settings, dashboar
 	$(BIN)/python tools/build_settings.py
 	$(BIN)/python tools/build_dashboards.py
 	$(BIN)/python tools/build_kubernetes.py
+
+compatibility: ## Run the tests on both ends of the releases, and write down what ran
+	DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test
+	DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test-oldest
+	$(BIN)/python tools/build_compatibility.py
 
 bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quick is rough)
 	$(BIN)/python -m benchmarks $(ARGS)

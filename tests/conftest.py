@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,3 +52,22 @@ def _no_threads_left() -> Iterator[None]:
 
     # The oldest exporters retry for a minute, whatever their timeout.
     eventually(none_left, 120, "threads of ours end")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Write down which versions ran and what came of it, for `docs/compatibility.md`."""
+    path = os.environ.get("DASK_OTEL_COMPATIBILITY")
+    if path is None:
+        return
+    packages = ("distributed", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
+    stats = terminalreporter.stats
+    run = {
+        "versions": {
+            "python": ".".join(map(str, sys.version_info[:3])),
+            **{package: version(package) for package in packages},
+        },
+        **{what: len(stats.get(what, ())) for what in ("passed", "failed", "skipped")},
+    }
+    run["failed"] += len(stats.get("error", ()))
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(run) + "\n")

@@ -10,8 +10,9 @@ from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter
+from dask_otel._otel.sdk.answers import ExporterLogs
 from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import scope
 from dask_otel.core.records import (
     Exemplar,
@@ -27,7 +28,7 @@ _TEMPORALITY: Final = {
 }
 
 
-class ExporterMetricSink:
+class ExporterMetricSink(ExporterSink):
     """Metrics to one exporter, through its public ``export``.
 
     Parameters
@@ -49,16 +50,7 @@ class ExporterMetricSink:
         timeout_millis: float | None,
         internal: Callable[[], Sequence[sdk.ScopeMetrics]] | None = None,
     ) -> None:
-        self.name = made.label
-        self.rejected = False
-        self.lost = 0
-        self.said = ""
-        exporter = WatchedExporter(made.exporter, made.answers, logs)
-        self.surroundings = exporter.surroundings
-        self.last_error = exporter.last_error
-        self.shutdown = exporter.shutdown
-        self._exporter = exporter
-        self._breathe = Breath()
+        super().__init__(made, logs)
         self._resource = resource
         self._scope = scope(version)
         self._internal = internal

@@ -21,13 +21,14 @@ from opentelemetry.trace import Link as SdkLink
 from opentelemetry.trace import SpanContext, Status, StatusCode
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter, uninstrumented
+from dask_otel._otel.sdk.answers import ExporterLogs, uninstrumented
 from dask_otel._otel.sdk.environment import count
 from dask_otel._otel.sdk.exporters import Made
 from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, state_of, trace_of
+from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
-from dask_otel.pump.breath import Breath, MadeInBreaths
+from dask_otel.pump.breath import MadeInBreaths
 
 logger = logging.getLogger("dask_otel")
 
@@ -143,7 +144,7 @@ def _cut(value: Any, length: int) -> Any:
     return value
 
 
-class ExporterSpanSink:
+class ExporterSpanSink(ExporterSink):
     """Spans to one exporter, through its public ``export``."""
 
     loss = "rejected"
@@ -151,16 +152,7 @@ class ExporterSpanSink:
     def __init__(
         self, made: Made, spans: ReadableSpans, sampler: TraceSampler, logs: ExporterLogs
     ) -> None:
-        self.name = made.label
-        self.rejected = False
-        self.lost = 0
-        self.said = ""
-        exporter = WatchedExporter(made.exporter, made.answers, logs)
-        self.surroundings = exporter.surroundings
-        self.last_error = exporter.last_error
-        self.shutdown = exporter.shutdown
-        self._exporter = exporter
-        self._breathe = Breath()
+        super().__init__(made, logs)
         self._spans = spans
         self._sampler = sampler
 

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Write ``docs/compatibility.md`` from what the tests ran.
+
+A run of the tests with ``DASK_OTEL_COMPATIBILITY=FILE`` adds its versions and its outcome to FILE
+(``tests/conftest.py``). This takes the last run of each combination. With ``--check`` nothing is
+written, and the exit status is 1 where the page is not what would be written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import write_or_check
+
+DOCS = Path(__file__).parents[1] / "docs"
+RUNS = DOCS / "compatibility.jsonl"
+COLUMNS = ("python", "distributed", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
+
+HEAD = """\
+# Compatibility
+
+Made by `make compatibility` from what the tests ran: nothing is listed that was not tried. `pyproject.toml`
+admits these releases and everything between.
+
+| Python | distributed | OpenTelemetry SDK | OTLP exporters | tests passed | failed | left out |
+|---|---|---|---|---|---|---|
+"""
+
+
+def texts() -> dict[Path, str]:
+    """Return the text of the page."""
+    runs: dict[tuple[str, ...], dict[str, Any]] = {}
+    for line in RUNS.read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        runs[tuple(run["versions"][column] for column in COLUMNS)] = run
+    rows = [
+        f"| {' | '.join(versions)} | {run['passed']:,} | {run['failed']} | {run['skipped']} |"
+        for versions, run in sorted(runs.items(), reverse=True)
+    ]
+    return {DOCS / "compatibility.md": HEAD + "\n".join(rows) + "\n"}
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check.main(__doc__, texts))
