@@ -39,12 +39,14 @@ class _Task:
     """A task as the bridge sees it while it has work left, or is done well."""
 
     actor = has_lost_dependencies = False
+    state = "released"
     exception_blame = exception_text = None
     who_wants = waiters = True
 
-    def __init__(self, key: Any, group: Any) -> None:
+    def __init__(self, key: Any, group: Any, annotations: Any) -> None:
         self.key = key
         self.group = group
+        self.annotations = dict(annotations or {})
         self.processing_on: Any = None
         self.run_id: int | None = None
 
@@ -102,7 +104,8 @@ class Recorder(SchedulerPlugin):
         """See ``SchedulerPlugin.transition``."""
         self.calls.append(Call("transition", (key, start, finish, *args), kwargs))
         if start == "released" and finish != "forgotten":
-            self.tasks[key] = _Task(key, self._scheduler.tasks[key].group)
+            task = self._scheduler.tasks[key]
+            self.tasks[key] = _Task(key, task.group, task.annotations)
         elif finish == "processing" and key in self.tasks:
             self.tasks[key].processing_on = self._scheduler.tasks[key].processing_on
             self.tasks[key].run_id = self._scheduler.tasks[key].run_id

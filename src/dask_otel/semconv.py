@@ -476,6 +476,14 @@ OTEL_LATE: Final = Metric(
     (OTEL_KIND,),
     "What came for a span after its export without new tasks, by unit",
 )
+OTEL_CALLERS: Final = Metric(
+    "dask.otel.callers",
+    "counter",
+    "{context}",
+    (OTEL_KIND,),
+    "Contexts that came with submitted work, and what became of them",
+    True,
+)
 OTEL_UNSETTLED: Final = Metric(
     "dask.otel.unsettled",
     "counter",

@@ -141,6 +141,7 @@ class Observed:
         assert not adapter.blocks.blocks._holding
         assert not adapter.blocks.leaving
         assert not adapter.lifecycle._lingering
+        assert not adapter.callers._open
         active = [k for k in self.observer.increments if k[0] == "dask.span.active"]
         assert all(self.observer.increments[k] == 0 for k in active)
 

@@ -8,11 +8,13 @@ import time
 from collections import defaultdict
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, get_worker, span, wait
 from distributed.metrics import context_meter
 
 from dask_otel import semconv
+from dask_otel.core.context import CARRIER_KEY
 from dask_otel.core.metrics import cardinality
 from dask_otel.semconv import METRICS
 from tests.cluster.conftest import Bridged, Start
@@ -85,7 +87,7 @@ def everything(c: Bridged) -> None:
         client.submit(fail_once, "marker", retries=2).result()
         parts = [client.submit(bytes, 100_000 + i, workers=[i % 2]) for i in range(4)]
         client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
-    with span("denied", 7):
+    with span("denied", 7), dask.annotate(**{CARRIER_KEY: "of a user's"}):
         client.submit(abs, -1).result()
     shuffle(client)
     with pytest.raises(Exception):  # noqa: B017 - what it becomes is Dask's

@@ -368,4 +368,5 @@ def test_what_a_task_submits_from_a_worker_process_has_its_context(start: Start)
         with span("etl") as span_id:
             carrier = bridged.client.submit(tasks.nested_carrier, key="outer").result()
         ids = identity.trace_id(span_id), identity.span_id(span_id)
-        assert carrier == {"traceparent": f"00-{ids[0]:032x}-{ids[1]:016x}-01"}
+        traceparent = f"00-{ids[0]:032x}-{ids[1]:016x}-01"
+        assert carrier == {"traceparent": traceparent, "nested": "1"}

@@ -18,8 +18,8 @@ from tests.receiver import Receiver, Span
 
 pytestmark = pytest.mark.cluster
 
-#: What lies between the task's own look at the clock and the worker's, on a machine that is busy with
-#: something else; less than the lengths of any two tasks that are compared lie apart.
+#: What lies between the task's own look at the clock and the worker's, on a machine that is busy
+#: with something else; less than the lengths of any two tasks that are compared lie apart.
 READING = 0.25
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
+from dask_otel.core.context import Traceparent
 from dask_otel.core.records import (
     Failure,
     FinishedGroup,
@@ -219,6 +220,7 @@ EVERYTHING = FinishedSpan(
         ),
     ),
     dropped_incidents=1,
+    callers=(Traceparent(3, 4),),
     collections=("DataFrame",),
     code=("file.py", 1, "main"),
     requested=("z",),

@@ -16,7 +16,9 @@ from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.environment import defaults_for_environment
 from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
+from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import SpanRecord
+from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
 from tests.otlp.conftest import PROTOCOLS, Build
 from tests.otlp.records import CHILD, ROOT, counter, number
@@ -501,7 +503,7 @@ def test_samplers_decide_for_whole_traces(
     assert low <= count <= high
 
 
-def test_exemplars_do_not_decide_for_a_sampler_that_goes_by_names() -> None:
+def test_a_sampler_may_go_by_names_also_for_exemplars() -> None:
     from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
     class ByName(Sampler):
@@ -513,9 +515,10 @@ def test_exemplars_do_not_decide_for_a_sampler_that_goes_by_names() -> None:
             return "by name"
 
     sampler = TraceSampler(ByName())
-    assert not sampler.exemplar(ROOT.trace_id)
-    assert sampler.span(ROOT)
-    assert sampler.exemplar(ROOT.trace_id)
+    trace = Trace(ROOT.trace_id, "nightly")
+    assert sampler.exemplar(trace)
+    assert sampler.span(replace(ROOT, trace_id=trace))
+    assert not sampler.exemplar(Trace(ROOT.trace_id, "hourly"))
 
 
 def test_no_exemplars(build: Build) -> None:
@@ -524,10 +527,61 @@ def test_no_exemplars(build: Build) -> None:
     assert not outputs.sampled(ROOT.trace_id)
 
 
-def test_decisions_are_bounded() -> None:
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+def test_a_decision_is_made_once_and_kept_with_its_trace() -> None:
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
 
-    sampler = TraceSampler(ALWAYS_ON)
-    for n in range(10_000):
-        sampler.trace(n + 1, "r")
-    assert len(sampler._decisions) <= 4096
+    class Fickle(Sampler):
+        asked = 0
+
+        def should_sample(self, parent, trace_id, name, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
+            self.asked += 1
+            chosen = ALWAYS_ON if self.asked % 2 else ALWAYS_OFF
+            return chosen.should_sample(parent, trace_id, name)
+
+        def get_description(self) -> str:
+            return "changes its mind"
+
+    sampler = TraceSampler(Fickle())
+    one, other = Trace(5, "a"), Trace(5, "a")
+    # Two roots in one trace: a decision each.
+    assert [sampler.decides(one), sampler.decides(other)] == [True, False]
+    assert [sampler.decides(one), sampler.exemplar(one), sampler.decides(other)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "sampled"),
+    [
+        ({}, 0x00, False),
+        ({}, 0x01, True),
+        ({}, 0x02, False),
+        ({}, 0x03, True),
+        ({"OTEL_TRACES_SAMPLER": "parentbased_always_off"}, 0x01, True),
+        (
+            {
+                "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+                "OTEL_TRACES_SAMPLER_ARG": "0",
+            },
+            0x03,
+            True,
+        ),
+        # One that does not go by parents is what the operator asked for.
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, 0x01, False),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, 0x00, True),
+    ],
+)
+def test_the_caller_has_decided_where_the_sampler_goes_by_parents(
+    build: Build, variables: dict[str, str], flags: int, sampled: bool
+) -> None:
+    outputs = build(**variables)
+    (sink,) = outputs.span_sinks
+    trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags)))
+    root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
+    child = replace(CHILD, trace_id=trace, parent_span_id=root.span_id)
+    assert outputs.sampled is not None
+    assert outputs.sampled(trace) is sampled
+    assert outputs.decides(trace) is sampled
+    assert [sink.wants(child), sink.wants(root)] == [sampled, sampled]

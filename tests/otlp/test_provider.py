@@ -19,6 +19,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
+from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.trace import Trace
 from tests.otlp.records import CHILD, ROOT
 
 
@@ -82,6 +84,25 @@ def test_its_sampler_decides_for_whole_traces() -> None:
     children = {s.context.trace_id for s in spans if s.parent is not None}
     assert roots == children, "no child without its root"
     assert 60 < len(roots) < 140
+
+
+@pytest.mark.parametrize("flags", [0x00, 0x01, 0x02, 0x03])
+def test_a_caller_s_trace_goes_on_in_it(flags: int) -> None:
+    """Its sampler goes by parents, and would sample nothing else."""
+    provider, exporter = make(ParentBased(TraceIdRatioBased(0.0)))
+    sink = ProviderSpanSink(provider, "1")
+    trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
+    root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
+    child = replace(CHILD, trace_id=trace)
+    sink.export([record for record in (child, root) if sink.wants(record)])
+    spans = exporter.get_finished_spans()
+    assert len(spans) == (2 if flags & 1 else 0)
+    for span, record in zip(spans, (child, root), strict=False):
+        assert (span.context.trace_id, span.context.span_id) == (trace, record.span_id)
+        assert type(span.context.trace_id) is int
+        assert span.parent.span_id == record.parent_span_id
+        assert span.parent.is_remote is (record is root)
+        assert span.context.trace_state.get("x") == "1"
 
 
 def test_its_limits_apply() -> None:

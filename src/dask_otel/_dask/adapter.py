@@ -16,6 +16,7 @@ from distributed.metrics import time
 from dask_otel import semconv
 from dask_otel._dask import facts
 from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.past import Past, leave, past_of
@@ -25,6 +26,7 @@ from dask_otel._dask.tasks import TaskEvents
 from dask_otel._dask.threads import ThreadTime, made_at
 from dask_otel._dask.workers.samples import LoopHealth, WorkerSamples
 from dask_otel.core.life.blocks import TOPIC
+from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
@@ -68,6 +70,8 @@ class SchedulerAdapter:
         fails the user's graph.
     max_workers
         Workers with metrics of their own.
+    propagation
+        What becomes of callers' contexts.
 
     Raises
     ------
@@ -80,7 +84,12 @@ class SchedulerAdapter:
     """
 
     def __init__(
-        self, scheduler: Scheduler, limits: Limits, boundary: Boundary, max_workers: int = 100
+        self,
+        scheduler: Scheduler,
+        limits: Limits,
+        boundary: Boundary,
+        max_workers: int = 100,
+        propagation: Propagation = "adopt",
     ) -> None:
         extension = scheduler.extensions.get("spans")
         if extension is None:
@@ -104,7 +113,12 @@ class SchedulerAdapter:
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = ClockOffsets(made_at)
-        self.spans = DaskSpans(scheduler, extension, self.lifecycle, self._summaries, boundary)
+        #: Callers of other traces, and what becomes of them.
+        self.callers = Callers(propagation, self._count_caller)
+        self.contexts = contexts = TaskContexts(self.callers)
+        self.spans = DaskSpans(
+            scheduler, extension, self.lifecycle, self._summaries, contexts, boundary
+        )
         self.time = ThreadTime(scheduler, boundary)
         self.tasks = TaskEvents(
             scheduler,
@@ -113,6 +127,7 @@ class SchedulerAdapter:
             self.clocks,
             self.spans,
             TaskSpans(scheduler, limits.tasks, self.clocks),
+            contexts,
             self.batches,
             boundary,
         )
@@ -293,13 +308,14 @@ class SchedulerAdapter:
         """Read the accounting of its time, and what users can fill with anything."""
         # A span without tasks of its own has no idle time, rather than none of it.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
+        links = self.callers.links(span)
         try:
             dask_span = self._extension.spans[span.identity.dask_id]
             types, code = facts.collection_types(dask_span), facts.code(dask_span)
-            return SpanFacts(types, code, idle, capacity)
+            return SpanFacts(types, code, idle, capacity, links)
         except Exception:
             self._boundary.failed("span_facts")
-            return SpanFacts(idle=idle, capacity=capacity)
+            return SpanFacts(idle=idle, capacity=capacity, callers=links)
 
     def span_opened(self, span: OpenSpan) -> None:
         """Let the accounting of its time begin; hold it, if a client is in its block."""
@@ -327,12 +343,16 @@ class SchedulerAdapter:
     def span_exported(self, span: OpenSpan) -> None:
         """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
         self.blocks.span_exported(span)
+        self.contexts.exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             self.spans.let_go(group)
             self.tasks.let_go(group)
 
     # -------------------------------------------------------------------------- metrics
+
+    def _count_caller(self, kind: str) -> None:
+        self.batch.add(semconv.OTEL_CALLERS.name, kind)
 
     @property
     def batch(self) -> MetricBatch:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import GroupFacts
-from dask_otel.core.records import Tags
+from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskGroup
@@ -21,9 +22,6 @@ UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
 
 #: The states that are counted: all but ``forgotten``, which is no state to be in.
 STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
-
-#: Tags of the span that Dask gives to work outside of any span.
-DEFAULT_SPAN: Final[Tags] = ("default",)
 
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
@@ -78,6 +76,12 @@ def ancestors(dask_span: Span) -> list[Span]:
         parent = parent.parent
     above.reverse()
     return above
+
+
+def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
+    """Return the trace that a span's first generation is in; None if that is forgotten."""
+    root = (*ancestors(dask_span), dask_span)[0]
+    return lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
 
 
 def collection_types(dask_span: Span) -> tuple[str, ...]:

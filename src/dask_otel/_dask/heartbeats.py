@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel._dask.boundary import Boundary
-from dask_otel._dask.facts import ancestors
+from dask_otel._dask.facts import trace_of
 from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.workers.samples import LoopHealth
 from dask_otel._dask.wrapping import Wrappers
@@ -157,9 +157,8 @@ class Heartbeats:
             ident = span.identity
             return batch.deltas_of(span_id, ident.tags, (ident.trace_id, ident.span_id))
         dask_span = self._extension.spans[span_id]
-        above = ancestors(dask_span)
-        root_id = above[0].id if above else span_id
-        ids = identity.trace_id(root_id), identity.span_id(span_id)
+        trace = trace_of(dask_span, self._lifecycle)
+        ids = None if trace is None else (trace, identity.span_id(span_id))
         return batch.deltas_of(span_id, dask_span.name, ids)
 
     def _late(self, unit: Hashable, value: float) -> None:

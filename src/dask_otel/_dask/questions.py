@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from dask_otel._dask.facts import trace_of
 from dask_otel._wire import MetricKey, Refusal, SpanMetrics, TraceContext
 from dask_otel.core import identity
 from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import Result
+from dask_otel.core.trace import Trace
 from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
@@ -114,7 +116,8 @@ class SettledSpans:
     def trace_context(self, span_id: str) -> TraceContext | None:
         """Return where a Dask span is found in a tracing backend; None for an unknown one.
 
-        Of one that is open, the generation at hand; of one that has been exported, the first.
+        Of one that is open, the generation at hand; of one that has been exported, the first. Not
+        as decided where that is forgotten, and may have been a caller's trace.
         """
         span = self._adapter.lifecycle.open.get(span_id)
         if span is not None:
@@ -123,9 +126,11 @@ class SettledSpans:
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return None
-        root = _root_of(dask_span)
-        ids = identity.trace_id(root.id), identity.span_id(span_id)
-        return TraceContext(trace_hex(ids[0]), span_hex(ids[1]), decided=True)
+        trace = trace_of(dask_span, self._adapter.lifecycle)
+        known = trace is not None
+        if trace is None:
+            trace = Trace(identity.trace_id(_root_of(dask_span).id))
+        return TraceContext(trace_hex(trace), span_hex(identity.span_id(span_id)), decided=known)
 
     def _read(self, dask_span: Span) -> SpanMetrics:
         tree = dask_span.cumulative_worker_metrics

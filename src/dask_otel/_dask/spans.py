@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from distributed.metrics import time
 
 from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import (
-    DEFAULT_SPAN,
+    UNFINISHED,
     Continued,
     ancestors,
     group_facts,
@@ -20,6 +21,8 @@ from dask_otel._dask.facts import (
 )
 from dask_otel._dask.past import Past
 from dask_otel._dask.wrapping import Wrappers
+from dask_otel.core.context import Caller
+from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, OpenSpan
 from dask_otel.core.life.summaries import Summaries
@@ -41,6 +44,8 @@ class DaskSpans:
         Told of every span that begins.
     summaries
         Of spans that were exported.
+    contexts
+        Of the tasks, with whose callers spans begin.
     boundary
         Takes every error of ours: one in ``observe_tasks`` would fail the user's graph.
     """
@@ -51,12 +56,14 @@ class DaskSpans:
         extension: SpansSchedulerExtension,
         lifecycle: Lifecycle,
         summaries: Summaries,
+        contexts: TaskContexts,
         boundary: Boundary,
     ) -> None:
         self._scheduler = scheduler
         self._extension = extension
         self._lifecycle = lifecycle
         self._summaries = summaries
+        self._contexts = contexts
         self._boundary = boundary
         self._wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
@@ -76,8 +83,10 @@ class DaskSpans:
         """Take in the unfinished work that is there, and wrap the extension's method."""
         now = time()
         known = self._known_before(past)
+        self._contexts.submitted(self._scheduler.tasks.values(), self._extension.spans)
         for group in self._scheduler.task_groups.values():
             self._take_in(group, now, known)
+        self._tell_all()
         self._seen = len(self._extension.spans)
         self._wrappers.method(self._extension, "observe_tasks", self._wrapped)
 
@@ -117,6 +126,14 @@ class DaskSpans:
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
+    def _tell_all(self) -> None:
+        """Tell the tasks their contexts that were there before the bridge, and have not run."""
+        for task in self._scheduler.tasks.values():
+            if task.state in UNFINISHED:
+                group = self.groups.get(task.group)
+                if group is not None:
+                    self._contexts.tell(task, group.span)
+
     # --------------------------------------------------------------------- submissions
 
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +151,7 @@ class DaskSpans:
             result = original(tss, *args, **kwargs)
             began = perf_counter()
             try:
-                self._take_in_spans()
+                self._take_in_spans(tss)
             except Exception:
                 self.drifted = True
                 self._boundary.failed("observe_tasks")
@@ -173,15 +190,18 @@ class DaskSpans:
 
     # ----------------------------------------------------------------- spans and groups
 
-    def adopt(self, group: TaskGroup, now: float) -> Group | None:
-        """Return our record of a task group, on its span's open generation."""
+    def adopt(self, task: TaskState, now: float) -> Group | None:
+        """Return our record of a task's group, on its span's open generation."""
+        return self._adopt(task.group, now, self._contexts.caller(task))
+
+    def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group | None:
         if not group.span_id:
             # Data that a Variable or Queue announced: no span, and no work, yet.
             return None
         if self._seen != len(self._extension.spans):
             self._take_in_spans()
         dask_span = self._extension.spans[group.span_id]
-        return self._add_group(self._reopened(dask_span, now), group)
+        return self._add_group(self._reopened(dask_span, now, caller), group)
 
     def let_go(self, group: Group) -> None:
         """A group's generation is over."""
@@ -206,13 +226,16 @@ class DaskSpans:
             if count and group.span_id:
                 counts[group.span_id] = counts.get(group.span_id, 0) + count
                 if group not in self.groups:
-                    self.adopt(group, now)
+                    self._adopt(group, now)
         return counts
 
-    def _take_in_spans(self) -> None:
-        """Open the spans that Dask has made since the last call."""
+    def _take_in_spans(self, tasks: Iterable[TaskState] = ()) -> None:
+        """Open the spans that Dask has made since the last call, for these tasks."""
         spans = self._extension.spans
+        if self._seen == len(spans):
+            return
         born = list(islice(reversed(spans.values()), len(spans) - self._seen))
+        self._contexts.submitted(tasks, [dask_span.id for dask_span in born])
         for dask_span in reversed(born):
             if dask_span.id not in self._lifecycle.open:
                 self._created(dask_span)
@@ -225,15 +248,22 @@ class DaskSpans:
             missing = known is not None and ancestor.id not in self._lifecycle.open
             if missing and known is not None and not known(ancestor.id):
                 self._created(ancestor, known)
-        return self._lifecycle.span_created(
-            dask_span.id, dask_span.name, tuple(a.id for a in above), dask_span.enqueued
-        )
+        dask_id, tags = dask_span.id, dask_span.name
+        callers, opener = self._contexts.callers, self._contexts.opener(dask_id)
+        asked = callers.opens(tags, not above, opener)
+        ids = tuple(a.id for a in above)
+        span = self._lifecycle.span_created(dask_id, tags, ids, dask_span.enqueued, asked)
+        callers.opened(span, opener)
+        return span
 
-    def _reopened(self, dask_span: Span, now: float) -> OpenSpan:
+    def _reopened(self, dask_span: Span, now: float, caller: Caller | None = None) -> OpenSpan:
         span = self._lifecycle.open.get(dask_span.id)
         if span is None:
             above = tuple(ancestor.id for ancestor in ancestors(dask_span))
-            span = self._lifecycle.span_reopened(dask_span.id, dask_span.name, above, now)
+            callers, tags = self._contexts.callers, dask_span.name
+            asked = callers.opens(tags, not above, caller)
+            span = self._lifecycle.span_reopened(dask_span.id, tags, above, now, asked)
+            callers.opened(span, caller)
             if not self._summaries.knows(dask_span.id):
                 # What it did before is forgotten, or was never seen.
                 span.seen_in_part()

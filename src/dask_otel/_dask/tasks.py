@@ -10,6 +10,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import UNFINISHED, pickled_class
 from dask_otel._dask.runs import RunsUnderWay, Seen
 from dask_otel._dask.spans import DaskSpans
@@ -34,7 +35,7 @@ class TaskEvents:
     ----------
     scheduler
         A running scheduler.
-    lifecycle, time, clocks, spans, shown
+    lifecycle, time, clocks, spans, shown, contexts
         Told of what happens, or asked.
     batches
         Where counts and durations add up.
@@ -55,6 +56,7 @@ class TaskEvents:
         clocks: ClockOffsets,
         spans: DaskSpans,
         shown: TaskSpans,
+        contexts: TaskContexts,
         batches: Batches,
         boundary: Boundary,
     ) -> None:
@@ -67,6 +69,7 @@ class TaskEvents:
         self._shown = shown
         self._queued_since = shown.since
         self._most_queued = shown.most_queued
+        self._contexts = contexts
         self._batches = batches
         self._boundary = boundary
         #: Runs whose end the transitions do not tell.
@@ -175,12 +178,14 @@ class TaskEvents:
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
         """A task has work left to do."""
         now = self._now = time()
-        dask_group = self._scheduler.tasks[key].group
+        task = self._scheduler.tasks[key]
+        dask_group = task.group
         group = self._groups.get(dask_group)
         if group is None:
-            group = self._spans.adopt(dask_group, now)
+            group = self._spans.adopt(task, now)
             if group is None:
                 return
+        self._contexts.tell(task, group.span)
         if stimulus_id.startswith("update-graph"):
             reason = self._outcomes.added(group, key, now)
             self._spans.submitted(group, dask_group)
@@ -319,7 +324,7 @@ class TaskEvents:
         if not lost and not stimulus_id.startswith("update-graph"):
             return
         now = time()
-        group = self._groups.get(task.group) or self._spans.adopt(task.group, now)
+        group = self._groups.get(task.group) or self._spans.adopt(task, now)
         if group is None:
             return
         if lost:

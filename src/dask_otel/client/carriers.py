@@ -106,6 +106,8 @@ def _carried(span: Any, baggage: bool) -> _Carried | None:
     if last[0] is context and last[1] is propagators and not baggage:
         return last[2]
     caller = api.caller_of(span, baggage)
+    if caller is not None and _in_task():
+        caller = caller._replace(nested=True)
     carried = None if caller is None else _Carried(caller, make_carrier(caller))
     if not baggage:
         _last = (context, propagators, carried)

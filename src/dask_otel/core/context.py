@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 #: Annotation in which the caller's context travels from the client to the scheduler: a dict of
-#: texts with `TRACEPARENT`, and perhaps `TRACESTATE` and `BAGGAGE`.
+#: texts with `TRACEPARENT`, and perhaps `TRACESTATE`, `BAGGAGE` and `NESTED`.
 CARRIER_KEY: Final = "dask_otel.context"
 #: Annotation in which the scheduler tells a worker what it decided for a task: a traceparent.
 DECISION_KEY: Final = "dask_otel.span"
@@ -23,10 +26,14 @@ STATE_KEY: Final = "dask_otel.state"
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
+#: Marks a carrier that was written inside a task.
+NESTED: Final = "nested"
 
 #: Characters of a tracestate, of one that is long for an entry of it, and of a baggage.
 MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
+#: Characters beyond which a text is not even looked at.
+_HUGE: Final = 65_536
 MAX_BAGGAGE: Final = 8192
 
 _SAMPLED: Final = 0x01
@@ -61,6 +68,8 @@ class Caller(NamedTuple):
     #: Cleaned of what no header may hold; empty if there is none.
     state: str = ""
     baggage: str = ""
+    #: Whether it is a span that a user has opened inside a task.
+    nested: bool = False
 
 
 def parse_traceparent(text: object) -> Traceparent | None:
@@ -89,7 +98,7 @@ def bounded_tracestate(text: object) -> str:
 
     Long entries go first, then the last ones, as W3C Trace Context wants it.
     """
-    if not isinstance(text, str) or not _HEADER.fullmatch(text):
+    if not _is_header(text):
         return ""
     if len(text) <= MAX_STATE:
         return text
@@ -101,9 +110,13 @@ def bounded_tracestate(text: object) -> str:
 
 def bounded_baggage(text: object) -> str:
     """Return a baggage cut to its limit by whole entries, the last ones first."""
-    if not isinstance(text, str) or not _HEADER.fullmatch(text):
+    if not _is_header(text):
         return ""
     return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)
+
+
+def _is_header(text: object) -> TypeGuard[str]:
+    return isinstance(text, str) and len(text) <= _HUGE and bool(_HEADER.fullmatch(text))
 
 
 def _fitting(entries: list[str], limit: int) -> str:
@@ -123,6 +136,8 @@ def make_carrier(caller: Caller) -> dict[str, str]:
         carrier[TRACESTATE] = state
     if caller.baggage and (baggage := bounded_baggage(caller.baggage)):
         carrier[BAGGAGE] = baggage
+    if caller.nested:
+        carrier[NESTED] = "1"
     return carrier
 
 
@@ -145,6 +160,7 @@ def read_carrier(value: object) -> Caller | None:
             parent,
             bounded_tracestate(value.get(TRACESTATE)),
             bounded_baggage(value.get(BAGGAGE)),
+            value.get(NESTED) == "1",
         )
     except Exception:  # noqa: BLE001 - a mapping of the user's, with code of its own
         return None

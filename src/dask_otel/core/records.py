@@ -18,6 +18,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from dask_otel.core.context import Traceparent
 from dask_otel.semconv import Instrument
 
 #: An attribute value of a span, event, link or data point.
@@ -51,12 +52,15 @@ class SpanIdentity:
     root_id: str
     tags: Tags
     generation: int
+    #: A `Trace`: what was decided for it comes along.
     trace_id: int
     span_id: int
     #: None for the root span of a trace.
     parent_span_id: int | None
-    #: (trace id, span id) of the first generation, for a continuation.
+    #: (trace id, span id) of the first generation, for a continuation; None where it is not known.
     first: tuple[int, int] | None = None
+    #: Whether the parent is a span of somebody else's: the caller's.
+    remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,8 @@ class FinishedSpan:
     late: bool = False
     #: What the user gave it, within the limits of `core.attributes`, not cleaned.
     attributes: Attributes = field(default_factory=dict)
+    #: Callers of other traces, to be linked.
+    callers: tuple[Traceparent, ...] = ()
 
     @property
     def weight(self) -> int:
@@ -288,6 +294,8 @@ class SpanRecord:
     error: str | None
     #: Name of the root: the sampler decides once for a trace, by its id and this.
     root_name: str
+    #: Whether the parent is a span of somebody else's.
+    remote_parent: bool = False
 
 
 class Exemplar(NamedTuple):

@@ -24,6 +24,7 @@ from dask_otel._dask.questions import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.trace import Trace
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.boundary import ErrorBoundary
 from dask_otel.scheduler.hand_over import HandOver
@@ -88,6 +89,7 @@ class Bridge:
             self.boundary,
             # A worker has two series in a metric; when one leaves, its series stay for an export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
+            propagation=settings.propagation,
         )
         #: For those who ask for the metrics of a span.
         self.settled = SettledSpans(self.adapter)
@@ -178,6 +180,8 @@ class Bridge:
             made.pump.request_close(0.0)
             return
         self._pump = made.pump
+        if made.decides is not None:
+            self.adapter.contexts.decide_with(partial(self._decides, made.decides))
         self.hand_over.begin(made.pump)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
@@ -186,6 +190,14 @@ class Bridge:
         if made.page is not None:
             self._show(made.page)
         logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+
+    def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
+        """Ask the sampler, which may be a user's; one that raises does not sample."""
+        try:
+            return decides(trace)
+        except Exception:
+            self.boundary.failed("sampler")
+            return False
 
     def _show(self, page: Page) -> None:
         """Put the page on the scheduler's HTTP server; without it the bridge goes on."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dask_otel import semconv
-from dask_otel._dask.facts import DEFAULT_SPAN
+from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import Observation
 from dask_otel.core.records import FinishedSpan, Progress
 

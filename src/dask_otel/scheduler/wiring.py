@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from dask_otel.core.records import (
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
+from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
@@ -45,6 +46,8 @@ class MadePump:
     summary: str
     #: What scrapers see; None where nobody scrapes.
     page: MetricPage | None = None
+    #: Decides whether a trace is sampled, once.
+    decides: Callable[[Trace], bool] | None = None
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump | None:
@@ -121,7 +124,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
-    return MadePump(pump, interval, summary, page)
+    return MadePump(pump, interval, summary, page, outputs.decides)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:

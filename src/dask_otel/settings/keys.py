@@ -182,7 +182,7 @@ class SpanSettings:
     max_per_trace: int = _knob(
         "5000",
         count(1, 1_000_000),
-        "Spans in one trace, after which a continuation begins a new trace, linked to the first",
+        "Spans of one root in a trace, after which a continuation begins a new trace, with a link",
     )
     max_exceptions: int = _knob("16", count(0, 128), "Exception events on one span")
     exception_message: bool = _knob(

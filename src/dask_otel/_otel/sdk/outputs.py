@@ -39,6 +39,7 @@ from dask_otel._otel.sdk.spans import (
     ReadableSpans,
     application_provider,
 )
+from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
 
 __all__ = ["Outputs", "build"]
@@ -53,6 +54,8 @@ class Outputs:
     metric_sinks: tuple[ExporterMetricSink, ...]
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
+    #: Whether a trace is sampled.
+    decides: Callable[[Trace], bool]
     #: Attributes of the resource.
     resource: Mapping[str, Any]
 
@@ -117,6 +120,7 @@ def build(
                 for index, made in enumerate(metrics)
             ),
             _exemplar_filter(read, sampler),
+            sampler.decides,
             resource.attributes,
         )
 

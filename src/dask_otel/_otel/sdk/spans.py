@@ -24,7 +24,7 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs, uninstrumented
 from dask_otel._otel.sdk.environment import count
 from dask_otel._otel.sdk.exporters import Made
-from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler
+from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, state_of, trace_of
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
@@ -73,11 +73,15 @@ class ReadableSpans:
         """Return the SDK's span."""
         limits = self._limits
         parent = None
+        trace_id = int(record.trace_id)
+        state = state_of(trace_of(record))
         if record.parent_span_id is not None:
-            parent = SpanContext(record.trace_id, record.parent_span_id, False, SAMPLED)
+            parent = SpanContext(
+                trace_id, record.parent_span_id, record.remote_parent, SAMPLED, state
+            )
         return ReadableSpan(
             name=record.name,
-            context=SpanContext(record.trace_id, record.span_id, False, SAMPLED),
+            context=SpanContext(trace_id, record.span_id, False, SAMPLED, state),
             parent=parent,
             resource=self._resource,
             attributes=_attributes(
@@ -250,7 +254,7 @@ class ProviderSpanSink:
         return True
 
     def _replay(self, record: SpanRecord) -> None:
-        self._ids.record.ids = (record.trace_id, record.span_id)
+        self._ids.record.ids = (int(record.trace_id), record.span_id)
         try:
             span = self._tracer.start_span(
                 record.name,

@@ -96,6 +96,7 @@ def finish(
         requested=span.requested,
         late=span.late,
         attributes=span.attributes or {},
+        callers=described.callers,
     )
     if span.parent is not None:
         _fold(span, finished, span.parent)

@@ -1,10 +1,13 @@
 """Generations and traces: which OpenTelemetry span comes next for a Dask span.
 
+Here a root's trace is decided, once for each of its generations: its own, which follows from its
+id, or its caller's. Span ids are the same in either.
+
 What has been exported is kept in mind in bounded tables, for continuations need it: also by a
 bridge that is taken off its scheduler and put on again. When a
 table overflows, the oldest lines go; a continuation of a span that is not remembered takes
 a generation that no forgotten span ever had, in a trace of its own, so its ids are new for
-certain, and still deterministic.
+certain, and still deterministic. What has open spans is not forgotten.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dask_otel.core import identity
+from dask_otel.core.context import Caller
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, SpanIdentity, Tags
+from dask_otel.core.trace import Trace
 
 
 class _Exported(NamedTuple):
@@ -24,12 +29,19 @@ class _Exported(NamedTuple):
 
     generation: int
     stop: float
+    #: Trace of the first generation; None where it is not known.
+    trace: Trace | None
 
 
 @dataclass(slots=True)
-class _Trace:
-    """What a root's later continuations must know of its trace."""
+class _Root:
+    """What spans that come later must know of a root."""
 
+    #: Of its first generation; None where it is not known any more.
+    trace: Trace | None
+    #: Open spans of its tree.
+    open: int = 0
+    #: Spans of the tree that were exported in that trace.
     spans: int = 0
     last_stop: float = 0.0
 
@@ -48,11 +60,15 @@ class Generations:
         self._limits = limits
         #: Last exported generation, by Dask id.
         self._exported: OrderedDict[str, _Exported] = OrderedDict()
-        self._traces: OrderedDict[str, _Trace] = OrderedDict()
+        #: By the root's Dask id: those with open spans, and those without.
+        self._live: dict[str, _Root] = {}
+        self._traces: OrderedDict[str, _Root] = OrderedDict()
         #: Highest generation that any forgotten line had.
         self._forgotten = 1
         #: Whether any line was ever forgotten.
         self._has_forgotten = False
+        #: Whether one was of a root in the trace of a caller.
+        self._adoption_forgotten = False
 
     def resume(self, limits: Limits) -> None:
         """Go on under other limits: the bridge was taken off, and is put on again."""
@@ -63,17 +79,48 @@ class Generations:
         """Whether any generation of a Dask span has been exported, as far as that is certain."""
         return self._has_forgotten or dask_id in self._exported
 
-    def first(self, dask_id: str, tags: Tags, ancestors: tuple[str, ...]) -> SpanIdentity:
-        """Return the identity of a Dask span's first generation."""
+    def first(
+        self,
+        dask_id: str,
+        tags: Tags,
+        ancestors: tuple[str, ...],
+        caller: Caller | None = None,
+    ) -> SpanIdentity:
+        """Return the identity of a Dask span's first generation.
+
+        Parameters
+        ----------
+        caller
+            Whose trace a root is to be in. Of any other: whose work it begins with, which is its
+            parent if that is a span which was opened inside a task, in the same trace.
+        """
         root_id = ancestors[0] if ancestors else dask_id
+        parent_span_id, remote = None, False
+        if not ancestors:
+            trace = Trace(identity.trace_id(dask_id), _name(tags), None)
+            if caller is not None:
+                trace = Trace(caller.parent.trace_id, _name(tags), caller)
+                parent_span_id, remote = caller.parent.span_id, True
+            self._opened(root_id, tags).trace = trace
+        else:
+            known = self._opened(root_id, tags).trace
+            if known is None:
+                # The root's trace is forgotten, and so is where the span above was exported.
+                trace = Trace(identity.trace_id(dask_id), _name(tags))
+            else:
+                trace = known
+                parent_span_id = identity.span_id(ancestors[-1])
+                if caller is not None and _is_below(caller, trace):
+                    parent_span_id, remote = caller.parent.span_id, True
         return SpanIdentity(
             dask_id=dask_id,
             root_id=root_id,
             tags=tags,
             generation=1,
-            trace_id=identity.trace_id(root_id),
+            trace_id=trace,
             span_id=identity.span_id(dask_id),
-            parent_span_id=identity.span_id(ancestors[-1]) if ancestors else None,
+            parent_span_id=parent_span_id,
+            remote=remote,
         )
 
     def next(
@@ -83,6 +130,7 @@ class Generations:
         ancestors: tuple[str, ...],
         start: float,
         open_ids: Container[str],
+        caller: Caller | None = None,
     ) -> SpanIdentity:
         """Return the identity of a Dask span's next generation.
 
@@ -92,28 +140,66 @@ class Generations:
             Time of its first new work.
         open_ids
             Ids of the spans that are open: while the root is, its trace is.
+        caller
+            Whose trace it is to be in where it leaves its root's.
         """
         root_id = ancestors[0] if ancestors else dask_id
         known = self._exported.get(dask_id)
         generation = (self._forgotten if known is None else known.generation) + 1
-        trace_id, parent_span_id = identity.trace_id(root_id), None
-        first = (trace_id, identity.span_id(dask_id))
-        if known is None or self._trace_is_over(root_id, start, open_ids):
-            trace_id = identity.continuation_trace_id(dask_id, generation)
+        is_over = known is None or self._trace_is_over(root_id, start, open_ids)
+        is_full = self._is_full(root_id)
+        root = self._opened(root_id, tags)
+        begun = root.trace if known is None else known.trace
+        parent_span_id, remote = None, False
+        if is_over or root.trace is None:
+            trace = Trace(identity.continuation_trace_id(dask_id, generation), _name(tags))
+            if caller is not None and not (is_full and caller.parent.trace_id == root.trace):
+                trace = Trace(caller.parent.trace_id, _name(tags), caller)
+                parent_span_id, remote = caller.parent.span_id, True
         else:
             # A root's continuations hang below its first span, so that the trace keeps one
             # root; any other's below the same parent as the first.
+            trace = root.trace
             parent_span_id = identity.span_id(ancestors[-1] if ancestors else dask_id)
+            if ancestors and caller is not None and _is_below(caller, trace):
+                parent_span_id, remote = caller.parent.span_id, True
         return SpanIdentity(
             dask_id=dask_id,
             root_id=root_id,
             tags=tags,
             generation=generation,
-            trace_id=trace_id,
+            trace_id=trace,
             span_id=identity.span_id(dask_id, generation),
             parent_span_id=parent_span_id,
-            first=first,
+            first=None if begun is None else (begun, identity.span_id(dask_id)),
+            remote=remote,
         )
+
+    def trace_of(self, dask_id: str, root_id: str, name: object = "") -> Trace | None:
+        """Return the trace that the first generation of a Dask span is in; None if unknown."""
+        known = self._exported.get(dask_id)
+        if known is not None:
+            return known.trace
+        root = self._root(root_id)
+        return self._computed(root_id, name) if root is None else root.trace
+
+    def _computed(self, root_id: str, name: object) -> Trace | None:
+        """Return the trace of a root that there is no line of."""
+        return None if self._adoption_forgotten else Trace(identity.trace_id(root_id), name)
+
+    def _root(self, root_id: str) -> _Root | None:
+        return self._live.get(root_id) or self._traces.get(root_id)
+
+    def _opened(self, root_id: str, tags: Tags) -> _Root:
+        """Take note that a span of the tree is opened: its root is not forgotten until the end."""
+        root = self._live.get(root_id)
+        if root is None:
+            root = self._traces.pop(root_id, None)
+            if root is None:
+                root = _Root(self._computed(root_id, _name(tags)))
+            self._live[root_id] = root
+        root.open += 1
+        return root
 
     def earliest_start(self, dask_id: str) -> float:
         """Return the stop of a span's last generation: the next one does not begin before.
@@ -123,38 +209,39 @@ class Generations:
         known = self._exported.get(dask_id)
         return 0.0 if known is None else known.stop
 
+    def _is_full(self, root_id: str) -> bool:
+        """Whether a root has as many spans in its trace as there may be."""
+        root = self._root(root_id)
+        return root is not None and root.spans >= self._limits.max_per_trace
+
     def _trace_is_over(self, root_id: str, start: float, open_ids: Container[str]) -> bool:
         """Whether a continuation that starts now has to leave its root's trace."""
-        trace = self._traces.get(root_id)
-        if trace is not None and trace.spans >= self._limits.max_per_trace:
+        if self._is_full(root_id):
             return True
         if root_id in open_ids:
             return False
-        return trace is None or start - trace.last_stop > self._limits.trace_gap
+        root = self._root(root_id)
+        return root is None or start - root.last_stop > self._limits.trace_gap
 
     def claim(self, ident: SpanIdentity) -> bool:
-        """Return whether a trace has room for one more sign of life, and count it.
+        """Return whether a root's trace has room for one more sign of life, and count it.
 
         The trace of a continuation alone always has: there are few signs of one span.
         """
-        if ident.trace_id != identity.trace_id(ident.root_id):
+        root = self._root(ident.root_id)
+        if root is None or ident.trace_id != root.trace:
             return True
-        trace = self._trace(ident.root_id)
-        if trace.spans >= self._limits.max_per_trace:
+        if root.spans >= self._limits.max_per_trace:
             return False
-        trace.spans += 1
+        root.spans += 1
         return True
-
-    def _trace(self, root_id: str) -> _Trace:
-        trace = self._traces.setdefault(root_id, _Trace())
-        self._traces.move_to_end(root_id)
-        self._forget()
-        return trace
 
     def _forget(self) -> None:
         """Let the oldest lines go."""
         while len(self._traces) > self._limits.remember:
-            self._traces.popitem(last=False)
+            root_id, root = self._traces.popitem(last=False)
+            if root.trace != identity.trace_id(root_id):
+                self._adoption_forgotten = True
         while len(self._exported) > self._limits.remember:
             _, oldest = self._exported.popitem(last=False)
             self._forgotten = max(self._forgotten, oldest.generation)
@@ -163,10 +250,31 @@ class Generations:
     def remember(self, finished: FinishedSpan) -> None:
         """Take note that a generation has been exported."""
         ident = finished.identity
-        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop)
+        root_id = ident.root_id
+        trace = self._first_trace(ident)
+        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop, trace)
         self._exported.move_to_end(ident.dask_id)
-        trace = self._trace(ident.root_id)
-        if ident.trace_id == identity.trace_id(ident.root_id):
-            trace.spans += finished.weight
-        if ident.dask_id == ident.root_id:
-            trace.last_stop = max(trace.last_stop, finished.stop)
+        root = self._live[root_id]
+        if ident.trace_id == root.trace:
+            root.spans += finished.weight
+        if ident.dask_id == root_id:
+            root.last_stop = max(root.last_stop, finished.stop)
+        root.open -= 1
+        if not root.open:
+            self._traces[root_id] = self._live.pop(root_id)
+        self._forget()
+
+    @staticmethod
+    def _first_trace(ident: SpanIdentity) -> Trace | None:
+        if ident.generation == 1:
+            return Trace.of(ident.trace_id, _name(ident.tags))
+        return None if ident.first is None else Trace.of(ident.first[0], _name(ident.tags))
+
+
+def _is_below(caller: Caller, trace: Trace) -> bool:
+    """Whether it is a span that was opened inside a task of this trace."""
+    return caller.nested and caller.parent.trace_id == trace
+
+
+def _name(tags: Tags) -> object:
+    return tags[0] if tags else ""

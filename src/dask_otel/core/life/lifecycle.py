@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from enum import Enum
 from itertools import takewhile
 
+from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import (
@@ -133,7 +134,12 @@ class Lifecycle:
     # ----------------------------------------------------------------------- the spans
 
     def span_created(
-        self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], enqueued: float
+        self,
+        dask_id: str,
+        tags: Tags,
+        ancestors: tuple[str, ...],
+        enqueued: float,
+        caller: Caller | None = None,
     ) -> OpenSpan:
         """Open the first generation of a Dask span.
 
@@ -145,22 +151,31 @@ class Lifecycle:
             Ids of its ancestors, root first. They are expected to have been created.
         enqueued
             ``Span.enqueued``.
+        caller
+            Whose trace a root is to be in; the span inside a task that a span below hangs under.
         """
-        return self._open(self.generations.first(dask_id, tags, ancestors), ancestors, enqueued)
+        ident = self.generations.first(dask_id, tags, ancestors, caller)
+        return self._open(ident, ancestors, enqueued)
 
     def span_reopened(
-        self, dask_id: str, tags: Tags, ancestors: tuple[str, ...], now: float
+        self,
+        dask_id: str,
+        tags: Tags,
+        ancestors: tuple[str, ...],
+        now: float,
+        caller: Caller | None = None,
     ) -> OpenSpan:
         """Return the span's open generation; open the next one if it has been exported.
 
         So does a span that finished before the bridge came: its earlier life counts as a
-        generation that was never exported.
+        generation that was never exported. A caller is asked for its trace only where the
+        generation begins one of its own.
         """
         span = self.open.get(dask_id)
         if span is not None:
             return span
         start = max(now, self.generations.earliest_start(dask_id))
-        ident = self.generations.next(dask_id, tags, ancestors, start, self.open)
+        ident = self.generations.next(dask_id, tags, ancestors, start, self.open, caller)
         return self._open(ident, ancestors, start)
 
     def _open(self, ident: SpanIdentity, ancestors: tuple[str, ...], start: float) -> OpenSpan:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
+from dask_otel.core.context import Traceparent
 from dask_otel.core.life.task_runs import KeptRun, ShownRuns, TaskLimits
 from dask_otel.core.records import (
     Attributes,
@@ -87,6 +88,8 @@ class SpanFacts(NamedTuple):
     #: Idle and capacity seconds of the generation; None where they were not measured.
     idle: float | None = None
     capacity: float | None = None
+    #: Callers of other traces.
+    callers: tuple[Traceparent, ...] = ()
 
 
 class Cluster(Protocol):

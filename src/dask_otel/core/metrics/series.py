@@ -99,7 +99,7 @@ class Series:
         self.exemplar = None
         if not 0 < measured_ns < time_ns:
             measured_ns = time_ns
-        return (Exemplar(trace_id, span_id, float(value), measured_ns),)
+        return (Exemplar(int(trace_id), span_id, float(value), measured_ns),)
 
 
 class NumberSeries(Series):

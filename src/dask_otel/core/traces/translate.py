@@ -123,7 +123,8 @@ class _Translation(TaskRecords):
         failed = self._error_type()
         is_root = who.generation == 1 and who.dask_id == who.root_id
         events, dropped = self._events()
-        links = () if who.first is None else (Link(*who.first, {}),)
+        links = [] if who.first is None else [Link(int(who.first[0]), who.first[1], {})]
+        links += [Link(caller.trace_id, caller.span_id, {}) for caller in self.finished.callers]
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=who.span_id,
@@ -134,9 +135,10 @@ class _Translation(TaskRecords):
             end_ns=self.end_ns,
             attributes=self._limited(self._span_attributes(failed, dropped)),
             events=events,
-            links=links[: self.limits.links],
+            links=tuple(links[: self.limits.links]),
             error=None if failed is None else self._description(failed),
             root_name=self.root_name or semconv.EMPTY,
+            remote_parent=who.remote,
         )
 
     def _span_attributes(self, failed: str | None, dropped_events: int) -> Written:

@@ -1,0 +1,120 @@
+"""Callers' contexts in Dask's tasks: read where work comes in, answered where it goes out.
+
+The carrier comes as an annotation (`CARRIER_KEY`); what was decided goes to the worker as another
+(`DECISION_KEY`), so that both sides name the same trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dask_otel.core.context import (
+    CARRIER_KEY,
+    DECISION_KEY,
+    STATE_KEY,
+    Caller,
+    Traceparent,
+    parse_traceparent,
+)
+from dask_otel.core.life.callers import Callers
+
+if TYPE_CHECKING:
+    from distributed.scheduler import TaskState
+
+    from dask_otel.core.life.open_span import OpenSpan
+    from dask_otel.core.trace import Trace
+
+
+class TaskContexts:
+    """Reads and writes the contexts of one scheduler's tasks.
+
+    Parameters
+    ----------
+    callers
+        What becomes of them.
+    """
+
+    def __init__(self, callers: Callers) -> None:
+        self.callers = callers
+        #: By Dask span id, whose work each span begins with that Dask has just made.
+        self._openers: dict[str, Caller] = {}
+        #: Of the last task: its span and carrier, and what it was told. The next is mostly as it.
+        self._last: tuple[OpenSpan | None, object] = (None, None)
+        self._context = self._state = ""
+
+    def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
+        """Find whose work new spans begin with: the first of these tasks that has a context.
+
+        Parameters
+        ----------
+        tasks
+            In the order in which they were submitted, on the spans that Dask has booked them on.
+        born
+            Ids of the new spans.
+        """
+        self._openers = openers = {}
+        if self.callers.propagation == "off":
+            return
+        waiting = set(born)
+        for task in tasks:
+            if not waiting:
+                return
+            annotations = task.annotations
+            if not annotations or annotations.get(CARRIER_KEY) is None:
+                continue
+            span = annotations.get("span")
+            # The default span is not annotated; its links come with its tasks.
+            if span is None or waiting.isdisjoint(span["ids"]):
+                continue
+            caller = self.callers.read(annotations[CARRIER_KEY])
+            if caller is not None:
+                for dask_id in waiting.intersection(span["ids"]):
+                    openers[dask_id] = caller
+                waiting.difference_update(span["ids"])
+
+    def opener(self, dask_id: str) -> Caller | None:
+        """Return whose work a new span begins with."""
+        return self._openers.get(dask_id)
+
+    def caller(self, task: TaskState) -> Caller | None:
+        """Return whose work a task is."""
+        annotations = task.annotations
+        return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
+
+    def tell(self, task: TaskState, span: OpenSpan) -> None:
+        """Write the context that a task is to have on its worker. Every task comes here."""
+        annotations = task.annotations
+        if annotations is None:
+            task.annotations = annotations = {}
+        carrier = annotations.get(CARRIER_KEY)
+        last, known = self._last
+        if span is not last or carrier is not known:
+            self._context, self._state = self.callers.told(span, carrier)
+            self._last = (span, carrier)
+        annotations[DECISION_KEY] = self._context
+        if self._state:
+            annotations[STATE_KEY] = self._state
+        elif STATE_KEY in annotations:
+            del annotations[STATE_KEY]
+
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+        """Take the sampler: what tasks are told from now on is what it decides."""
+        self.callers.decide_with(sampled)
+        self._last = (None, None)
+
+    def exported(self, span: OpenSpan) -> None:
+        """Forget a span: its generation is over."""
+        self.callers.exported(span)
+        if self._last[0] is span:
+            self._last = (None, None)
+
+
+def decided(task: TaskState) -> Traceparent | None:
+    """Return the trace and span that were decided for a task: what its worker is told.
+
+    The span is Dask's, or the caller's own where the task is of another trace than its span; None
+    for a task that has not been entered since the bridge was put on.
+    """
+    annotations = task.annotations
+    return parse_traceparent(annotations.get(DECISION_KEY)) if annotations else None

@@ -1,0 +1,180 @@
+"""Callers: what becomes of the contexts that come with submissions.
+
+The scheduler decides, once for each root and generation, in which trace it is; see `Generations`.
+Here is what callers have a say in: who decides, who becomes a link, and which context each task is
+told. Everything that came with a task can be anything: nothing raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from dask_otel.core.context import Caller, Traceparent, format_traceparent, read_carrier
+from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.records import Tags
+from dask_otel.core.trace import Trace
+
+Propagation: TypeAlias = Literal["adopt", "link", "off"]
+
+#: Tags of the span that Dask gives to work outside of any span. Whoever comes first is not the
+#: caller of all that follows: it is in no caller's trace.
+DEFAULT_SPAN: Final[Tags] = ("default",)
+
+#: Callers that a span keeps links to; with the one of a continuation, as many as are exported.
+MAX_LINKS: Final = 31
+
+_UNREAD: Final = object()
+
+
+class Told(NamedTuple):
+    """What a task is told, in the form of W3C Trace Context."""
+
+    #: A traceparent.
+    context: str
+    #: A tracestate; empty if there is none.
+    state: str
+
+
+class _Open:
+    """What is known of an open span's callers."""
+
+    __slots__ = ("carrier", "links", "told")
+
+    def __init__(self) -> None:
+        #: That of the last task, and what that was told.
+        self.carrier: object = _UNREAD
+        self.told: Told | None = None
+        #: Callers of other traces.
+        self.links: dict[Traceparent, None] = {}
+
+
+class Callers:
+    """What becomes of callers' contexts on one scheduler.
+
+    Parameters
+    ----------
+    propagation
+        See ``otel.propagation``.
+    count
+        Called with what became of a context: ``adopted``, ``linked``, ``dropped`` (a link beyond
+        the limit) or ``malformed``.
+
+    Notes
+    -----
+    Belongs to the thread that runs the scheduler's event loop. Holds a line for each open span, no
+    more.
+    """
+
+    def __init__(self, propagation: Propagation, count: Callable[[str], None]) -> None:
+        self.propagation = propagation
+        self._count = count
+        self._sampled: Callable[[Trace], bool] | None = None
+        self._open: dict[OpenSpan, _Open] = {}
+        #: What was read last: all tasks of a submission share one carrier.
+        self._read: tuple[object, Caller | None] = (_UNREAD, None)
+
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+        """Take the sampler, which is made some time after the start.
+
+        Until then tasks are told that they are sampled, as the default sampler would say.
+        """
+        self._sampled = sampled
+        for known in self._open.values():
+            known.carrier = _UNREAD
+
+    def read(self, carrier: object) -> Caller | None:
+        """Return what a carrier says; None for garbage, which is counted, and for none."""
+        if carrier is None or self.propagation == "off":
+            return None
+        if self._read[0] is carrier:
+            return self._read[1]
+        caller = read_carrier(carrier)
+        self._read = (carrier, caller)
+        if caller is None:
+            self._count("malformed")
+        return caller
+
+    def opens(self, tags: Tags, is_root: bool, caller: Caller | None) -> Caller | None:
+        """Return the caller that has a say in where a new span hangs; None if it has none.
+
+        Parameters
+        ----------
+        tags
+            Of the span.
+        is_root
+            Whether it is the root of its tree.
+        caller
+            Of the work that it begins with.
+        """
+        if is_root and (self.propagation != "adopt" or tags == DEFAULT_SPAN):
+            return None
+        return caller
+
+    def opened(self, span: OpenSpan, caller: Caller | None) -> None:
+        """Take note that a generation begins, with work of this caller."""
+        if caller is None:
+            return
+        ident = span.identity
+        trace = ident.trace_id
+        adopted = trace.caller if isinstance(trace, Trace) else None
+        if adopted == caller.parent and ident.parent_span_id == caller.parent.span_id:
+            self._count("adopted")
+        elif trace != caller.parent.trace_id and ident.dask_id == ident.root_id:
+            self._link(span, self._line(span), caller.parent)
+
+    def told(self, span: OpenSpan, carrier: object) -> Told:
+        """Return what a task with this carrier is told; it has become work of the span.
+
+        A task of another caller than its span's keeps its own caller: concurrent callers can share
+        a TaskGroup, which Dask books on the first one's span.
+        """
+        known = self._open.get(span)
+        if known is None:
+            known = self._line(span)
+        told = known.told
+        if known.carrier is not carrier or told is None:
+            told = known.told = self._tell(span, known, carrier)
+            known.carrier = carrier
+        return told
+
+    def _line(self, span: OpenSpan) -> _Open:
+        known = self._open.get(span)
+        if known is None:
+            known = self._open[span] = _Open()
+        return known
+
+    def _tell(self, span: OpenSpan, known: _Open, carrier: object) -> Told:
+        caller = self.read(carrier)
+        ident = span.identity
+        if caller is not None and caller.parent.trace_id != ident.trace_id:
+            self._link(span, known, caller.parent)
+            if self.propagation == "adopt":
+                return Told(format_traceparent(caller.parent), caller.state)
+        trace = Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
+        flags = 1 if self._sampled is None else int(self._sampled(trace))
+        own = Traceparent(ident.trace_id, ident.span_id, flags)
+        return Told(format_traceparent(own), trace.state)
+
+    def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
+        """Keep a link from a span to a caller of another trace, unless its tree has it."""
+        above: OpenSpan | None = span
+        while above is not None:
+            line = self._open.get(above)
+            if line is not None and caller in line.links:
+                return
+            above = above.parent
+        if len(known.links) >= MAX_LINKS:
+            self._count("dropped")
+            return
+        known.links[caller] = None
+        self._count("linked")
+
+    def links(self, span: OpenSpan) -> tuple[Traceparent, ...]:
+        """Return the callers of other traces."""
+        known = self._open.get(span)
+        return () if known is None else tuple(known.links)
+
+    def exported(self, span: OpenSpan) -> None:
+        """Forget a span: its generation is over."""
+        self._open.pop(span, None)

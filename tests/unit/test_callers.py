@@ -1,0 +1,167 @@
+"""What becomes of callers' contexts: adopted, linked, told to tasks, or left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core import identity
+from dask_otel.core.context import Caller, Traceparent, make_carrier, parse_traceparent
+from dask_otel.core.life.callers import MAX_LINKS, Callers
+from dask_otel.core.life.generations import Generations
+from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.trace import Trace
+
+A, B = 0xA << 64, 0xB << 64
+
+
+def carrier(trace_id: int, span_id: int = 1, flags: int = 1, state: str = "") -> dict[str, str]:
+    return make_carrier(Caller(Traceparent(trace_id, span_id, flags), state))
+
+
+class Setup:
+    def __init__(self, propagation: Any = "adopt") -> None:
+        self.counts: Counter[str] = Counter()
+        self.callers = Callers(propagation, self._count)
+        self.generations = Generations(Limits())
+
+    def _count(self, kind: str) -> None:
+        self.counts[kind] += 1
+
+    def span(self, name: str, carrier: Any = None, parent: OpenSpan | None = None) -> OpenSpan:
+        """As it is opened where Dask has made it."""
+        above = () if parent is None else (parent.identity.dask_id,)
+        opener = self.callers.read(carrier)
+        asked = self.callers.opens((name,), not above, opener)
+        span = OpenSpan(self.generations.first(name, (name,), above, asked), 0.0, parent, False)
+        self.callers.opened(span, opener)
+        return span
+
+
+def own(span: OpenSpan, flags: int = 1) -> str:
+    ident = span.identity
+    return f"00-{ident.trace_id:032x}-{ident.span_id:016x}-{flags:02x}"
+
+
+def test_adopt() -> None:
+    setup = Setup()
+    root = setup.span("r", carrier(A, 7, state="x=1"))
+    assert root.identity.trace_id == A
+    told = setup.callers.told(root, carrier(A, 7, state="x=1"))
+    assert told == (own(root), "x=1")
+    # Of the same trace: nested work, or another span of the caller's.
+    assert setup.callers.told(root, carrier(A, 8)).context == own(root)
+    assert setup.callers.told(root, None).context == own(root)
+    assert setup.callers.links(root) == ()
+    # Another tenant, whose tasks Dask books here.
+    kept = setup.callers.told(root, carrier(B, 9, 3, "y=2"))
+    assert kept == (f"00-{B:032x}-{9:016x}-03", "y=2")
+    assert setup.callers.links(root) == (Traceparent(B, 9, 3),)
+    assert setup.counts == {"adopted": 1, "linked": 1}
+    setup.callers.exported(root)
+    assert not setup.callers._open
+
+
+def test_link() -> None:
+    setup = Setup("link")
+    root = setup.span("r", carrier(A, 7))
+    child = setup.span("c", carrier(A, 7), root)
+    assert root.identity.trace_id == identity.trace_id("r")
+    assert setup.callers.links(root) == (Traceparent(A, 7, 1),), "also where it has no tasks"
+    assert setup.callers.told(child, carrier(A, 7, state="x=1")) == (own(child), "")
+    assert setup.callers.links(child) == (), "the tree has it"
+    setup.callers.told(child, carrier(B, 7))
+    assert setup.callers.links(child) == (Traceparent(B, 7, 1),)
+    assert setup.counts == {"linked": 2}
+
+
+def test_off() -> None:
+    setup = Setup("off")
+    root = setup.span("r", carrier(A, 7))
+    assert root.identity.trace_id == identity.trace_id("r")
+    assert setup.callers.told(root, carrier(A, 7)) == (own(root), "")
+    assert setup.callers.told(root, "garbage") == (own(root), "")
+    assert setup.callers.links(root) == ()
+    assert not setup.counts
+
+
+def test_default_never_adopts() -> None:
+    setup = Setup()
+    root = setup.span("default", carrier(A, 7))
+    assert root.identity.trace_id == identity.trace_id("default")
+    assert setup.callers.told(root, carrier(A, 7)).context == f"00-{A:032x}-{7:016x}-01"
+    assert setup.callers.links(root) == (Traceparent(A, 7, 1),)
+    assert setup.counts == {"linked": 1}
+
+
+def test_links_are_bounded_and_counted() -> None:
+    setup = Setup()
+    root = setup.span("r", carrier(A, 7))
+    for _ in range(2):
+        for number in range(1, 101):
+            setup.callers.told(root, carrier(B, number))
+    assert setup.callers.links(root) == tuple(Traceparent(B, n, 1) for n in range(1, MAX_LINKS + 1))
+    assert setup.counts["linked"] == MAX_LINKS
+    assert setup.counts["dropped"] == 2 * (100 - MAX_LINKS)
+
+
+def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
+    setup = Setup()
+    one, other = setup.span("one"), setup.span("other")
+    assert setup.callers.told(one, None).context == own(one)
+    asked: list[Any] = []
+
+    def decides(trace: Trace) -> bool:
+        asked.append((trace, trace.name))
+        return trace.name == "other"
+
+    setup.callers.decide_with(decides)
+    for _ in range(3):
+        assert setup.callers.told(one, None).context == own(one, 0)
+        assert setup.callers.told(other, None).context == own(other, 1)
+    assert [name for _, name in asked] == ["one", "other"]
+
+
+class Hostile(dict):  # type: ignore[type-arg]
+    def get(self, key: Any, default: Any = None) -> Any:
+        raise RuntimeError(key)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(
+    anything
+    | st.fixed_dictionaries({"traceparent": anything}, optional={"tracestate": anything})
+    | st.just(Hostile())
+)
+def test_garbage_is_ignored_and_counted(garbage: Any) -> None:
+    setup = Setup()
+    root = setup.span("r", garbage)
+    assert setup.callers.told(root, garbage).context == own(root)
+    assert setup.counts == ({"malformed": 1} if garbage is not None else {})
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"traceparent": f"cc-{A:032x}-{7:016x}-01-what-comes-later"},
+        {"traceparent": f"00-{A:032x}-{7:016x}-01", "version": 7, "more": [1]},
+        {"traceparent": f"00-{A:032x}-{7:016x}-01", "tracestate": "x=1" * 1_000_000},
+        {"traceparent": f"00-{A:032x}-{7:016x}-01", "tracestate": 5, "baggage": b"\xff"},
+    ],
+)
+def test_carriers_of_other_versions_and_too_large_ones(newer: Any) -> None:
+    setup = Setup()
+    root = setup.span("r", newer)
+    told = setup.callers.told(root, newer)
+    assert root.identity.trace_id == A
+    assert parse_traceparent(told.context) == (A, identity.span_id("r"), 1)
+    assert told.state == ""
