@@ -69,7 +69,7 @@ def links(of: Span) -> list[tuple[int, int]]:
 
 
 def assert_tree(received: Receiver, trace_id: int, above: int, *names: str) -> None:
-    """Compare a trace with Dask spans that hang below each other, and groups below the last."""
+    """Compare a trace: Dask spans below each other, groups below the last, tasks below these."""
     spans = [s for s in received.spans if s.trace_id == trace_id]
     parent = above
     for name in names:
@@ -81,7 +81,9 @@ def assert_tree(received: Receiver, trace_id: int, above: int, *names: str) -> N
     groups = [s for s in spans if s.type == "group"]
     assert groups
     assert {s.parent_id for s in groups} == {parent}
-    assert len(spans) == len(names) + len(groups), "nothing else"
+    slowest = [s for s in spans if s.type == "task"]
+    assert {s.parent_id for s in slowest} == {s.span_id for s in groups}
+    assert len(spans) == len(names) + len(groups) + len(slowest), "nothing else"
 
 
 def told(bridged: Bridged, kind: str) -> float:
