@@ -136,8 +136,8 @@ def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
         del data, size
         made.quiet()
         (task,) = [task for task in made.named("work").tasks if task.prefix == "len"]
-        (part,) = task.parts
-        assert part.action == "transfer"
+        # On a busy machine its arguments take long enough to be told of, too.
+        (part,) = [part for part in task.parts if part.action == "transfer"]
         assert 0 < part.seconds < ended - began
         assert began - READING <= part.start
         assert part.start + part.seconds <= task.start + 1e-4
