@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed import Client, span
 
+from dask_otel.core.context import CARRIER_KEY
 from tests.cluster import processes
 from tests.cluster.truth import described_spans, own_values, text_keys
 
@@ -151,7 +153,9 @@ def work(client: Client, folder: Path) -> dict[str, str]:
             client.submit(fail_once, str(folder), retries=2).result()
     with span("broken") as ids["broken"]:
         assert isinstance(client.submit(fail, 1).exception(), KeyError)
-    assert client.submit(abs, -5).result() == 5  # Dask's default span
+    # Dask's default span, for which a caller is a link.
+    with dask.annotate(**{CARRIER_KEY: {"traceparent": f"00-{1:032x}-{1:016x}-01"}}):
+        assert client.submit(abs, -5).result() == 5
     return ids
 
 
