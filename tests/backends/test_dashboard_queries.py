@@ -144,11 +144,10 @@ def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
 
 
 def test_the_wait_is_that_of_each_span(bridge_run: Run) -> None:
-    """A root without tasks of its own has none, and must not be the only one that is asked."""
+    """A root's is that of the tree, and the spans below it are shown apart from it."""
     (expression,) = expressions(PANELS["span: How long do its spans wait for their first task?"])
     found = {one.labels["dask_span_name"] for one in asked(bridge_run, expression, root="nightly")}
-    assert "nightly/load" in found
-    assert "nightly" not in found
+    assert {"nightly", "nightly/load"} <= found
 
 
 def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> None:
