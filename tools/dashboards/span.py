@@ -213,8 +213,8 @@ def _runs() -> list[Line]:
             graph(
                 "How long do its spans wait for their first task?",
                 "By span, 90th percentile from submission to the start of the first task in it or "
-                "below it. Long: the cluster was full, or was still starting. The line is the limit "
-                "of DaskQueueLong.",
+                "below it. Long: the cluster was full, or was still starting. The line is the "
+                "limit of DaskQueueLong.",
                 (
                     "histogram_quantile(0.9, sum by (dask_span_root_name, dask_span_name, le) "
                     f"(increase({selector('dask_span_queue_duration_seconds_bucket', SPAN)}"
