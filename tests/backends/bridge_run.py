@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 import warnings
@@ -223,7 +224,12 @@ def observe(run: Run, address: str, folder: Path) -> None:
             run.spans = client.run_on_scheduler(described_spans)
             found = run.fine_metrics()
             assert found.keys() == truth.keys(), found.keys() ^ truth.keys()
-            different = {key: (found[key], truth[key]) for key in truth if found[key] != truth[key]}
+            # The same floats, added in another order.
+            different = {
+                key: (found[key], value)
+                for key, value in truth.items()
+                if not math.isclose(found[key], value, rel_tol=1e-12)
+            }
             assert not different, different
             run.values = truth
             ended = sum(one.value for one in run.query("dask_span_duration_seconds_count"))

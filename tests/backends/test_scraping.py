@@ -126,7 +126,7 @@ def test_fine_metrics_are_dasks_own(both: Both) -> None:
                 )  # fmt: skip
                 seconds[key] = series[(name, *labels)]
         truth = {k: v for k, v in both.pushed.values.items() if k[1::3] == ("execute", "seconds")}
-        assert seconds == truth
+        assert seconds == pytest.approx(truth, rel=1e-12)
 
 
 def test_exemplars_come_with_the_page_of_our_own(both: Both) -> None:
