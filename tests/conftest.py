@@ -50,8 +50,8 @@ def _no_threads_left() -> Iterator[None]:
         assert not left
         return True
 
-    # The oldest exporters retry for a minute, whatever their timeout.
-    eventually(none_left, 120, "threads of ours end")
+    # The oldest exporters retry for a minute, and wait for the timeout at each try.
+    eventually(none_left, 240, "threads of ours end")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -196,7 +196,7 @@ def test_what_somebody_wrapped_around_ours_stays(start: Start) -> None:
         worker.execute = theirs
         assert dask_otel.unregister(bridged.client) == "stopped"
         assert worker.execute is theirs
-        assert tasks.hooked(worker) == {**LEFT_ALONE, "execute": True}
+        eventually(lambda: tasks.hooked(worker) == {**LEFT_ALONE, "execute": True})
         assert bridged.client.submit(tasks.current_by_default).result() is None
         del worker.execute
 
