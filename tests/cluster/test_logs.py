@@ -107,7 +107,7 @@ def test_it_is_off_unless_asked_for_and_leaves_with_the_bridge(
         bridged.client.submit(tasks.logs, "on").result()
         bridged.exported()
         assert dask_otel.unregister(bridged.client) == "stopped"
-        assert logging.Logger.makeRecord is before
+        eventually(lambda: logging.Logger.makeRecord is before)
     records: dict[str, Any] = {r.getMessage(): vars(r) for r in caplog.records if r.name == "user"}
     eventually(lambda: {"off", "on"} == set(records))
     assert "dask.task.key" not in records["off"]
