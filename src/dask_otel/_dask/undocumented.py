@@ -101,6 +101,7 @@ BY_NAME: Final = frozenset(
     {
         ("SpansSchedulerExtension", "heartbeat"),
         ("SpansSchedulerExtension", "observe_tasks"),
+        ("Worker", "execute"),
         ("Worker.TaskState", "annotations"),
         ("Worker.TaskState", "key"),
         ("Worker.TaskState", "run_id"),

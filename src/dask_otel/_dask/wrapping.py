@@ -22,11 +22,8 @@ class Wrappers:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-
-    @property
-    def attached(self) -> bool:
-        """Whether any wrapper is up."""
-        return bool(self._undo)
+        #: Whether any wrapper is up; read at each call.
+        self.attached = False
 
     def method(self, instance: object, name: str, make: Make) -> None:
         """Replace a method on an instance, which Dask looks up for each call."""
@@ -43,6 +40,7 @@ class Wrappers:
                 setattr(instance, name, shadowed)
 
         self._undo.append(undo)
+        self.attached = True
 
     def handler(self, handlers: dict[str, Called], name: str, make: Make) -> None:
         """Replace the handler of an operation."""
@@ -55,8 +53,10 @@ class Wrappers:
                 handlers[name] = original
 
         self._undo.append(undo)
+        self.attached = True
 
     def take_off(self) -> None:
         """Put everything back as it was, the last one first."""
+        self.attached = False
         while self._undo:
             self._undo.pop()()

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from dask_otel._dask.wrapping import Wrappers
 
 if TYPE_CHECKING:
     from distributed.worker import Worker
     from distributed.worker_state_machine import TaskState
 
 T = TypeVar("T")
-
-_ABSENT: Final = object()
 
 
 class Surroundings(Protocol):
@@ -51,36 +51,18 @@ class Execution:
     def __init__(self, worker: Worker, surroundings: Surroundings) -> None:
         self._worker = worker
         self._surroundings = surroundings
-        self._attached = False
-        self._undo: list[Callable[[], None]] = []
+        self._wrappers = Wrappers()
 
     def attach(self) -> None:
         """Put the hooks on."""
-        worker, actors = self._worker, self._worker.executors["actor"]
-        self._attached = True
-        self._put(vars(worker), "execute", self._around(worker.execute))
-        self._put(worker.handlers, "actor_execute", self._around(worker.handlers["actor_execute"]))
-        self._put(vars(actors), "submit", self._submit(actors.submit))
+        worker, wrappers = self._worker, self._wrappers
+        wrappers.method(worker, "execute", self._around)
+        wrappers.handler(worker.handlers, "actor_execute", self._around)
+        wrappers.method(worker.executors["actor"], "submit", self._submit)
 
     def detach(self) -> None:
         """Take the hooks off; one that somebody has wrapped since stays, and does nothing."""
-        self._attached = False
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
-
-    def _put(self, place: dict[str, Any], name: str, ours: Any) -> None:
-        before = place.get(name, _ABSENT)
-
-        def undo() -> None:
-            if place.get(name) is ours:
-                if before is _ABSENT:
-                    del place[name]
-                else:
-                    place[name] = before
-
-        place[name] = ours
-        self._undo.append(undo)
+        self._wrappers.take_off()
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         tasks = self._worker.state.tasks
@@ -89,7 +71,7 @@ class Execution:
         @wraps(run)
         async def within(*args: Any, **kwargs: Any) -> T:
             entered = None
-            if self._attached:
+            if self._wrappers.attached:
                 # A task's key comes first; that of an actor's comes by name, over the network.
                 task = tasks.get(args[0] if args else kwargs.get("actor"))
                 if task is not None:
@@ -112,7 +94,7 @@ class Execution:
     def _submit(self, submit: Callable[..., T]) -> Callable[..., T]:
         @wraps(submit)
         def submit_within(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> T:
-            if self._attached:
+            if self._wrappers.attached:
                 call = self._surroundings.carried(call)
             return submit(call, *args, **kwargs)
 
