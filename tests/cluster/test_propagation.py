@@ -15,7 +15,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, get_client, span
+from distributed import Client, Future, get_client, span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
@@ -98,6 +98,12 @@ def told(bridged: Bridged, kind: str) -> float:
 def gated(number: int) -> tasks.Ids | None:
     assert GATE.wait(60)
     return tasks.current()
+
+
+def open_gate(bridged: Bridged, *futures: Future) -> None:
+    """Let the gated tasks go on once the scheduler has all of them: a submission is not awaited."""
+    eventually(lambda: {future.key for future in futures} <= set(bridged.scheduler.tasks))
+    GATE.set()
 
 
 # ------------------------------------------------------------------------------- adopt
@@ -201,7 +207,7 @@ def test_two_tenants_that_share_a_function(start: Start) -> None:
             also = client.submit(tasks.current, "two")
         with calling(A, 3), span("three"):
             three = client.submit(gated, 3)
-        GATE.set()
+        open_gate(bridged, one, two, also, three)
         found = client.gather([one, two, also, three])
         received = bridged.exported()
         first, second = named(received, "one"), named(received, "two")
@@ -316,7 +322,7 @@ def test_default_has_callers_as_links_alone(start: Start) -> None:
         with calling(B, 2):
             two = client.submit(gated, 2, key="two-1")
         three = client.submit(gated, 3, key="three-1")
-        GATE.set()
+        open_gate(bridged, one, two, three)
         found = client.gather([one, two, three])
         default = named(bridged.exported(), "default")
         assert default.parent_id is None
