@@ -439,7 +439,7 @@ def test_a_worker_killed_with_running_and_finished_tasks(tmp_path):
             )
             eventually(lambda: o.adapter.tasks.assigned)
             eventually(
-                lambda: o.adapter.tasks.under_way._seen, what="a heartbeat that lists the run"
+                lambda: o.adapter.tasks.under_way.seen, what="a heartbeat that lists the run"
             )
             lost = len(scheduler.workers[victim].has_what)
             killed = time.time()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dask_otel.core.context import Caller, Traceparent, format_traceparent, read_carrier
-from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.life.open_span import NOTHING, OpenSpan
 from dask_otel.core.records import Tags
 from dask_otel.core.trace import Trace
 
@@ -46,7 +46,7 @@ class _Open:
         self.carrier: object = _UNREAD
         self.context: TaskContext | None = None
         #: Callers of other traces.
-        self.links: dict[Traceparent, None] = {}
+        self.links: dict[Traceparent, None] = NOTHING
 
 
 class Callers:
@@ -167,6 +167,8 @@ class Callers:
         if len(known.links) >= MAX_LINKS:
             self._count("dropped")
             return
+        if not known.links:
+            known.links = {}
         known.links[caller] = None
         self._count("linked")
 
