@@ -83,6 +83,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
+        files=settings.files,
+        started_ns=started_ns,
     )
     if outputs is None:
         return None

@@ -20,6 +20,7 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.internal import InternalMetrics
 from dask_otel._otel.sdk.watching import watch_stub, watched_session
+from dask_otel.pump.health import ENDPOINT_ADVICE
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -33,6 +34,16 @@ _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
 }
+#: What says which server is meant, or how it is reached; a time or a temporality does not.
+_REACHING: Final = (
+    "ENDPOINT",
+    "PROTOCOL",
+    "HEADERS",
+    "INSECURE",
+    "CERTIFICATE",
+    "CLIENT_KEY",
+    "CLIENT_CERTIFICATE",
+)
 #: Of OTLP exporters, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 
@@ -46,6 +57,8 @@ class Made:
     exporter: Any
     #: The answers that it gets, if it speaks OTLP.
     answers: Answers | None
+    #: What a person can do where it fails.
+    advice: str = ENDPOINT_ADVICE
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
@@ -71,6 +84,16 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
         shut_down(made)
         raise
     return made
+
+
+def is_named(signal: str) -> bool:
+    """Whether the standard variables say where a signal goes: an exporter, or a server."""
+    return bool(
+        first_set(
+            f"OTEL_{signal.upper()}_EXPORTER",
+            *(variable for what in _REACHING for variable in _variables(signal, what)),
+        )
+    )
 
 
 def shut_down(made: list[Made]) -> None:

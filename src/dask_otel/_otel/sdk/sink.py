@@ -12,6 +12,7 @@ class ExporterSink:
 
     def __init__(self, made: Made, logs: ExporterLogs) -> None:
         self.name = made.label
+        self.advice = made.advice
         self.rejected = False
         self.lost = 0
         self.said = ""
