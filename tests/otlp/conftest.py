@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
-from dask_otel._otel.sdk.outputs import Outputs
-from dask_otel.settings.keys import FileSettings
+from dask_otel._otel.sdk.outputs import FileTarget, Outputs
 from tests.receiver import Receiver, receiver
 
 PROTOCOLS = ("grpc", "http/protobuf")
@@ -43,7 +42,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             *,
             defaults: Mapping[str, str] | None = None,
             cluster_name: str | None = None,
-            files: FileSettings | None = None,
+            files: FileTarget | None = None,
             **variables: str,
         ) -> Outputs:
             for key, value in {**(environ or {}), **variables}.items():

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dask_otel._otel.sdk import otlp_json
-from dask_otel._otel.sdk.files import run_name
+from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel.cli.otlp_json import from_json
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure
@@ -67,6 +67,10 @@ def read(folder: Path, signal: str) -> list[Any]:
             requests.append(REQUESTS[signal]())
             from_json(line, requests[-1])
     return requests
+
+
+def target(path: str | Path) -> FileTarget:
+    return FileTarget(str(path), 10**8, 10)
 
 
 def failed_span() -> Any:
@@ -168,20 +172,20 @@ def test_names_are_safe(cluster: str, begins: str) -> None:
 def test_a_signal_is_sent_only_where_the_variables_say_so(
     build: Build, tmp_path: Path, variables: dict[str, str], traces: list[str], metrics: list[str]
 ) -> None:
-    outputs = build(variables, files=FileSettings(path=str(tmp_path)))
+    outputs = build(variables, files=target(tmp_path))
     files = f"files in {tmp_path}"
     assert [sink.name for sink in outputs.span_sinks] == [*traces, files]
     assert [sink.name for sink in outputs.metric_sinks] == [*metrics, files]
 
 
 def test_without_a_path_nothing_changes(build: Build) -> None:
-    outputs = build(files=FileSettings())
+    outputs = build()
     assert [sink.name for sink in outputs.span_sinks] == ["http://localhost:4317 (OTLP over gRPC)"]
 
 
 def test_the_defaults_of_the_configuration_count_as_well(build: Build, tmp_path: Path) -> None:
     outputs = build(
-        files=FileSettings(path=str(tmp_path)),
+        files=target(tmp_path),
         defaults={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"},
     )
     assert outputs.span_sinks[0].name == "http://c:1 (OTLP over gRPC)"
@@ -191,7 +195,7 @@ def test_home_is_the_schedulers(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    outputs = build(files=FileSettings(path="~/files"))
+    outputs = build(files=target("~/files"))
     assert outputs.span_sinks[0].export([ROOT])
     assert len(list((tmp_path / "files").iterdir())) == 1
 
@@ -205,7 +209,7 @@ def test_an_application_with_a_provider_has_files_as_well(
     monkeypatch.setattr(
         "dask_otel._otel.sdk.outputs.application_provider", lambda: provider, raising=True
     )
-    outputs = build(files=FileSettings(path=str(tmp_path)))
+    outputs = build(files=target(tmp_path))
     assert [sink.name for sink in outputs.span_sinks] == [
         "the application's tracer provider",
         f"files in {tmp_path}",
@@ -275,7 +279,7 @@ def whole(build: Build, tmp_path: Path) -> tuple[Any, Any]:
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
     caught: dict[str, Any] = {}
-    outputs = build(files=FileSettings(path=str(tmp_path)))
+    outputs = build(files=target(tmp_path))
     for signal, sink, encode, records in (
         ("traces", outputs.span_sinks[0], encode_spans, [ROOT, CHILD]),
         (
@@ -330,7 +334,7 @@ def test_long_requests_become_several_lines(
 ) -> None:
     monkeypatch.setattr(otlp_json, "LONGEST_LINE", 3000)
     monkeypatch.setattr(otlp_json, "_LONGEST_PIECE", 500)
-    outputs = build(files=FileSettings(path=str(tmp_path)))
+    outputs = build(files=target(tmp_path))
     spans = [replace(ROOT, span_id=index + 1, events=(), links=()) for index in range(20)]
     points = counter(*(number(index, n=index) for index in range(40)))
     assert outputs.span_sinks[0].export(spans)
@@ -346,7 +350,7 @@ def test_long_requests_become_several_lines(
 
 
 def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_path: Path) -> None:
-    outputs = build(files=FileSettings(path=str(tmp_path)))
+    outputs = build(files=target(tmp_path))
     with pytest.raises(ValueError):
         outputs.span_sinks[0].export([replace(ROOT, name="\ud800")])
     assert outputs.span_sinks[0].export([ROOT])

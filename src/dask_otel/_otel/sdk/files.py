@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,11 +23,21 @@ from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.exporters import Made
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.rotated import RotatedFile
-from dask_otel.settings.keys import FileSettings
 
 #: Of names that become part of a file's name.
 _LONGEST_NAME: Final = 60
 _ADVICE: Final = "Check otel.files.path: may the scheduler write there, and is there room?"
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """Where files are written, and how much: the section ``otel.files``."""
+
+    path: str
+    #: Bytes after which another file begins.
+    max_size: int
+    #: Files of one signal.
+    max_files: int
 
 
 class FileExporter:
@@ -55,20 +66,20 @@ class FileExporter:
         return self._success
 
 
-def make_file_exporter(signal: str, settings: FileSettings, run: str) -> Made:
+def make_file_exporter(signal: str, target: FileTarget, run: str) -> Made:
     """Return what writes a signal into files.
 
     Parameters
     ----------
     signal
         ``"traces"`` or ``"metrics"``.
-    settings
-        Where to, and how much. The path must be given.
+    target
+        Where to, and how much.
     run
         The beginning of the files' names; see `run_name`.
     """
-    folder = Path(settings.path or "").expanduser().absolute()
-    file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", settings.max_size, settings.max_files)
+    folder = Path(target.path).expanduser().absolute()
+    file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
     return Made(f"files in {folder}", FileExporter(signal, file), None, _ADVICE)
 
 

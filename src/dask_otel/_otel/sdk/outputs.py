@@ -31,7 +31,7 @@ from dask_otel._otel.sdk.exporters import (
     make_exporters,
     shut_down,
 )
-from dask_otel._otel.sdk.files import make_file_exporter, run_name
+from dask_otel._otel.sdk.files import FileTarget, make_file_exporter, run_name
 from dask_otel._otel.sdk.internal import InternalMetrics, internal_metrics
 from dask_otel._otel.sdk.metrics import ExporterMetricSink
 from dask_otel._otel.sdk.resource import make_resource
@@ -43,10 +43,9 @@ from dask_otel._otel.sdk.spans import (
     application_provider,
 )
 from dask_otel.core.trace import Trace
-from dask_otel.settings.keys import FileSettings
 from dask_otel.settings.problems import ConfigurationError
 
-__all__ = ["Outputs", "build"]
+__all__ = ["FileTarget", "Outputs", "build"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def build(
     service_version: str,
     cluster_name: str | None,
     version: str,
-    files: FileSettings | None = None,
+    files: FileTarget | None = None,
     started_ns: int = 0,
 ) -> Outputs | None:
     """Make the exporters that the standard variables name, and those that write files.
@@ -111,13 +110,13 @@ def build(
         timeout = export_timeout_millis("metrics")
         provider = application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        to_files = files is not None and files.path is not None
+        to_files = files is not None
         sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}
         readers = len(exporter_names("metrics")) * sent["metrics"] + to_files
         internal = internal_metrics(resource, read.temporality, readers)
         traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
         metrics = _make_metrics(traces, internal) if sent["metrics"] else []
-        if files is not None and files.path is not None:
+        if files is not None:
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
             traces.append(make_file_exporter("traces", files, run))
