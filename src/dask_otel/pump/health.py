@@ -13,7 +13,7 @@ logger = logging.getLogger("dask_otel")
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
 
-ENDPOINT_ADVICE: Final = (
+_ENDPOINT_ADVICE: Final = (
     "Check that a collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
     "OTEL_EXPORTER_OTLP_PROTOCOL."
 )
@@ -36,11 +36,11 @@ class Health:
     now
         Seconds on a monotonic clock.
     advice
-        What a person can do where it fails.
+        What a person can do where it fails; by default what helps with an endpoint.
     """
 
     def __init__(
-        self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ENDPOINT_ADVICE
+        self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ""
     ) -> None:
         self._name = name
         self._advice = advice
@@ -74,7 +74,7 @@ class Health:
                 signal,
                 self._name,
                 reason or "no reason given",
-                self._advice,
+                self._advice or _ENDPOINT_ADVICE,
             )
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:

@@ -20,7 +20,6 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.internal import InternalMetrics
 from dask_otel._otel.sdk.watching import watch_stub, watched_session
-from dask_otel.pump.health import ENDPOINT_ADVICE
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -57,8 +56,8 @@ class Made:
     exporter: Any
     #: The answers that it gets, if it speaks OTLP.
     answers: Answers | None
-    #: What a person can do where it fails.
-    advice: str = ENDPOINT_ADVICE
+    #: What a person can do where it fails; empty for what helps with an endpoint.
+    advice: str = ""
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
@@ -84,6 +83,17 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
         shut_down(made)
         raise
     return made
+
+
+def destinations(signal: str) -> list[str]:
+    """Return the labels of a signal's exporters, without making them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the protocol is unknown.
+    """
+    return [_label(signal, name) for name in exporter_names(signal)]
 
 
 def is_named(signal: str) -> bool:
