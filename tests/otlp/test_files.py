@@ -349,6 +349,17 @@ def test_long_requests_become_several_lines(
     assert values == list(range(40))
 
 
+def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path) -> None:
+    """The Collector's receiver takes files with the same first 1,000 bytes for one file."""
+    long = ",".join(f"attribute-{index}={'x' * 100}" for index in range(20))
+    outputs = build(files=FileTarget(str(tmp_path), 100, 10), OTEL_RESOURCE_ATTRIBUTES=long)
+    for index in range(3):
+        assert outputs.span_sinks[0].export([replace(ROOT, span_id=index + 1)])
+        assert outputs.metric_sinks[0].export([counter(number(1, time=index + 2))])
+    begins = [path.read_bytes()[:500] for path in tmp_path.iterdir()]
+    assert len(set(begins)) == len(begins) == 6
+
+
 def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_path: Path) -> None:
     outputs = build(files=target(tmp_path))
     with pytest.raises(ValueError):

@@ -5,7 +5,8 @@ Made with protobuf's own JSON mapping and the two deviations of OTLP/JSON
 hexadecimal and not base64, enums are integers and not names.
 
 Each line is a whole request of one resource and one scope, and at most a megabyte long where
-its items allow that: what reads lines has limits, the Collector's of 1 MiB.
+its items allow that: what reads lines has limits, the Collector's of 1 MiB. It begins with its
+items: the Collector knows a file by its first thousand bytes, and the resource is that of all.
 """
 
 from __future__ import annotations
@@ -61,12 +62,11 @@ def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
 def _around(resource: Any, scope: Any, *names: str) -> tuple[str, str]:
     """Return what stands before and after the items of a scope."""
     outer, middle, inner = names
-    head = (
-        f'{{"{outer}":[{{"resource":{_json(resource.resource)},'
-        f'"schemaUrl":{_text(resource.schema_url)},"{middle}":[{{"scope":{_json(scope.scope)},'
-        f'"schemaUrl":{_text(scope.schema_url)},"{inner}":['
+    tail = (
+        f'],"scope":{_json(scope.scope)},"schemaUrl":{_text(scope.schema_url)}}}],'
+        f'"resource":{_json(resource.resource)},"schemaUrl":{_text(resource.schema_url)}}}]}}'
     )
-    return head, "]}]}]}"
+    return f'{{"{outer}":[{{"{middle}":[{{"{inner}":[', tail
 
 
 def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str]:
