@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from dask_otel._otel.sdk import otlp_json
-from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.rotated import RotatedFile
 
@@ -66,7 +66,7 @@ class FileExporter:
         return self._success
 
 
-def make_file_exporter(signal: str, target: FileTarget, run: str) -> Made:
+def make_file_exporter(signal: str, target: FileTarget, run: str) -> NamedExporter:
     """Return what writes a signal into files.
 
     Parameters
@@ -80,7 +80,7 @@ def make_file_exporter(signal: str, target: FileTarget, run: str) -> Made:
     """
     folder = Path(target.path).expanduser().absolute()
     file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
-    return Made(f"files in {folder}", FileExporter(signal, file), None, _ADVICE)
+    return NamedExporter(f"files in {folder}", FileExporter(signal, file), None, _ADVICE)
 
 
 def run_name(cluster: str, instance_id: str, started_ns: int) -> str:
