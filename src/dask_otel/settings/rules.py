@@ -178,7 +178,7 @@ def file_path() -> Rule:
             return None
         if not isinstance(value, str) or not value.strip() or len(value) > 4096:
             raise ValueError
-        if "\0" in value:
+        if "\0" in value:  # no system has such a path
             raise ValueError
         value.encode()
         return value
@@ -186,7 +186,12 @@ def file_path() -> Rule:
     return Rule(
         "null, or a path of 1 to 4096 characters",
         parse,
-        {"type": ["string", "null"], "minLength": 1, "maxLength": 4096},
+        {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "maxLength": 4096,
+            "pattern": r"^[^\x00]+$",
+        },
     )
 
 
@@ -195,6 +200,9 @@ def size(least: int, most: int) -> Rule:
 
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        # Dask puts a 1 before what does not begin with a digit.
+        if isinstance(value, str) and not value.strip()[:1].isdigit():
             raise ValueError
         try:
             read = int(parse_bytes(value))
