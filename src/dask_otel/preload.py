@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from distributed import Client, Nanny, Scheduler, Worker
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: This module, as a nanny's worker can import it, however it was named for the nanny.
 MODULE: Final = "dask_otel.preload"
@@ -60,7 +60,7 @@ async def _put_on_worker(worker: Worker) -> None:
     try:
         settings = Settings.from_config()
     except ConfigurationError as error:
-        logger.error("dask-otel does nothing on this worker: %s", error)
+        logger.error("dask-otel does nothing on this worker, which is not affected: %s", error)
         return
     if settings.enabled and settings.workers.context:
         await put_on(worker, settings.logs.inject, settings.spans.tasks.chosen)

@@ -148,17 +148,17 @@ def test_a_bad_configuration_is_refused_on_the_client(start: Start) -> None:
 def test_a_second_registration_says_what_it_would_change(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start() as bridged, caplog.at_level(logging.WARNING, "dask_otel"):
+    with start() as bridged, caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         before = bridged.bridge
         assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
         assert bridged.bridge is before
-        (record,) = [r for r in caplog.records if r.name == "dask_otel"]
+        (record,) = [r for r in caplog.records if r.name == "distributed.dask_otel"]
         assert "otel.spans.linger" in record.getMessage()
 
 
 def test_loading_twice_is_harmless(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """One bridge, one log line, one of each count."""
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     twice = {"preload": ["dask_otel.preload", "dask_otel.preload"]}
     with start(scheduler_kwargs=twice) as bridged:
         plugins = [
@@ -279,6 +279,6 @@ def test_a_scheduler_without_spans_runs_on(caplog: pytest.LogCaptureFixture) -> 
         async with Scheduler(dashboard_address=":0", extensions={}) as scheduler:
             return install(scheduler)
 
-    with caplog.at_level(logging.ERROR, "dask_otel"):
+    with caplog.at_level(logging.ERROR, "distributed.dask_otel"):
         assert asyncio.run(run()) == "off"
     assert "default extensions" in caplog.text

@@ -18,7 +18,7 @@ from dask_otel.settings.reading import differences
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"
@@ -78,7 +78,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             self.bridge = bridge
             _BRIDGES[scheduler] = ref(bridge)
         except (ConfigurationError, UnsupportedScheduler) as error:
-            logger.error("dask-otel does not run on this scheduler: %s", error)
+            logger.error(
+                "dask-otel does not run on this scheduler, which is not affected: %s", error
+            )
         except Exception:
             logger.exception(
                 "dask-otel could not start on this scheduler, which runs on without it"
