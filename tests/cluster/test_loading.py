@@ -54,13 +54,14 @@ def wrapped(dask_scheduler: Any) -> set[str]:
     return {"heartbeat", "observe_tasks"} & set(vars(dask_scheduler.extensions["spans"]))
 
 
-def test_by_variable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preload", ["dask_otel.preload", "dask_otel"])
+def test_by_variable(tmp_path: Path, preload: str) -> None:
     with receiver() as received, cluster(tmp_path) as dask_processes:
         dask_processes.start_scheduler(
             env={
                 **received.environ,
                 **SOON,
-                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_otel.preload",
+                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": preload,
                 "DASK_OTEL__SPANS__LINGER": "100ms",
             }
         )
@@ -150,16 +151,25 @@ def test_a_second_registration_says_what_it_would_change(
 ) -> None:
     with start() as bridged, caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         before = bridged.bridge
-        assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
+        with pytest.warns(UserWarning, match=r"does not use otel\.spans\.linger of this"):
+            assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
         assert bridged.bridge is before
-        (record,) = [r for r in caplog.records if r.name == "distributed.dask_otel"]
+        (record,) = [
+            r for r in caplog.records if "runs on this scheduler already" in r.getMessage()
+        ]
         assert "otel.spans.linger" in record.getMessage()
+        # What it has, and nothing at all, is no other configuration.
+        assert dask_otel.register(bridged.client, QUICK) == "running"
+        assert dask_otel.register(bridged.client) == "running"
 
 
-def test_loading_twice_is_harmless(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("other", ["dask_otel.preload", "dask_otel"])
+def test_loading_twice_is_harmless(
+    start: Start, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
     """One bridge, one log line, one of each count."""
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    twice = {"preload": ["dask_otel.preload", "dask_otel.preload"]}
+    twice = {"preload": ["dask_otel.preload", other]}
     with start(scheduler_kwargs=twice) as bridged:
         plugins = [
             p for p in bridged.scheduler.plugins.values() if isinstance(p, OtelSchedulerPlugin)
