@@ -71,9 +71,9 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 	$(BIN)/python -m benchmarks --check
 
 docs: $(DOCS)/.done ## Build the site into build/site (Python 3.11 or later); any warning is an error
-	$(DOCS)/bin/sphinx-build --fail-on-warning --quiet --builder html --doctree-dir build/doctrees \
-		docs build/site
-	@echo "build/site/index.html"
+	$(DOCS)/bin/sphinx-build --fail-on-warning --fresh-env --quiet --builder html \
+		--doctree-dir build/doctrees docs build/site
+	@echo "Built: build/site/index.html"
 
 clean: ## Remove what was installed and built here
 	rm -rf $(VENV) $(OLDEST) $(DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

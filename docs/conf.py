@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `make docs`. It needs no network, and its pages ask none of a reader."""
+"""How Sphinx builds the site: `make docs`. No network is needed, neither here nor by a reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "dask-otel"
 author = "the dask-otel developers"
-copyright = "the dask-otel developers"
+copyright = "the dask-otel developers"  # noqa: A001 (Sphinx calls it so)
 version = release = version_of("dask-otel")
 
 extensions = [

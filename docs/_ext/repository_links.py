@@ -34,20 +34,14 @@ PAGES: Final = {
 #: Where such a page says that the text of the file is to stand.
 _PLACE: Final = re.compile(r"^<!-- the text of \.\./(?P<name>[A-Z]+\.md) -->$", re.MULTILINE)
 _LINK: Final = re.compile(r"(?<!\\)(?P<open>\]\()(?P<target>[^()\s]+)(?P<close>\))")
-_FENCE: Final = re.compile(r"^(?P<fence> *(`{3,}|~{3,})).*?^(?P=fence) *$", re.MULTILINE | re.DOTALL)
+_FENCE: Final = re.compile(r"(?ms)^(?P<fence> *(`{3,}|~{3,})).*?^(?P=fence) *$")
 _ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|#")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Read pages with their links put right."""
     app.connect("source-read", _source_read)
-    app.connect("env-get-outdated", _outdated)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
-
-
-def _outdated(*_: object) -> list[str]:
-    """Read the pages again that are the text of another file, of whose changes Sphinx knows not."""
-    return [Path(page).stem for page in PAGES.values()]
 
 
 def _source_read(app: Sphinx, docname: str, source: list[str]) -> None:
