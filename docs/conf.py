@@ -19,6 +19,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     # Of this folder.
+    "breakable_names",
     "repository_links",
     "no_third_parties",
 ]
