@@ -35,6 +35,8 @@ PAGES: Final = {
 _PLACE: Final = re.compile(r"^<!-- the text of \.\./(?P<name>[A-Z]+\.md) -->$", re.MULTILINE)
 _LINK: Final = re.compile(r"(?<!\\)(?P<open>\]\()(?P<target>[^()\s]+)(?P<close>\))")
 _FENCE: Final = re.compile(r"(?ms)^(?P<fence> *(`{3,}|~{3,})).*?^(?P=fence) *$")
+#: A line of the contents for a page that may not be there yet.
+_PERHAPS: Final = re.compile(r"^\?(?P<page>\S+)\n", re.MULTILINE)
 _ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|#")
 
 
@@ -54,6 +56,11 @@ def _source_read(app: Sphinx, docname: str, source: list[str]) -> None:
     if docname.endswith("/README"):
         # The pages of a folder hang below the page that GitHub shows for it.
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+    if docname == app.config.root_doc:
+        source[0] = _PERHAPS.sub(
+            lambda line: line["page"] + "\n" if (DOCS / f"{line['page']}.md").exists() else "",
+            source[0],
+        )
     # First the page's own links, which begin elsewhere than those of the text in it.
     source[0] = _PLACE.sub(included, with_links(source[0], page, page))
 
