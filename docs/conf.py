@@ -55,6 +55,8 @@ html_css_files = ["dask-otel.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {
+    # Home. The theme's own value is the path of a picture, seen from the first page alone.
+    "logo_link": "",
     "repository_url": "https://github.com/dask-otel/dask-otel",
     "repository_branch": "main",
     "path_to_docs": "docs",
