@@ -139,6 +139,27 @@ def test_every_setting_that_a_page_names_exists() -> None:
     assert unknown == set()
 
 
+def _said() -> str:
+    """Return every text of the package, one a line; what is filled in is a line's end, too."""
+    texts = (
+        node.value
+        for path in (REPOSITORY / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return "\n".join(texts)
+
+
+def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"(?:`|INFO - )(dask-otel (?!-)[^`\n]+)", page)
+    assert len(quoted) > 4
+    said = _said()
+    # Up to what is filled in.
+    starts = {re.split(r" ?…| http", words)[0] for words in quoted}
+    assert {words for words in starts if words not in said} == set()
+
+
 QUESTIONS = (DOCS / "questions.md").read_text(encoding="utf-8")
 
 
