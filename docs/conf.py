@@ -20,6 +20,7 @@ extensions = [
     "sphinx_copybutton",
     # Of this folder.
     "breakable_names",
+    "command_line",
     "repository_links",
     "no_third_parties",
 ]
