@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,6 +95,14 @@ def test_a_query_asks_for_what_is_exported(fence: Fence) -> None:
     # A label of the user's own, by otel.metrics.tag-attributes.
     labels = {label for label in queries.labels(fence.text) if not label.startswith("dask_tag_")}
     assert labels <= queries.COMMON.union(*exported.values())
+
+
+@pytest.mark.parametrize("fence", of("bash"))
+def test_a_shell_reads_the_commands(fence: Fence) -> None:
+    read = subprocess.run(
+        ["bash", "-n"], input=fence.text, capture_output=True, encoding="utf-8", check=False
+    )
+    assert (read.returncode, read.stderr) == (0, "")
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
