@@ -30,7 +30,7 @@ from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 from dask_otel.pump.breath import MadeInBreaths
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 _UNSET: Final = Status()
 _LIMITS: Final = (
@@ -207,6 +207,7 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    advice = "Check the exporters of the application."
     rejected = False
     loss = "error"
     #: What the servers say is between them and the application's exporters.
