@@ -60,7 +60,7 @@ def named(received: Receiver, name: str, generation: int = 1) -> Span:
             and s.attributes["dask.span.generation"] == generation
         ]
 
-    (only,) = eventually(found, 30, f"export of {name}")
+    (only,) = eventually(found, 60, f"export of {name}")
     return only
 
 
@@ -90,7 +90,7 @@ def told(bridged: Bridged, kind: str) -> float:
     """How many contexts of a kind were counted, once metrics were exported again."""
     received = bridged.received
     seen = len(received.points)
-    eventually(lambda: len(received.points) > seen, 10, "metrics")
+    eventually(lambda: len(received.points) > seen, what="metrics")
     counted = received.last("dask.otel.callers")
     return float(counted.get((("dask.otel.kind", kind),), 0))
 
@@ -231,6 +231,7 @@ def test_a_task_that_is_there_already_stays_its_first_callers(start: Start) -> N
         with calling(A, 1), span("one"):
             first = client.submit(gated, 0, key="first")
             one = client.submit(tasks.current, key="same", priority=-1)
+            eventually(lambda: "same" in bridged.scheduler.tasks)
         with Client(client.scheduler.address, set_as_default=False) as other, calling(B, 2):
             two = other.submit(tasks.current, key="same", priority=-1)
             eventually(lambda: len(bridged.scheduler.clients[other.id].wants_what) == 1)
@@ -279,9 +280,12 @@ def test_an_asynchronous_client(start: Start) -> None:
 
 def test_one_dask_span_per_caller(start: Start) -> None:
     with dask.config.set({"otel.client.span-per-caller": True}), start() as bridged:
-        for key in ("a-1", "b-1"):
+        futures = []
+        for number, key in enumerate(("a-1", "b-1")):
             with calling(A):
-                bridged.client.submit(tasks.current, key=key).result()
+                futures.append(bridged.client.submit(gated, number, key=key))
+        open_gate(bridged, *futures)
+        bridged.client.gather(futures)
         received = bridged.exported()
         assert_tree(received, A, 7, "traced")
 
@@ -383,7 +387,7 @@ def test_a_caller_that_is_not_sampled_has_metrics_and_no_spans(start: Start) -> 
             }
             return {"sampled", "unsampled"} <= names
 
-        eventually(measured, 30)
+        eventually(measured)
         assert {s.attributes["dask.span.root.name"] for s in received.spans} == {"sampled"}
         exemplars = {p.attributes.get("dask.span.name") for p in received.points if p.exemplars}
         assert exemplars == {"sampled"}
