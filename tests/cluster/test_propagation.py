@@ -16,6 +16,8 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, Future, get_client, span
+from opentelemetry import baggage
+from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
@@ -162,6 +164,46 @@ def test_a_tree_over_separate_processes(tmp_path: Path) -> None:
             assert inside == (trace_id, named(received, "etl").span_id, 1)
             asked = dask_otel.trace_context(str(etl), client)
             assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
+
+
+def fails() -> None:
+    raise KeyError("as asked")
+
+
+def test_baggage_becomes_attributes_by_key_where_it_is_asked_for(start: Start) -> None:
+    keys = ["tenant", "customer", "region", "error.type"]
+    given = {"tenant": "acme & söns", "secret": "x", "customer": "theirs", "error.type": "none"}
+    travels = {"otel.baggage": True}
+    with dask.config.set(travels), start({"spans": {"baggage": keys}}) as bridged:
+        context = None
+        for key, value in given.items():
+            context = baggage.set_baggage(key, value, context)
+        token = attach(context)
+        try:
+            with calling(A), dask_otel.span("etl", attributes={"customer": "mine"}):
+                with dask_otel.span("load"):
+                    bridged.client.submit(tasks.current).result()
+                bridged.client.submit(fails).exception()
+            bridged.client.submit(tasks.current_by_default).result()
+        finally:
+            detach(token)
+        received = bridged.exported()
+        wanted = {*given, "region"}
+        found = {
+            name: {k: v for k, v in named(received, name).attributes.items() if k in wanted}
+            for name in ("etl", "load", "default")
+        }
+        assert found == {
+            # What the user said of the span, and what the bridge says itself, is not overwritten.
+            "etl": {"tenant": "acme & söns", "customer": "mine", "error.type": "KeyError"},
+            "load": {"tenant": "acme & söns", "customer": "theirs", "error.type": "none"},
+            "default": {},
+        }
+        others = [s for s in received.spans if s.type != "span"]
+        assert others
+        assert not any("tenant" in s.attributes for s in others)
+        labels = {key for point in received.points for key in point.attributes}
+        assert not labels & {"tenant", "customer", "secret"}
 
 
 def nest(trace_id: int) -> tuple[tasks.Ids, tasks.Ids | None]:

@@ -24,9 +24,9 @@ def carrier(trace_id: int, span_id: int = 1, flags: int = 1, state: str = "") ->
 
 
 class Setup:
-    def __init__(self, propagation: Any = "adopt") -> None:
+    def __init__(self, propagation: Any = "adopt", baggage: tuple[str, ...] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        self.callers = Callers(propagation, self._count)
+        self.callers = Callers(propagation, self._count, baggage)
         self.generations = Generations(Limits())
 
     def _count(self, kind: str) -> None:
@@ -96,6 +96,23 @@ def test_default_never_adopts() -> None:
     assert setup.callers.told(root, carrier(A, 7)).context == f"00-{A:032x}-{7:016x}-01"
     assert setup.callers.links(root) == (Traceparent(A, 7, 1),)
     assert setup.counts == {"linked": 1}
+
+
+def test_baggage_is_exported_of_the_one_whose_work_a_span_begins_with() -> None:
+    first = {**carrier(A, 7), "baggage": "tenant=a,secret=1"}
+    other = {**carrier(B, 7), "baggage": "tenant=b"}
+    for propagation in ("adopt", "link"):
+        setup = Setup(propagation, ("tenant", "region"))
+        root, plain = setup.span("r", first), setup.span("plain", carrier(A, 7))
+        child, default = setup.span("c", other, root), setup.span("default", first)
+        setup.callers.told(root, other)
+        setup.callers.told(plain, first)
+        found = [setup.callers.baggage(span) for span in (root, child, plain, default)]
+        assert found == [{"tenant": "a"}, {"tenant": "b"}, {}, {}]
+        setup.callers.exported(root)
+        assert setup.callers.baggage(root) == {}, "the next generation's is another's"
+    for setup in (Setup(), Setup("off", ("tenant",))):
+        assert setup.callers.baggage(setup.span("r", first)) == {}
 
 
 def test_links_are_bounded_and_counted() -> None:

@@ -90,6 +90,7 @@ class Bridge:
             # A worker has two series in a metric; when one leaves, its series stay for an export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
             propagation=settings.propagation,
+            baggage=settings.spans.baggage,
         )
         #: For those who ask for the metrics of a span.
         self.settled = SettledSpans(self.adapter)

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from inspect import cleandoc
 from typing import Any, Final, Literal
-
-import yaml  # type: ignore[import-untyped]  # comes with dask
 
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.defaults import put_into_dask
+from dask_otel.settings.knobs import knob as _knob
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
     DAY,
     HOUR,
     YEAR,
-    Rule,
+    baggage_keys,
     cluster_name,
     count,
     duration,
@@ -51,29 +49,6 @@ __all__ = [
     "TaskSettings",
     "WorkerSettings",
 ]
-
-#: Where a field's metadata has its `Knob`.
-KNOB: Final = "knob"
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """What is said of one key, once: its default, what is allowed, and what it means.
-
-    ``otel.yaml``, ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of it
-    by ``tools/build_settings.py``.
-    """
-
-    #: As it stands in YAML.
-    default: str
-    rule: Rule
-    #: A summary without a full stop; after a blank line, more. Links are relative to ``docs/``.
-    meaning: str
-
-
-def _knob(default: str, rule: Rule, meaning: str) -> Any:
-    value = rule.parse(yaml.safe_load(default))
-    return field(default=value, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})
 
 
 # ------------------------------------------------------------------------------ settings
@@ -227,6 +202,17 @@ class SpanSettings:
         count(1, 10_000_000),
         """
         How many exported spans are kept in mind, so that later work on them becomes a continuation
+        """,
+    )
+    baggage: tuple[str, ...] = _knob(
+        "[]",
+        baggage_keys(),
+        """
+        Keys of the caller's baggage that become attributes of the Dask spans that begin with its
+        work
+
+        Under the same keys. The client must send it: `otel.baggage`. What it says is exported as it
+        is, so name no keys that hold secrets. See [baggage](context.md#baggage).
         """,
     )
     tasks: TaskSettings = field(default_factory=TaskSettings)

@@ -7,10 +7,16 @@ told. Everything that came with a task can be anything: nothing raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from dask_otel.core.context import Caller, Traceparent, format_traceparent, read_carrier
+from dask_otel.core.context import (
+    Caller,
+    Traceparent,
+    baggage_entries,
+    format_traceparent,
+    read_carrier,
+)
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import Tags
 from dask_otel.core.trace import Trace
@@ -39,7 +45,7 @@ class Told(NamedTuple):
 class _Open:
     """What is known of an open span's callers."""
 
-    __slots__ = ("carrier", "links", "told")
+    __slots__ = ("baggage", "carrier", "links", "told")
 
     def __init__(self) -> None:
         #: That of the last task, and what that was told.
@@ -47,6 +53,8 @@ class _Open:
         self.told: Told | None = None
         #: Callers of other traces.
         self.links: dict[Traceparent, None] = {}
+        #: What is to be exported of the baggage of the one whose work it began with.
+        self.baggage: dict[str, str] = {}
 
 
 class Callers:
@@ -59,6 +67,8 @@ class Callers:
     count
         Called with what became of a context: ``adopted``, ``linked``, ``dropped`` (a link beyond
         the limit) or ``malformed``.
+    baggage
+        Keys of the baggage that become attributes: see ``otel.spans.baggage``.
 
     Notes
     -----
@@ -66,9 +76,15 @@ class Callers:
     more.
     """
 
-    def __init__(self, propagation: Propagation, count: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        propagation: Propagation,
+        count: Callable[[str], None],
+        baggage: Collection[str] = (),
+    ) -> None:
         self.propagation = propagation
         self._count = count
+        self._baggage = frozenset(baggage)
         self._sampled: Callable[[Trace], bool] | None = None
         self._open: dict[OpenSpan, _Open] = {}
         #: What was read last: all tasks of a submission share one carrier.
@@ -116,6 +132,8 @@ class Callers:
         if caller is None:
             return
         ident = span.identity
+        if self._baggage and caller.baggage and ident.tags != DEFAULT_SPAN:
+            self._line(span).baggage = baggage_entries(caller.baggage, self._baggage)
         trace = ident.trace_id
         adopted = trace.caller if isinstance(trace, Trace) else None
         if adopted == caller.parent and ident.parent_span_id == caller.parent.span_id:
@@ -174,6 +192,11 @@ class Callers:
         """Return the callers of other traces."""
         known = self._open.get(span)
         return () if known is None else tuple(known.links)
+
+    def baggage(self, span: OpenSpan) -> dict[str, str]:
+        """Return what is to be exported of the baggage of whose work a generation began with."""
+        known = self._open.get(span)
+        return {} if known is None else known.baggage
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""
