@@ -198,6 +198,7 @@ def test_defaults_are_the_contract_s():
         close_timeout=5.0,
         propagation="adopt",
         baggage=False,
+        provider="global",
         trace_url=None,
         environment={},
         client=ClientSettings(span_per_caller=False),
@@ -529,7 +530,8 @@ def test_one_error_lists_every_problem():
         "exception-stacktrace, progress-after, progress-interval, remember, baggage, tasks.\n"
         "  - otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
-        "propagation, baggage, trace-url, environment, client, spans, metrics, workers, logs.\n"
+        "propagation, baggage, provider, trace-url, environment, client, spans, metrics, workers, "
+        "logs.\n"
         "  - otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group.\n"
         "  - otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "

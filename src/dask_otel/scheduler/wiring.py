@@ -83,6 +83,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
+        own_provider=settings.provider == "own",
     )
     if outputs is None:
         return None

@@ -428,6 +428,19 @@ class Settings:
         At most 8192 characters of it, with the message of each task. Read on the client.
         """,
     )
+    provider: Literal["global", "own"] = _knob(
+        "global",
+        one_of("global", "own"),
+        """
+        Where the Dask spans go if the application has set a global tracer provider in the
+        scheduler's process
+
+        `global` sends them through that one, with its resource and so its `service.name`. `own`
+        leaves it alone: the bridge has exporters and a resource of its own, and
+        `otel.environment` wins over the environment, which is the application's. See [an
+        application in the same process](context.md#an-application-in-the-schedulers-process).
+        """,
+    )
     trace_url: str | None = _knob(
         "null",
         trace_url(),

@@ -172,7 +172,7 @@ _ENVIRONMENT_MEANING: Final = cleandoc(
     Values for `OTEL_*` variables that the environment of the scheduler does not set
 
     For deployments where Dask's configuration can be set but the environment cannot. A variable
-    that the environment has always wins. Names must begin with `OTEL_`.
+    that the environment has wins, but for `otel.provider: own`. Names must begin with `OTEL_`.
     See [below](configuration.md#when-the-environment-cannot-be-set).
     """
 )

@@ -67,17 +67,21 @@ def build(
     service_version: str,
     cluster_name: str | None,
     version: str,
+    own_provider: bool = False,
 ) -> Outputs | None:
     """Make the exporters that the standard variables name.
 
     Parameters
     ----------
     environment
-        Defaults for variables that are not set.
+        Defaults for variables that are not set; with `own_provider` they win.
     service_name, instance_id, service_version, cluster_name
         For the resource; see `dask_otel._otel.sdk.resource.make_resource`.
     version
         Of the bridge, for the instrumentation scope.
+    own_provider
+        Whether to leave alone a tracer provider that the application has set; its environment
+        is then not the bridge's either.
 
     Returns
     -------
@@ -89,7 +93,7 @@ def build(
     ConfigurationError
         If a variable has a value that is not allowed.
     """
-    with defaults_for_environment(environment):
+    with defaults_for_environment(environment, win=own_provider):
         if is_disabled():
             return None
         read = read_environment()
@@ -98,7 +102,7 @@ def build(
         spans = ReadableSpans(resource, version)
         logs = ExporterLogs()
         timeout = export_timeout_millis("metrics")
-        provider = application_provider()
+        provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         internal = internal_metrics(resource, read.temporality, len(exporter_names("metrics")))
         traces = make_exporters("traces", internal) if provider is None else []
