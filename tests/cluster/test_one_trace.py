@@ -47,7 +47,8 @@ def assert_one_trace(received: Receiver, trace_id: int) -> None:
         services = [s.resource["service.name"] for s in found]
         assert services.count("shop") == 4, services
         assert services.count("report-worker") == 4, services
-        assert [s for s in found if s.type == "span"]
+        types = [s.type for s in found]
+        assert (types.count("span"), types.count("group"), types.count("task")) == (1, 1, 1), types
         assert [s for s in found if s.name == "request"]
         return found
 

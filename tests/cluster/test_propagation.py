@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -89,10 +90,9 @@ def assert_tree(received: Receiver, trace_id: int, above: int, *names: str) -> N
 
 
 def told(bridged: Bridged, kind: str) -> float:
-    """How many contexts of a kind were counted, once metrics were exported again."""
-    received = bridged.received
-    seen = len(received.points)
-    eventually(lambda: len(received.points) > seen, 10, "metrics")
+    """How many contexts of a kind were counted up to now, once metrics of later were exported."""
+    received, now = bridged.received, time.time_ns()
+    eventually(lambda: any(p.time_ns > now for p in received.points), 30, "metrics")
     counted = received.last("dask.otel.callers")
     return float(counted.get((("dask.otel.kind", kind),), 0))
 
@@ -273,6 +273,7 @@ def test_a_task_that_is_there_already_stays_its_first_callers(start: Start) -> N
         with calling(A, 1), span("one"):
             first = client.submit(gated, 0, key="first")
             one = client.submit(tasks.current, key="same", priority=-1)
+        eventually(lambda: "same" in bridged.scheduler.tasks)
         with Client(client.scheduler.address, set_as_default=False) as other, calling(B, 2):
             two = other.submit(tasks.current, key="same", priority=-1)
             eventually(lambda: len(bridged.scheduler.clients[other.id].wants_what) == 1)
@@ -321,9 +322,13 @@ def test_an_asynchronous_client(start: Start) -> None:
 
 def test_one_dask_span_per_caller(start: Start) -> None:
     with dask.config.set({"otel.client.span-per-caller": True}), start() as bridged:
+        futures = []
         for key in ("a-1", "b-1"):
             with calling(A):
-                bridged.client.submit(tasks.current, key=key).result()
+                futures.append(bridged.client.submit(gated, 1, key=key))
+        # While one of them has to run, their span does not end.
+        open_gate(bridged, *futures)
+        bridged.client.gather(futures)
         received = bridged.exported()
         assert_tree(received, A, 7, "traced")
 
