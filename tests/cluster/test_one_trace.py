@@ -71,7 +71,12 @@ def assert_one_trace(received: Receiver, trace_id: int) -> None:
 
 def test_over_separate_processes(tmp_path: Path) -> None:
     with receiver() as received, cluster(tmp_path) as processes:
-        environ = {**received.environ, "DASK_OTEL__SPANS__LINGER": "200ms"}
+        environ = {
+            **received.environ,
+            # At the end what Dask knows is compared with what was exported: not a minute later.
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+            "DASK_OTEL__SPANS__LINGER": "200ms",
+        }
         processes.start_scheduler("--preload", "dask_otel.preload", env=environ)
         folder = str(EXAMPLE.parent)
         for name in ("a", "b"):
