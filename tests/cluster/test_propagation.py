@@ -25,6 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 import dask_otel
 from dask_otel.core import identity
 from dask_otel.core.context import CARRIER_KEY
+from dask_otel.scheduler.wiring import make_pump
 from tests.cluster import tasks
 from tests.cluster.conftest import Bridged, Start
 from tests.cluster.processes import cluster
@@ -447,6 +448,38 @@ def test_the_scheduler_s_sampler_decides_for_roots_without_a_caller(start: Start
         named(bridged.received, "called")
         assert found[2] == 0, "what the user's code is told is what is exported"
         assert {s.attributes["dask.span.root.name"] for s in bridged.received.spans} == {"called"}
+
+
+@pytest.mark.unreconciled("the bridge is taken off and put on, and nothing is sampled")
+def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exporters are made in a thread, which takes a second; work can come before."""
+    go_on = threading.Event()
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        assert go_on.wait(60)
+        return make_pump(*args, **kwargs)
+
+    environ = {"OTEL_TRACES_SAMPLER": "always_off"}
+    with start(environ=environ, n_workers=1, threads_per_worker=1) as bridged:
+        client = bridged.client
+        assert dask_otel.unregister(client) == "stopped"
+        monkeypatch.setattr("dask_otel.scheduler.bridge.make_pump", late)
+        assert dask_otel.register(client) == "started"
+        with dask_otel.span("own"):
+            first = client.submit(gated, 1, key="gated-1")
+            eventually(lambda: bridged.cluster.workers[0].state.executing)
+            after = client.submit(tasks.current, first, key="after-1")
+            eventually(lambda: "after-1" in bridged.scheduler.tasks)
+            assert not bridged.bridge.exporting
+            go_on.set()
+            eventually(lambda: bridged.bridge.exporting)
+            GATE.set()
+            sent, waited = first.result(), after.result()
+        assert sent is not None
+        assert waited == (*sent[:2], 0), "as it is exported"
+        assert sent[2] == 1, "what is with a worker can't be told again"
 
 
 # ------------------------------------------------------------------------ continuations

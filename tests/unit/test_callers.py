@@ -136,11 +136,23 @@ def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
         asked.append((trace, trace.name))
         return trace.name == "other"
 
-    setup.callers.decide_with(decides)
+    assert setup.callers.decide_with(decides), "that of one is another than it was told"
     for _ in range(3):
         assert setup.callers.told(one, None).context == own(one, 0)
         assert setup.callers.told(other, None).context == own(other, 1)
-    assert [name for _, name in asked] == ["one", "other"]
+    # `other` has told nothing yet: it is asked with its first task.
+    assert [name for _, name in asked] == ["one", "one", "other"]
+
+
+def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() -> None:
+    setup = Setup()
+    theirs = carrier(A, 7, flags=2)
+    span = setup.span("r", theirs)
+    assert setup.callers.told(span, theirs).context == own(span, 0)
+    assert not setup.callers.decide_with(lambda trace: False)
+    assert setup.callers.told(span, theirs).context == own(span, 0)
+    assert setup.callers.decide_with(lambda trace: True)
+    assert setup.callers.told(span, theirs).context == own(span, 1)
 
 
 class Hostile(dict):  # type: ignore[type-arg]

@@ -33,6 +33,7 @@ from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, S
 from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import FinishedSpan, Progress, Tags
+from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -161,6 +162,11 @@ class SchedulerAdapter:
         self.time.take_in_tasks()
         self.heartbeats.attach()
         self.attached = True
+
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+        """Take the sampler, and tell those tasks again that were told otherwise and still wait."""
+        if self.contexts.decide_with(sampled):
+            self.spans.tell_all()
 
     def close(self, now: float) -> None:
         """Export what is open: the scheduler closes, or the bridge is taken off it."""

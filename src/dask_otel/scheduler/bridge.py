@@ -182,7 +182,7 @@ class Bridge:
             return
         self._pump = made.pump
         if made.decides is not None:
-            self.adapter.contexts.decide_with(partial(self._decides, made.decides))
+            self._take_sampler(made.decides)
         self.hand_over.begin(made.pump)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
@@ -191,6 +191,13 @@ class Bridge:
         if made.page is not None:
             self._show(made.page)
         logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+
+    def _take_sampler(self, decides: Callable[[Trace], bool]) -> None:
+        """Let it decide; without it tasks are told what the default one would say."""
+        try:
+            self.adapter.decide_with(partial(self._decides, decides))
+        except Exception:
+            self.boundary.failed("sampler")
 
     def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
         """Ask the sampler, which may be a user's; one that raises does not sample."""

@@ -90,14 +90,25 @@ class Callers:
         #: What was read last: all tasks of a submission share one carrier.
         self._read: tuple[object, Caller | None] = (_UNREAD, None)
 
-    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
         """Take the sampler, which is made some time after the start.
 
-        Until then tasks are told that they are sampled, as the default sampler would say.
+        Until then tasks are told what the default sampler would say: as the caller, and sampled
+        where there is none.
+
+        Returns
+        -------
+        differs
+            Whether the tasks of any open span were told otherwise than it decides.
         """
         self._sampled = sampled
-        for known in self._open.values():
+        differs = False
+        for span, known in self._open.items():
             known.carrier = _UNREAD
+            trace = _trace_of(span)
+            if known.told is not None and sampled(trace) != _by_default(trace):
+                differs = True
+        return differs
 
     def read(self, carrier: object) -> Caller | None:
         """Return what a carrier says; None for garbage, which is counted, and for none."""
@@ -169,9 +180,9 @@ class Callers:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
                 return Told(format_traceparent(caller.parent), caller.state)
-        trace = Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
-        flags = 1 if self._sampled is None else int(self._sampled(trace))
-        own = Traceparent(ident.trace_id, ident.span_id, flags)
+        trace = _trace_of(span)
+        sampled = _by_default if self._sampled is None else self._sampled
+        own = Traceparent(ident.trace_id, ident.span_id, int(sampled(trace)))
         return Told(format_traceparent(own), trace.state)
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
@@ -201,3 +212,13 @@ class Callers:
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""
         self._open.pop(span, None)
+
+
+def _trace_of(span: OpenSpan) -> Trace:
+    ident = span.identity
+    return Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
+
+
+def _by_default(trace: Trace) -> bool:
+    """Return what OpenTelemetry's default sampler decides, ``parentbased_always_on``."""
+    return trace.caller is None or trace.caller.sampled
