@@ -3,8 +3,8 @@
 
 Both are checked as the package index would (metadata, README), then the wheel is installed into an
 empty environment on each Python asked for, the sdist on the first of them, and ``smoke.py`` runs
-there. ``--pythons all`` is every minor version that the classifiers of ``pyproject.toml`` name; those
-that this machine does not have are named and left out. Exit status 1 where anything failed.
+there. ``--pythons all`` is every minor version that the classifiers of ``pyproject.toml`` name;
+those that this machine does not have are named and left out. Exit status 1 where anything failed.
 """
 
 from __future__ import annotations
@@ -107,6 +107,16 @@ def check_contents(wheel: Path, sdist: Path) -> None:
         raise SystemExit(f"{wheel.name} installs more than its package: {strange}")
 
 
+def check_recipe(version: str) -> None:
+    """conda-forge's build tool accepts the recipe; it refuses fields that it does not know."""
+    from rattler_build import Stage0Recipe
+
+    variants = Stage0Recipe.from_file(str(REPOSITORY / "recipe" / "recipe.yaml")).render()
+    made = [variant.recipe.to_dict()["package"] for variant in variants]
+    if made != [{"name": "dask-otel", "version": version}]:
+        raise SystemExit(f"recipe/recipe.yaml makes {made}, not dask-otel {version}")
+
+
 def try_out(python: str, archive: Path, version: str) -> str:
     """Install the archive into an empty environment, and run the smoke test there."""
     started = time.monotonic()
@@ -136,6 +146,7 @@ def main() -> int:
     wheel, sdist = build()
     check_contents(wheel, sdist)
     version = wheel.name.split("-")[1]
+    check_recipe(version)
     print(f"built {wheel.name} ({wheel.stat().st_size:,} bytes), {sdist.name}", flush=True)
     found = {minor: find_python(minor) for minor in minors}
     tried = 0

@@ -2,8 +2,8 @@
 """Try an installed dask-otel: its commands, its files, and a span that arrives.
 
 Run it with the Python of an environment that has nothing but the package, from outside of the
-checkout: ``python smoke.py VERSION DEPLOY``, with the version that must be there and the folder that
-``dask-otel assets`` must write out. It needs no package beyond what dask-otel itself needs.
+checkout: ``python smoke.py VERSION DEPLOY``, with the version that must be there and the folder
+that ``dask-otel assets`` must write out. It needs no package but what dask-otel itself needs.
 """
 
 from __future__ import annotations
