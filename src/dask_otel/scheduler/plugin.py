@@ -62,7 +62,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         present = plugin_of(scheduler)
         if present is not None:
             # Under another name: a scheduler has one bridge.
-            _say_it_runs(present, self.overrides)
+            _warn_that_it_runs(present, self.overrides)
         elif self.bridge is None:
             self._start(scheduler)
 
@@ -176,7 +176,7 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
     """
     present = plugin_of(scheduler)
     if present is not None:
-        _say_it_runs(present, overrides)
+        _warn_that_it_runs(present, overrides)
         return "running"
     plugin = OtelSchedulerPlugin(overrides)
     plugin._start(scheduler)
@@ -186,7 +186,7 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
     return "started"
 
 
-def _say_it_runs(present: OtelSchedulerPlugin, overrides: Mapping[str, Any] | None) -> None:
+def _warn_that_it_runs(present: OtelSchedulerPlugin, overrides: Mapping[str, Any] | None) -> None:
     assert present.bridge is not None
     try:
         changed = differences(present.bridge.settings, Settings.from_config(overrides))
