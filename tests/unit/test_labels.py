@@ -275,7 +275,7 @@ def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
     settings = MetricSettings(max_names=2, max_series=10)
     limits = SeriesLimits(max_names=2, max_series=10)
     advice = FoldAdvice(settings)
-    with caplog.at_level(logging.WARNING, "dask_otel"):
+    with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         for state in [MetricState(START, limits=limits, rules=rules, on_folded=advice)] * 2:
             for number in range(20):
                 state.apply(batch((f"run-{number}", f"id:{number}"), f"prefix-{number}"))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dask_otel.core.context import Caller
     from dask_otel.core.records import Attributes
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Messages that may wait while the scheduler does not answer; beyond, the oldest are forgotten.
 WAITING: Final = 1000

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0

@@ -24,7 +24,7 @@ from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Batches of metrics that may wait; more are made one, or pile up in one on the event loop.
 MAX_METRIC_BATCHES: Final = 4

@@ -31,7 +31,7 @@ from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.sinks import PumpLimits, SpanSink
 from dask_otel.pump.suspicion import Suspicion
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Failures in a row before a batch is suspected of being the reason itself.
 SUSPICIOUS_AFTER: Final = 3

@@ -7,7 +7,7 @@ from typing import Final
 
 from dask_otel.settings.keys import MetricSettings
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 _NAMES: Final = (
     "dask-otel: metrics have more than %d span names (otel.metrics.max-names). Further ones, such "

@@ -37,7 +37,7 @@ from dask_otel.settings.keys import ConfigurationError, Settings
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds between two looks at the spans that are about to end.
 TICK: Final = 0.1
@@ -164,7 +164,9 @@ class Bridge:
             if wired is not None:
                 wired.pump.start()
         except ConfigurationError as error:
-            logger.error("dask-otel does not run on this scheduler: %s", error)
+            logger.error(
+                "dask-otel does not run on this scheduler, which is not affected: %s", error
+            )
             self._abandon()
             return
         except Exception:

@@ -16,7 +16,7 @@ from dask_otel.settings.keys import KNOB, SECTIONS, Knob, Settings
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import ENVIRONMENT_SCHEMA, VARIABLE_NAME, Rule, variable
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from dask_otel.core.context import (
 )
 from dask_otel.core.identity import is_sampled, span_id, task_span_id, trace_id
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Contexts kept; with more spans than that under way at once, they are made anew.
 KEPT: Final = 1024

@@ -30,7 +30,7 @@ from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 from dask_otel.pump.breath import MadeInBreaths
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 _UNSET: Final = Status()
 _LIMITS: Final = (
