@@ -26,7 +26,7 @@ from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dask_otel.cli import forward, otlp_json, text, workflow
+from dask_otel.cli import forward, otlp_json, workflow
 from dask_otel.cli.cluster import PRELOAD, WORKERS, configured_environment, observed_cluster
 from dask_otel.cli.problems import DemoError
 from dask_otel.cli.received import Telemetry, spans

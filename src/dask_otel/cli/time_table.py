@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_otel import semconv
-from dask_otel.cli import text
+from dask_otel.report import words as text
 from dask_otel.cli.received import counter_totals
 
 #: The span's share of the cluster's idle time (telemetry contract, "Metrics").

@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from dask_otel import semconv
-from dask_otel.cli import text
+from dask_otel.report import words as text
 from dask_otel.cli.received import Plain, number, plain_attributes, spans
 
 #: Task groups shown under one span; a note tells of the rest.

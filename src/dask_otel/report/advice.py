@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report import idle
+from dask_otel.report import findings, idle, words
 from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
 from dask_otel.report.meanings import MEANINGS, PARTS, meaning_of
 from dask_otel.report.model import Run
@@ -27,6 +28,9 @@ _THREAD: Final = ("thread-cpu", "thread-noncpu")
 
 #: The worst first.
 _ORDER: Final = {"bad": 0, "warning": 1, "note": 2}
+#: A note is worth a line if it is about this share of all time; and so many lines are read.
+_NOTED: Final = 0.02
+_MOST: Final = 12
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,25 @@ def advice(run: Run) -> list[Advice]:
     for root in by_root(names):
         found += _of_root(run, root)
     found += _of_spans(names)
-    return sorted(found, key=lambda one: (_ORDER[one.severity], -one.weight))
+    found += _stragglers(run)
+    whole = cluster.used if cluster is not None else sum(entry.seconds for entry in names)
+    worth = [one for one in found if one.severity != "note" or one.weight >= _NOTED * whole]
+    return sorted(worth, key=lambda one: (_ORDER[one.severity], -one.weight))[:_MOST]
+
+
+def _stragglers(run: Run) -> Iterator[Advice]:
+    for found in islice(findings.stragglers(run), 3):
+        task = found.task
+        prefix = task.attributes.get(semconv.TASK_PREFIX) or task.name
+        worker = task.attributes.get(semconv.WORKER_NAME)
+        where = f" on worker {worker}" if worker else ""
+        yield Advice(
+            "warning" if task.seconds >= ENOUGH_SECONDS else "note",
+            f"{found.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
+            f"The others took {words.seconds(found.average)} on average, and the span"
+            f" {words.seconds(found.span_seconds)}: split that task, or start it first.",
+            weight=task.seconds,
+        )
 
 
 def _failures(run: Run) -> Iterator[Advice]:
@@ -118,7 +140,7 @@ def _over(
     """Yield advice where a share is over the limit of an alert."""
     if whole <= 0 or seconds / whole <= LIMITS[alert][0]:
         return
-    little = "" if whole >= ENOUGH_SECONDS else f" (of {whole:.0f} s only: little to judge by)"
+    little = "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} only: little to judge by)"
     title = f"{what}: {seconds / whole:.0%}{little}"
     yield Advice("note" if little else severity, title, say, alert, seconds)
 

@@ -1,4 +1,4 @@
-"""Numbers and glyphs as the terminal output shows them."""
+"""Numbers and glyphs as people read them, in a terminal and on a page."""
 
 from __future__ import annotations
 

@@ -1,0 +1,520 @@
+"""The page's sections as markup. Every function returns it; whatever is measured is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from html import escape
+
+from dask_otel import semconv
+from dask_otel.report import findings, idle, words
+from dask_otel.report.advice import advice, outcome_counts
+from dask_otel.report.meanings import PARTS, hex_colour
+from dask_otel.report.model import Run, Skipped, Span, text
+from dask_otel.report.money import Bill, Cost, Price, bill
+from dask_otel.report.page.payload import Timeline
+from dask_otel.report.seconds import (
+    ClusterTime,
+    SpanTime,
+    cluster_time,
+    merged,
+    parts,
+    span_activities,
+)
+
+_MOST_SPANS, _MOST_FAILURES = 200, 50
+_ADVICE = {part.title: part.advice for part in PARTS}
+
+
+def _e(value: object) -> str:
+    return escape(str(value), quote=True)
+
+
+def _when(time_ns: int | None) -> str:
+    if time_ns is None:
+        return "?"
+    try:
+        when = datetime.fromtimestamp(time_ns / 1e9, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return "?"
+    return when.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def title(run: Run) -> str:
+    """Return what a run is called: its cluster, and when it began."""
+    return f"{run.cluster or 'Dask'}, {_when(run.start_ns)}"
+
+
+def subtitle(runs: Sequence[Run], redacted: bool) -> str:
+    """Return which versions, and whether something was left out on purpose."""
+    said = []
+    if len(runs) == 1:
+        run = runs[0]
+        version = text(run.resource.get(semconv.SERVICE_VERSION))
+        said.append(f"distributed {version}" if version else "")
+        said.append(f"dask-otel {run.bridge}" if run.bridge else "")
+        said.append(run.instance)
+    if redacted:
+        said.append("redacted: no messages, tracebacks, code, keys, or attributes of users")
+    return f'<div class="dim">{_e(" · ".join(filter(None, said)))}</div>'
+
+
+def footer(runs: Sequence[Run], skipped: Skipped) -> str:
+    """Return what was read, and what could not be."""
+    spans = sum(len(run.spans) for run in runs)
+    series = sum(run.metrics.count for run in runs)
+    lines = [f"Made by dask-otel of {spans:,} spans and {series:,} series. No part of it is loaded."]
+    if skipped.counts:
+        lines.append("Not read: " + "; ".join(skipped.lines()) + ".")
+    return "".join(f"<p>{_e(line)}</p>" for line in lines)
+
+
+# ------------------------------------------------------------------------------ overview
+
+
+def _total(run: Run, names: Sequence[SpanTime]) -> tuple[dict[str, float], ClusterTime | None]:
+    cluster = cluster_time(run)
+    if cluster is not None:
+        return cluster.parts(), cluster
+    return merged("", names).parts(), None
+
+
+def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
+    """Return the ten seconds: how long, where to, what failed."""
+    by_part, cluster = _total(run, names)
+    whole = sum(by_part.values())
+    begin, end = run.start_ns, run.end_ns
+    lasted = words.seconds((end - begin) / 1e9) if begin is not None and end is not None else "?"
+    counts = outcome_counts(run)
+    failed = int(counts.get("erred", 0))
+    tiles = [("lasted", lasted, "")]
+    if cluster is not None and cluster.capacity is not None:
+        tiles.append(("thread-time", words.seconds(cluster.capacity), ""))
+        if price is not None:
+            tiles.append(("cost", price.text(cluster.capacity), ""))
+    if whole:
+        tiles.append(("computing", f"{by_part['Computing'] / whole:.0%}", ""))
+        tiles.append(("idle", f"{by_part['Idle'] / whole:.0%}", ""))
+    if "memory" in counts:
+        tiles.append(("tasks done", f"{counts['memory']:,.0f}", ""))
+    if counts:
+        tiles.append(("tasks failed", f"{failed:,}", "bad" if failed else "good"))
+    repeated = findings.retries(run)
+    if repeated:
+        tiles.append(("runs repeated", f"{sum(repeated.values()):,.0f}", "warning"))
+    threads = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+    workers = len(findings.workers(run))
+    if workers:
+        tiles.append(("workers", f"{workers:,}", ""))
+    if threads and run.metrics.start_ns is not None and run.metrics.end_ns is not None:
+        length = (run.metrics.end_ns - run.metrics.start_ns) / 1e9
+        if length > 0:
+            tiles.append(("threads on average", f"{threads / length:.1f}", ""))
+    shown = "".join(
+        f'<div class="tile"><b class="{style}">{_e(value)}</b><span>{_e(name)}</span></div>'
+        for name, value, style in tiles
+    )
+    return f'{_verdict(by_part, failed)}<div class="tiles">{shown}</div>'
+
+
+def _verdict(by_part: dict[str, float], failed: int) -> str:
+    whole = sum(by_part.values())
+    if not whole:
+        return '<p class="verdict">No thread-time is known: there are no metrics, and no seconds in the spans.</p>'
+    largest = sorted(by_part, key=lambda title: -by_part[title])[:3]
+    said = ", ".join(f"{by_part[one] / whole:.0%} {one.lower()}" for one in largest)
+    ends = f' <b class="bad">{failed:,} tasks failed.</b>' if failed else ""
+    return f'<p class="verdict">Of the threads’ time: {_e(said)}.{ends}</p>'
+
+
+def bar(by_part: dict[str, float], small: bool = False) -> str:
+    """Return one bar of the parts."""
+    whole = sum(by_part.values())
+    if not whole:
+        return ""
+    pieces = "".join(
+        f'<i style="width:{100 * by_part[part.title] / whole:.3f}%;'
+        f'background:{hex_colour(part.colour)}"'
+        f' title="{_e(part.title)}: {_e(words.seconds(by_part[part.title]))},'
+        f' {by_part[part.title] / whole:.0%}"></i>'
+        for part in PARTS
+        if by_part[part.title] > 0
+    )
+    return f'<div class="bar{" small" if small else ""}">{pieces}</div>'
+
+
+def _legend(by_part: dict[str, float]) -> str:
+    whole = sum(by_part.values())
+    entries = "".join(
+        f'<li title="{_e(part.advice)}"><i style="background:{hex_colour(part.colour)}"></i>'
+        f"<b>{by_part[part.title] / whole:.0%}</b> {_e(part.title)}"
+        f' <span class="dim">{_e(words.seconds(by_part[part.title]))}</span></li>'
+        for part in PARTS
+        if by_part[part.title] > 0
+    )
+    return f'<ul class="legend">{entries}</ul>'
+
+
+def advice_list(run: Run) -> str:
+    """Return what to do next."""
+    found = advice(run)
+    if not found:
+        inner = '<p class="good">Nothing is beyond the limit of an alert, and no task failed.</p>'
+    else:
+        inner = '<ul class="advice">' + "".join(
+            f'<li class="{one.severity}"><b class="{one.severity}">{_e(one.title)}</b>{_e(one.advice)}'
+            + (f' <a href="{_e(one.url)}" rel="noopener noreferrer">Runbook</a>' if one.url else "")
+            + "</li>"
+            for one in found
+        )
+        inner += "</ul>"
+    return f"<h2>What to do next</h2>{inner}"
+
+
+# ------------------------------------------------------------------------------- seconds
+
+
+def where(run: Run, names: Sequence[SpanTime], of_spans: str, over_time: str) -> str:
+    """Return where the thread-seconds went, with the sum that closes."""
+    by_part, cluster = _total(run, names)
+    if not sum(by_part.values()):
+        return ""
+    about = (
+        "Thread-seconds: a thread for a second is one."
+        if cluster is not None
+        else "The spans’ own seconds: the files have no metrics of the cluster, so what was unused"
+        " or lost is not known."
+    )
+    found = f"<h2>Where the threads’ time went</h2>{bar(by_part)}{_legend(by_part)}"
+    found += f'<p class="about">{_e(about)}</p>'
+    if of_spans:
+        found += f"<h3>By span</h3>{of_spans}"
+    if over_time:
+        found += (
+            f'<h3>Over time</h3>{over_time}<p class="about">Activities are booked when a task ends:'
+            " after a long one they stand above the line of the threads, and before it below.</p>"
+        )
+    return found + (_closed(cluster) if cluster is not None else "")
+
+
+def _closed(cluster: ClusterTime) -> str:
+    def figure(value: float | None) -> str:
+        return "not exported" if value is None else f"{value:,.3f} s"
+
+    activities = sorted(cluster.activities.items(), key=lambda item: -item[1])
+    lines = [(name, figure(value), "") for name, value in activities]
+    lines.append(("+ in flight", figure(cluster.in_flight), "not settled yet"))
+    lines.append(("− capacity", figure(cluster.capacity), "threads of the cluster over time"))
+    excess = "booked beyond the threads there were"
+    lines.append(("− excess", figure(cluster.excess), excess))
+    body = "".join(
+        f'<tr><td>{_e(name)}</td><td class="num">{value}</td><td class="dim">{_e(note)}</td></tr>'
+        for name, value, note in lines
+    )
+    rest = cluster.remainder
+    said = "not known" if rest is None else f"{rest + 0.0:,.6f} s"
+    return (
+        "<details><summary>The sum, activity by activity: it closes"
+        f" {'with a remainder of ' + said if rest is not None else 'as far as it was exported'}"
+        '</summary><p class="about">activities + idle + unused + lost + in flight = capacity +'
+        " excess. The remainder is computed from the totals of the files, and nothing is adjusted"
+        f' to them.</p><table class="sum"><tbody>{body}<tr><td class="total">= remainder</td>'
+        f'<td class="num total">{said}</td><td></td></tr></tbody></table></details>'
+    )
+
+
+def idle_reasons(run: Run) -> str:
+    """Return why threads were idle."""
+    why = idle.explain(run)
+    names = sorted(
+        (span for span in run.of_type("span") if span.number(semconv.SPAN_IDLE)),
+        key=lambda span: -(span.number(semconv.SPAN_IDLE) or 0.0),
+    )[:5]
+    if why is None and not names:
+        return ""
+    found = '<h2>Why threads were idle</h2><p class="about">Idle: there was work, and a thread free.'
+    found += " It is shared out among the spans that had work at the time.</p>"
+    if why is not None and why.total > 0:
+        rows = (
+            ("before the first task started", why.before_first, "workers, imports or first data"),
+            (
+                "fewer tasks could run than there were threads",
+                why.too_few_tasks,
+                "smaller partitions, a smaller cluster; a long task at the end does it, too",
+            ),
+            (
+                "tasks enough for all threads",
+                why.enough_tasks,
+                "they lay unevenly, waited for data, or for the scheduler",
+            ),
+        )
+        found += _table(
+            ("idle while …", "#thread-time", "#share", "what it hints at"),
+            (
+                (name, words.seconds(value), f"{value / why.total:.0%}", hint)
+                for name, value, hint in rows
+                if value > 0
+            ),
+        )
+        found += f'<p class="about">By {why.samples:,} samples, one an export.</p>'
+    if names:
+        found += _table(
+            ("idle most", "#idle", "#of its thread-time"),
+            (
+                (
+                    span.full_name,
+                    words.seconds(span.number(semconv.SPAN_IDLE) or 0.0),
+                    _share(span.number(semconv.SPAN_IDLE), span.number(semconv.SPAN_CAPACITY)),
+                )
+                for span in names
+            ),
+        )
+    return found
+
+
+def _share(value: float | None, whole: float | None) -> str:
+    return f"{value / whole:.0%}" if value is not None and whole else ""
+
+
+# -------------------------------------------------------------------------------- traces
+
+
+def timeline(key: str, rows: Timeline) -> str:
+    """Return the place of the timeline; the script fills it."""
+    if not rows.rows:
+        return ""
+    folded = ""
+    if rows.folded:
+        folded = (
+            f'<p class="warning">{rows.folded:,} groups and tasks have no row: the longest, and those'
+            " that failed, do.</p>"
+        )
+    return (
+        f'<h2>Timeline</h2>{folded}<div data-timeline="{key}"><div class="tools">'
+        '<input type="search" placeholder="search names, keys, workers, messages"'
+        ' aria-label="search">'
+        '<label><input type="checkbox" class="groups" checked> groups</label>'
+        '<label><input type="checkbox" class="tasks" checked> tasks</label>'
+        '<label><input type="checkbox" class="failed"> failed only</label>'
+        '<span><button type="button" class="in" title="zoom in">+</button> '
+        '<button type="button" class="out" title="zoom out">−</button> '
+        '<button type="button" class="all">all</button></span>'
+        '<span><button type="button" class="open">open</button> '
+        '<button type="button" class="close">close</button></span><span class="dim count"></span></div>'
+        '<div class="timeline"><canvas tabindex="0" role="img"'
+        ' aria-label="timeline of spans, groups and tasks; arrow keys move"></canvas></div>'
+        '<div class="tip" hidden></div>'
+        '<p class="about">Click: attributes. Double click: zoom there. Ctrl and wheel zoom, dragging'
+        " and Shift and wheel move; arrows, + and − do, too. Pale: the wait for the first task. The strip below a"
+        " span’s bar: its own thread-time, in the colours above.</p>"
+        '<div class="picked" hidden></div></div>'
+    )
+
+
+def spans_table(run: Run, price: Price | None) -> str:
+    """Return the spans with their outcome and their time."""
+    spans = run.of_type("span")
+    if not spans:
+        return ""
+    head = ["span", "result", "#lasted", "#waited", "#tasks", "#failed", "#thread-time", "#idle"]
+    if price is not None:
+        head.append("#cost")
+    head.append("where to")
+    rows = []
+    for span in spans[:_MOST_SPANS]:
+        capacity = span.number(semconv.SPAN_CAPACITY)
+        idle_seconds = span.number(semconv.SPAN_IDLE)
+        own = span_activities(span)
+        row: list[object] = [
+            span.full_name,
+            _Markup(_result(span)),
+            words.seconds(span.seconds),
+            _seconds(span.number(semconv.SPAN_QUEUE_TIME)),
+            _count(span.number(semconv.TASK_COUNT)),
+            _count(span.number(semconv.TASK_OUTCOME_COUNT.format("erred"))),
+            _seconds(capacity),
+            _share(idle_seconds, capacity),
+        ]
+        if price is not None:
+            row.append("" if capacity is None else price.text(capacity))
+        row.append(_Markup(bar(parts({**own, "idle": idle_seconds or 0.0}), small=True)))
+        rows.append(row)
+    left = len(spans) - _MOST_SPANS
+    more = f'<p class="about">{left:,} more spans are in the timeline.</p>' if left > 0 else ""
+    return (
+        "<h2>Spans</h2>" + _table(head, rows) + more + '<p class="about">Thread-time, idle and colours'
+        " are each span’s own; tasks and failures include the spans below it.</p>"
+    )
+
+
+def _result(span: Span) -> str:
+    result = text(span.attributes.get(semconv.SPAN_RESULT))
+    if span.unfinished:
+        result = "still open"
+    elif span.attributes.get(semconv.SPAN_COMPLETE) is False:
+        result = f"{result}, incomplete" if result else "incomplete"
+    style = {"success": "good", "failure": "bad", "error": "bad"}.get(result, "warning")
+    return f'<span class="{style}">{_e(result)}</span>'
+
+
+def failed(run: Run) -> str:
+    """Return what failed, with tracebacks."""
+    found = findings.failures(run)
+    if not found:
+        return ""
+    entries = []
+    for number, failure in enumerate(found[:_MOST_FAILURES]):
+        what = ": ".join(filter(None, (failure.kind, failure.message))) or "failure"
+        # Of some exceptions there is a repr alone, which begins with the type.
+        if failure.kind and failure.message.startswith(f"{failure.kind.rpartition('.')[2]}("):
+            what = failure.message
+        times = f" <b>× {failure.count:,}</b>" if failure.count > 1 else ""
+        about = " · ".join(
+            f"{name} {value}"
+            for name, value in (
+                ("span", failure.span),
+                ("key", failure.key),
+                ("worker", failure.worker),
+            )
+            if value
+        )
+        trace = f"<pre>{_e(failure.stacktrace)}</pre>" if failure.stacktrace else ""
+        opened = " open" if number == 0 else ""
+        entries.append(
+            f'<details{opened}><summary><span class="bad">{_e(what)}</span>{times}</summary>'
+            f'<p class="dim">{_e(about)}</p>{trace}</details>'
+        )
+    left = len(found) - _MOST_FAILURES
+    more = f'<p class="about">And {left:,} more kinds.</p>' if left > 0 else ""
+    return f"<h2>Failures</h2>{''.join(entries)}{more}"
+
+
+def slow(run: Run) -> str:
+    """Return the slowest tasks."""
+    found = findings.slowest(run)
+    if not found:
+        return ""
+    names = findings.span_names(run)
+    rows = (
+        (
+            _Markup(f"<code>{_e(text(task.attributes.get(semconv.TASK_KEY)) or task.name)}</code>"),
+            words.seconds(task.seconds),
+            _seconds(task.number(semconv.TASK_QUEUE_TIME)),
+            text(task.attributes.get(semconv.WORKER_NAME)),
+            _size(task.number(semconv.TASK_OUTPUT_SIZE)),
+            _Markup('<span class="bad">failed</span>' if task.failed else ""),
+            names.get(text(task.attributes.get(semconv.SPAN_ID)), ""),
+        )
+        for task in found
+    )
+    head = ("key", "#took", "#waited", "worker", "#result", "", "span")
+    about = "Of the tasks that have a span: the slowest of each group, and those that failed."
+    return f'<h2>Slowest tasks</h2>{_table(head, rows)}<p class="about">{about}</p>'
+
+
+def workers(run: Run, memory: str, busy: str) -> str:
+    """Return the workers: their largest figures, and how these went."""
+    found = findings.workers(run)
+    if not found:
+        return ""
+    rows = [
+        (
+            worker.name,
+            _count(worker.threads),
+            _size(worker.memory),
+            _share(worker.memory, worker.limit),
+            _size(worker.spilled),
+            f"{worker.tasks:,}",
+            f"{worker.failed:,}",
+        )
+        for worker in found[:100]
+    ]
+    head = ("worker", "#threads", "#memory, at most", "#of its limit", "#spilled, at most")
+    table = _table((*head, "#tasks shown here", "#of them failed"), rows)
+    left = len(found) - 100
+    more = f'<p class="about">And {left:,} more.</p>' if left > 0 else ""
+    drawn = f"<h3>Memory</h3>{memory}" if memory else ""
+    drawn += f"<h3>CPU</h3>{busy}" if busy else ""
+    return f"<h2>Workers</h2>{drawn}{table}{more}"
+
+
+# --------------------------------------------------------------------------------- money
+
+
+def money(run: Run, price: Price | None, tag: str) -> str:
+    """Return what it cost, by root and tag."""
+    if price is None:
+        return ""
+    found = bill(run, tag)
+    if not found.roots and found.capacity is None:
+        return "<h2>What it cost</h2><p>Not known: nothing tells of capacity.</p>"
+    made = "<h2>What it cost</h2>"
+    made += f'<p class="about">At {_e(f"{price.amount:g} {price.currency}".rstrip())} a thread-hour.</p>'
+    made += _table(
+        ("root span", "#thread-time", "#cost", "#of it idle"),
+        [*_costs(found.roots, price), *_rest(found, price)],
+    )
+    if found.tags:
+        made += _table(
+            (tag, "#thread-time", "#cost", "#of it idle"), _costs(found.tags, price, f"no {tag}")
+        )
+    return made
+
+
+def _costs(costs: Iterable[Cost], price: Price, nameless: str = "") -> Iterable[Sequence[object]]:
+    for cost in costs:
+        yield (
+            cost.name or nameless,
+            words.seconds(cost.capacity),
+            price.text(cost.capacity),
+            "" if cost.idle is None else price.text(cost.idle),
+        )
+
+
+def _rest(found: Bill, price: Price) -> Iterable[Sequence[object]]:
+    rest = found.unassigned
+    if rest is not None and found.capacity is not None:
+        unused = f"of it unused {price.text(found.unused)}" if found.unused is not None else ""
+        yield ("of no span", words.seconds(abs(rest)), price.text(rest), unused)
+        whole = f"<b>{_e(price.text(found.capacity))}</b>"
+        yield (_Markup("<b>all</b>"), words.seconds(found.capacity), _Markup(whole), "")
+
+
+# ------------------------------------------------------------------------------- pieces
+
+
+class _Markup(str):
+    """Text that is markup already."""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; a head that begins with ``#`` is of numbers."""
+    numeric = [name.startswith("#") for name in head]
+    top = "".join(
+        f'<th{" class=num" if number else ""}>{_e(name.removeprefix("#"))}</th>'
+        for name, number in zip(head, numeric, strict=True)
+    )
+    body = []
+    for row in rows:
+        cells = "".join(
+            f'<td class="{"num" if number else "name" if not index else ""}">'
+            f"{cell if isinstance(cell, _Markup) else _e(cell)}</td>"
+            for index, (cell, number) in enumerate(zip(row, numeric, strict=True))
+        )
+        body.append(f"<tr>{cells}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else words.seconds(value)
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _size(value: float | None) -> str:
+    return "" if value is None else words.size(value)
