@@ -34,6 +34,7 @@ from dask_otel.cli.sink import Sink
 from dask_otel.cli.time_table import TimeTable, time_by_span
 from dask_otel.cli.trace_tree import TraceTree, build_trees, span_names
 from dask_otel.core import identity
+from dask_otel.report import words as text
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo-traces.json")
 #: Seconds to wait for the root span: a heartbeat or two, then the bridge's linger.

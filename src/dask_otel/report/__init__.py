@@ -1,1 +1,1 @@
-"""The report of a run: telemetry files to one page, a text or JSON; knows neither Dask nor OpenTelemetry."""
+"""Telemetry files to one page, a text or JSON; knows neither Dask nor OpenTelemetry."""

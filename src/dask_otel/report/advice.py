@@ -140,7 +140,9 @@ def _over(
     """Yield advice where a share is over the limit of an alert."""
     if whole <= 0 or seconds / whole <= LIMITS[alert][0]:
         return
-    little = "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} only: little to judge by)"
+    little = (
+        "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} only: little to judge by)"
+    )
     title = f"{what}: {seconds / whole:.0%}{little}"
     yield Advice("note" if little else severity, title, say, alert, seconds)
 

@@ -143,7 +143,9 @@ def _jaeger(trace: dict[str, Any], skipped: Skipped) -> Iterator[ResourceSpans]:
             place[1].append(span)
     for resource, spans in processes.values():
         if spans:
-            yield ResourceSpans(resource, _text(spans[0].attributes.get("otel.scope.version")), spans)
+            yield ResourceSpans(
+                resource, _text(spans[0].attributes.get("otel.scope.version")), spans
+            )
 
 
 def _jaeger_span(raw: dict[str, Any]) -> Span | None:
@@ -183,7 +185,11 @@ def _tags(raw: Any) -> dict[str, Plain]:
         if not isinstance(tag, dict) or not isinstance(tag.get("key"), str):
             continue
         value = tag.get("value")
-        if isinstance(value, str) and value.startswith("[") and tag["key"].endswith((".tags", ".types")):
+        if (
+            isinstance(value, str)
+            and value.startswith("[")
+            and tag["key"].endswith((".tags", ".types"))
+        ):
             # It has no lists: they are texts of JSON there.
             try:
                 inner = json.loads(value)
@@ -203,7 +209,7 @@ def _tags(raw: Any) -> dict[str, Plain]:
 def _resource_metrics(entry: Any, skipped: Skipped) -> ResourceMetrics:
     resource = _resource(entry)
     version = ""
-    points = []
+    points: list[tuple[str, dict[str, str], Point, bool, bool]] = []
     for scope in _scopes(entry, "scopeMetrics", "instrumentationLibraryMetrics"):
         version = version or _scope_version(scope)
         for metric in _list(scope.get("metrics")):
@@ -289,7 +295,9 @@ def _any_value(raw: Any, depth: int = 0) -> Plain:
         return raw["boolValue"] is True
     if "intValue" in raw:
         number = _number(raw["intValue"])
-        return None if number is None else int(number) if number < 2**53 else _integer(raw["intValue"])
+        return (
+            None if number is None else int(number) if number < 2**53 else _integer(raw["intValue"])
+        )
     if "doubleValue" in raw:
         return _number(raw["doubleValue"])
     inner = raw.get("arrayValue")
@@ -307,7 +315,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         return ""
     value = value.encode("utf-8", "replace").decode("utf-8")  # lone surrogates can't be written
-    return value if len(value) <= LONGEST_TEXT else value[:LONGEST_TEXT] + "…"
+    return value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…"
 
 
 def _id(value: Any) -> str:

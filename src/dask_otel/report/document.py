@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dask_otel.report.compare import Comparison, compare
 from dask_otel.report.model import Run, Skipped
 from dask_otel.report.money import Price
 from dask_otel.report.reading import Reader
@@ -39,14 +40,30 @@ class Report:
         self.price = price
         self.tag = tag
         self._redacted = False
+        self._comparison: Comparison | None = None
 
     def redacted(self) -> Report:
         """Return the same without messages, tracebacks, code, keys and users' attributes."""
         report = Report(
             [redacted(run) for run in self.runs], self.skipped, price=self.price, tag=self.tag
         )
-        report._redacted = True  # noqa: SLF001
+        report._redacted = True
         return report
+
+    def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
+        """Return this report with a comparison: what changed since `before`, of which `titles`
+        say what the two are called.
+        """
+        report = Report(self.runs, self.skipped, price=self.price, tag=self.tag)
+        report._redacted = self._redacted
+        report._comparison = compare(before.runs, self.runs, titles)
+        report.runs = [*before.runs, *self.runs]
+        return report
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What `compared_with` found."""
+        return self._comparison
 
     def html(self) -> str:
         """Return one self-contained page, which loads nothing from anywhere.
@@ -56,6 +73,7 @@ class Report:
         ImportError
             Where bokeh is missing: it comes with ``dask-otel[report]``.
         """
+        from dask_otel.report.page.comparison import section
         from dask_otel.report.page.html import page
 
         return page(
@@ -64,7 +82,25 @@ class Report:
             price=self.price,
             tag=self.tag,
             redacted=self._redacted,
+            comparison=section(self._comparison) if self._comparison else "",
         )
+
+    def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
+        """Return the report for a terminal, without colours."""
+        from dask_otel.report import text
+
+        if self._comparison is not None:
+            found = text.comparison_lines(self._comparison, width, ascii_only)
+        else:
+            found = text.lines(
+                self.runs,
+                self.skipped,
+                price=self.price,
+                tag=self.tag,
+                width=width,
+                ascii_only=ascii_only,
+            )
+        return "\n".join(found)
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file, and return its path."""
@@ -76,7 +112,10 @@ class Report:
         """Return what the page says as plain data, for scripts."""
         from dask_otel.report.summary import summary
 
-        return summary(self.runs, self.skipped, price=self.price, tag=self.tag)
+        found = summary(self.runs, self.skipped, price=self.price, tag=self.tag)
+        if self._comparison is not None:
+            found["comparison"] = self._comparison.to_dict()
+        return found
 
     def _repr_html_(self) -> str:
         # A frame of its own: scripts of the page have no way into the notebook.

@@ -73,7 +73,9 @@ def _failure(event: Event, span: Span, name: str, key: str) -> Failure:
 
 def span_names(run: Run) -> dict[str, str]:
     """Return the full names by Dask's ids of the spans."""
-    return {text(span.attributes.get(semconv.SPAN_ID)): span.full_name for span in run.of_type("span")}
+    return {
+        text(span.attributes.get(semconv.SPAN_ID)): span.full_name for span in run.of_type("span")
+    }
 
 
 def slowest(run: Run, most: int = 20) -> list[Span]:

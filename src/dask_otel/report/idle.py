@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ class IdleReason:
     """Idle thread-seconds by what the scheduler knew at the end of each export interval.
 
     Levels are samples, one an export; a reason is a sum over intervals, so that it is as exact as
-    they are short. Before `first_start` no task had started: workers or the first data were awaited.
+    they are short. Before the first start, workers or the first data were awaited.
     """
 
     total: float
@@ -65,7 +66,7 @@ def explain(run: Run) -> IdleReason | None:
         return None
     first = first_start_ns(run)
     few = enough = before = 0.0
-    for begin, end in zip(times, times[1:], strict=False):
+    for begin, end in itertools.pairwise(times):
         seconds = sum(_at(history, end) - _at(history, begin) for history in idle)
         if first is not None and end <= first:
             before += seconds

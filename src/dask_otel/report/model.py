@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dask_otel import semconv
+from dask_otel.report import words
 from dask_otel.report.series import Metrics
 
 #: An attribute's value as plain Python. Maps and bytes, which the bridge never sends, are None.
@@ -95,6 +96,11 @@ class Run:
         if self.metrics.end_ns is not None:
             ends.append(self.metrics.end_ns)
         return max(ends, default=None)
+
+    @property
+    def title(self) -> str:
+        """What it is called: its cluster, and when it began."""
+        return f"{self.cluster or 'Dask'}, {words.when(self.start_ns)}"
 
     def of_type(self, kind: str) -> list[Span]:
         """Return the spans of a type, by their start."""

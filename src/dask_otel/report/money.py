@@ -72,7 +72,9 @@ def bill(run: Run, tag: str = "team") -> Bill:
         for root in by_root(names)
         if root.capacity is not None
     ]
-    tags_of = {span.full_name: span.attributes.get(semconv.SPAN_TAGS) for span in run.of_type("span")}
+    tags_of = {
+        span.full_name: span.attributes.get(semconv.SPAN_TAGS) for span in run.of_type("span")
+    }
     tagged: dict[str, tuple[float, float]] = {}
     for entry in names:
         if entry.capacity is None:

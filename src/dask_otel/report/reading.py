@@ -44,9 +44,9 @@ class Reader:
         """Take in what one process exported at one time."""
         if isinstance(item, ResourceMetrics):
             if item.points:
-                run = self._run(item.resource, item.scope_version)
+                metrics = self._run(item.resource, item.scope_version).metrics
                 for name, labels, point, monotone, delta in item.points:
-                    if not run.metrics.add(name, labels, point, monotone=monotone, delta=delta):
+                    if not metrics.add(name, labels, point, monotone=monotone, delta=delta):
                         self.skipped.add("data point of a series beyond the limit")
             return
         own = [span for span in item.spans if span.type]
@@ -117,5 +117,3 @@ def _unfinished(spans: list[Span]) -> list[Span]:
             )
         )
     return result
-
-

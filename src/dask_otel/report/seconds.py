@@ -6,6 +6,7 @@ those of the cluster are absent then.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -206,7 +207,7 @@ def flow(run: Run, most: int = 240) -> Flow | None:
         return None
     step = max(1, -(-(len(times) - 1) // most))
     edges = [*times[:-1:step], times[-1]]
-    widths = [(end - begin) / 1e9 for begin, end in zip(edges, edges[1:], strict=False)]
+    widths = [(end - begin) / 1e9 for begin, end in itertools.pairwise(edges)]
     result = {}
     for title in PART_TITLES:
         grown = [0.0] * len(widths)
@@ -228,7 +229,7 @@ def _increments(history: list[tuple[int, float]], edges: list[int]) -> list[floa
     for edge in edges:
         index = bisect_right(times, edge)
         totals.append(history[index - 1][1] if index else 0.0)
-    return [max(0.0, after - before) for before, after in zip(totals, totals[1:], strict=False)]
+    return [max(0.0, after - before) for before, after in itertools.pairwise(totals)]
 
 
 def _add(into: dict[str, float], key: str, value: float) -> None:

@@ -1,1 +1,1 @@
-"""The page: one file of HTML without network; what is measured comes from the rest of the report."""
+"""The page: one file of HTML that needs no network."""

@@ -162,7 +162,9 @@ def _flow(run: Run) -> Any:
             )
         )
         below = top
-    plot.step(right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads")
+    plot.step(
+        right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads"
+    )
     plot.yaxis.axis_label = "threads"
     return _item(_timed(plot))
 
@@ -178,7 +180,9 @@ def _timed(plot: Any) -> Any:
     return plot
 
 
-def _lines(run: Run, name: str, scale: float, **labels: str) -> list[tuple[str, list[float], list[float]]]:
+def _lines(
+    run: Run, name: str, scale: float, **labels: str
+) -> list[tuple[str, list[float], list[float]]]:
     """Return a line a worker, those with the highest values, and of those the points."""
     found = []
     for series in run.metrics.of(name):

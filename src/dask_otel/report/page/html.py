@@ -53,11 +53,11 @@ def page(
     for index, run in enumerate(runs):
         body = _run(run, price, tag, numbers, data)
         if len(runs) > 1:
-            title = _text(sections.title(run))
+            title = _text(run.title)
             opened = " open" if index == 0 and not comparison else ""
             body = f'<details class="run"{opened}><summary>{title}</summary>{body}</details>'
         bodies.append(body)
-    title = sections.title(runs[0]) if len(runs) == 1 else f"{len(runs)} runs"
+    title = runs[0].title if len(runs) == 1 else f"{len(runs)} runs of Dask"
     head = f"<h1>{_text(title)}</h1>"
     return _document(
         title,
@@ -67,9 +67,7 @@ def page(
     )
 
 
-def _run(
-    run: Run, price: Price | None, tag: str, numbers: Iterable[int], data: list[str]
-) -> str:
+def _run(run: Run, price: Price | None, tag: str, numbers: Iterable[int], data: list[str]) -> str:
     names = span_times(run)
     number = iter(numbers)
 
@@ -105,7 +103,7 @@ def _data(key: str, packed: str) -> str:
 
 
 def _document(title: str, body: str) -> str:
-    from bokeh.resources import INLINE  # noqa: PLC0415
+    from bokeh.resources import INLINE
 
     own = [_file("timeline.js"), _file("page.js")]
     # Bokeh's core is what the charts need: no widgets, no tables, no WebGL, no MathJax.
@@ -128,8 +126,7 @@ def _document(title: str, body: str) -> str:
 
 
 def _file(name: str) -> str:
-    text = resource_files("dask_otel.report.page").joinpath(name).read_text(encoding="utf-8")
-    return text
+    return resource_files("dask_otel.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:

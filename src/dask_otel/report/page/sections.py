@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 from html import escape
 
 from dask_otel import semconv
@@ -30,21 +29,6 @@ def _e(value: object) -> str:
     return escape(str(value), quote=True)
 
 
-def _when(time_ns: int | None) -> str:
-    if time_ns is None:
-        return "?"
-    try:
-        when = datetime.fromtimestamp(time_ns / 1e9, timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        return "?"
-    return when.strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def title(run: Run) -> str:
-    """Return what a run is called: its cluster, and when it began."""
-    return f"{run.cluster or 'Dask'}, {_when(run.start_ns)}"
-
-
 def subtitle(runs: Sequence[Run], redacted: bool) -> str:
     """Return which versions, and whether something was left out on purpose."""
     said = []
@@ -63,7 +47,9 @@ def footer(runs: Sequence[Run], skipped: Skipped) -> str:
     """Return what was read, and what could not be."""
     spans = sum(len(run.spans) for run in runs)
     series = sum(run.metrics.count for run in runs)
-    lines = [f"Made by dask-otel of {spans:,} spans and {series:,} series. No part of it is loaded."]
+    lines = [
+        f"Made by dask-otel of {spans:,} spans and {series:,} series. No part of it is loaded."
+    ]
     if skipped.counts:
         lines.append("Not read: " + "; ".join(skipped.lines()) + ".")
     return "".join(f"<p>{_e(line)}</p>" for line in lines)
@@ -120,9 +106,10 @@ def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
 def _verdict(by_part: dict[str, float], failed: int) -> str:
     whole = sum(by_part.values())
     if not whole:
-        return '<p class="verdict">No thread-time is known: there are no metrics, and no seconds in the spans.</p>'
+        said = "No thread-time is known: there are no metrics, and no seconds in the spans."
+        return f'<p class="verdict">{said}</p>'
     largest = sorted(by_part, key=lambda title: -by_part[title])[:3]
-    said = ", ".join(f"{by_part[one] / whole:.0%} {one.lower()}" for one in largest)
+    said = ", ".join(f"{by_part[one] / whole:.0%} {words.inside(one)}" for one in largest)
     ends = f' <b class="bad">{failed:,} tasks failed.</b>' if failed else ""
     return f'<p class="verdict">Of the threads’ time: {_e(said)}.{ends}</p>'
 
@@ -162,7 +149,8 @@ def advice_list(run: Run) -> str:
         inner = '<p class="good">Nothing is beyond the limit of an alert, and no task failed.</p>'
     else:
         inner = '<ul class="advice">' + "".join(
-            f'<li class="{one.severity}"><b class="{one.severity}">{_e(one.title)}</b>{_e(one.advice)}'
+            f'<li class="{one.severity}"><b class="{one.severity}">{_e(one.title)}</b>'
+            f"{_e(one.advice)}"
             + (f' <a href="{_e(one.url)}" rel="noopener noreferrer">Runbook</a>' if one.url else "")
             + "</li>"
             for one in found
@@ -232,7 +220,9 @@ def idle_reasons(run: Run) -> str:
     )[:5]
     if why is None and not names:
         return ""
-    found = '<h2>Why threads were idle</h2><p class="about">Idle: there was work, and a thread free.'
+    found = (
+        '<h2>Why threads were idle</h2><p class="about">Idle: there was work, and a thread free.'
+    )
     found += " It is shared out among the spans that had work at the time.</p>"
     if why is not None and why.total > 0:
         rows = (
@@ -286,8 +276,8 @@ def timeline(key: str, rows: Timeline) -> str:
     folded = ""
     if rows.folded:
         folded = (
-            f'<p class="warning">{rows.folded:,} groups and tasks have no row: the longest, and those'
-            " that failed, do.</p>"
+            f'<p class="warning">{rows.folded:,} groups and tasks have no row:'
+            " the longest, and those that failed, do.</p>"
         )
     return (
         f'<h2>Timeline</h2>{folded}<div data-timeline="{key}"><div class="tools">'
@@ -300,13 +290,14 @@ def timeline(key: str, rows: Timeline) -> str:
         '<button type="button" class="out" title="zoom out">−</button> '
         '<button type="button" class="all">all</button></span>'
         '<span><button type="button" class="open">open</button> '
-        '<button type="button" class="close">close</button></span><span class="dim count"></span></div>'
+        '<button type="button" class="close">close</button></span>'
+        '<span class="dim count"></span></div>'
         '<div class="timeline"><canvas tabindex="0" role="img"'
         ' aria-label="timeline of spans, groups and tasks; arrow keys move"></canvas></div>'
         '<div class="tip" hidden></div>'
-        '<p class="about">Click: attributes. Double click: zoom there. Ctrl and wheel zoom, dragging'
-        " and Shift and wheel move; arrows, + and − do, too. Pale: the wait for the first task. The strip below a"
-        " span’s bar: its own thread-time, in the colours above.</p>"
+        '<p class="about">Click: attributes. Double click: zoom there. Ctrl and wheel zoom,'
+        " dragging or Shift and wheel move; arrows, + and − do, too. Pale: the wait for the first"
+        " task. The strip below a span’s bar: its own thread-time, in the colours above.</p>"
         '<div class="picked" hidden></div></div>'
     )
 
@@ -342,7 +333,10 @@ def spans_table(run: Run, price: Price | None) -> str:
     left = len(spans) - _MOST_SPANS
     more = f'<p class="about">{left:,} more spans are in the timeline.</p>' if left > 0 else ""
     return (
-        "<h2>Spans</h2>" + _table(head, rows) + more + '<p class="about">Thread-time, idle and colours'
+        "<h2>Spans</h2>"
+        + _table(head, rows)
+        + more
+        + '<p class="about">Thread-time, idle and colours'
         " are each span’s own; tasks and failures include the spans below it.</p>"
     )
 
@@ -449,7 +443,8 @@ def money(run: Run, price: Price | None, tag: str) -> str:
     if not found.roots and found.capacity is None:
         return "<h2>What it cost</h2><p>Not known: nothing tells of capacity.</p>"
     made = "<h2>What it cost</h2>"
-    made += f'<p class="about">At {_e(f"{price.amount:g} {price.currency}".rstrip())} a thread-hour.</p>'
+    amount = f"{price.amount:g} {price.currency}".rstrip()
+    made += f'<p class="about">At {_e(amount)} a thread-hour.</p>'
     made += _table(
         ("root span", "#thread-time", "#cost", "#of it idle"),
         [*_costs(found.roots, price), *_rest(found, price)],
@@ -491,7 +486,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table; a head that begins with ``#`` is of numbers."""
     numeric = [name.startswith("#") for name in head]
     top = "".join(
-        f'<th{" class=num" if number else ""}>{_e(name.removeprefix("#"))}</th>'
+        f"<th{' class=num' if number else ''}>{_e(name.removeprefix('#'))}</th>"
         for name, number in zip(head, numeric, strict=True)
     )
     body = []
