@@ -11,7 +11,6 @@ from dask_otel import semconv
 from dask_otel.report import findings, idle, words
 from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
 from dask_otel.report.meanings import MEANINGS, PARTS, meaning_of
-from dask_otel.report.model import Run
 from dask_otel.report.seconds import (
     IDLE,
     LOST,
@@ -22,6 +21,7 @@ from dask_otel.report.seconds import (
     cluster_time,
     span_times,
 )
+from dask_otel.report.telemetry.model import Run
 
 _SAY: Final = {part.title: part.advice for part in PARTS}
 _THREAD: Final = ("thread-cpu", "thread-noncpu")

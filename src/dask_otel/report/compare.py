@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dask_otel.report.meanings import PART_TITLES
-from dask_otel.report.model import Run
 from dask_otel.report.seconds import SpanTime, cluster_time, merged, span_times
+from dask_otel.report.telemetry.model import Run
 
 #: A difference is one from this share of the first run's seconds on, and this many seconds.
 _SHARE, _SECONDS = 0.1, 0.05

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dask_otel.report.compare import Comparison, compare
-from dask_otel.report.model import Run, Skipped
 from dask_otel.report.money import Price
-from dask_otel.report.reading import Reader
 from dask_otel.report.redaction import redacted
+from dask_otel.report.telemetry.model import Run, Skipped
+from dask_otel.report.telemetry.reading import Reader
 
 
 class Report:

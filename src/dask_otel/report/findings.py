@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.model import Event, Run, Span, text
+from dask_otel.report.telemetry.model import Event, Run, Span, text
 
 #: A task is a straggler if it took this many times the average of its group, and this share of
 #: its span's time.

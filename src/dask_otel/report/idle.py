@@ -7,8 +7,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from dask_otel import semconv
-from dask_otel.report.model import Run
 from dask_otel.report.seconds import IDLE
+from dask_otel.report.telemetry.model import Run
 
 #: States of tasks that a thread could run, or already does.
 _READY = ("queued", "no-worker", "processing")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_otel import semconv
-from dask_otel.report.model import Run
 from dask_otel.report.seconds import LOST, UNUSED, by_root, cluster_time, span_times
+from dask_otel.report.telemetry.model import Run
 
 
 @dataclass(frozen=True)

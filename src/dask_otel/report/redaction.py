@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.model import Event, Plain, Run
+from dask_otel.report.telemetry.model import Event, Plain, Run
 
 #: Which of them it is must be told apart still: each gets a number.
 _NUMBERED: Final = {semconv.TASK_KEY: "task", semconv.TASK_GROUP_NAME: "group"}

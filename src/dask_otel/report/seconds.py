@@ -14,7 +14,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.meanings import PART_TITLES, part_of
-from dask_otel.report.model import Run, Span, text
+from dask_otel.report.telemetry.model import Run, Span, text
 
 IDLE: Final = "idle"
 UNUSED: Final = "unused"

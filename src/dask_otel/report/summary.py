@@ -8,9 +8,9 @@ from typing import Any
 from dask_otel import semconv
 from dask_otel.report import findings, idle
 from dask_otel.report.advice import advice, outcome_counts
-from dask_otel.report.model import Run, Skipped, Span, text
 from dask_otel.report.money import Cost, Price, bill
 from dask_otel.report.seconds import SpanTime, cluster_time, span_times
+from dask_otel.report.telemetry.model import Run, Skipped, Span, text
 
 #: Goes up when something here is renamed or changes its meaning; not when something is added.
 VERSION = 1

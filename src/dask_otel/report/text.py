@@ -8,9 +8,9 @@ from dask_otel import semconv
 from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice, outcome_counts
 from dask_otel.report.compare import Comparison, Difference, Side
-from dask_otel.report.model import Run, Skipped, Span, text
 from dask_otel.report.money import Price, bill
 from dask_otel.report.seconds import cluster_time, merged, parts, span_activities, span_times
+from dask_otel.report.telemetry.model import Run, Skipped, Span, text
 
 _BAR = 24
 _MOST = 12

@@ -20,8 +20,8 @@ from bokeh.plotting import figure
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.meanings import NEUTRAL, PARTS, hex_colour
-from dask_otel.report.model import Run
 from dask_otel.report.seconds import SpanTime, flow, merged
+from dask_otel.report.telemetry.model import Run
 
 #: See ``page.js``.
 _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"

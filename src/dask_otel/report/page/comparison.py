@@ -6,7 +6,7 @@ from html import escape
 
 from dask_otel.report import words
 from dask_otel.report.compare import FASTER, GONE, NEW, SAME, SLOWER, Comparison, Difference, Side
-from dask_otel.report.page.sections import bar
+from dask_otel.report.page.markup import bar
 
 _STYLES = {SLOWER: "worse", FASTER: "better", NEW: "warning", GONE: "warning", SAME: "dim"}
 _ORDER = (SLOWER, FASTER, NEW, GONE, SAME)
@@ -44,7 +44,7 @@ def _row(one: Difference, *, total: bool) -> str:
         f'<td class="num">{_lasted(one.before)}</td><td class="num">{_lasted(one.after)}</td>'
         f'<td class="num {_STYLES[one.verdict]}">{longer}</td>'
         f'<td class="num">{_time(one.before)}</td><td class="num">{_time(one.after)}</td>'
-        f"<td>{escape(parts)}</td><td>{bars}</td></tr>"
+        f'<td class="parts">{escape(parts)}</td><td>{bars}</td></tr>'
     )
 
 

@@ -13,12 +13,12 @@ from html import escape
 from importlib.resources import files as resource_files
 from itertools import count
 
-from dask_otel.report.model import Run, Skipped
 from dask_otel.report.money import Price
-from dask_otel.report.page import sections
+from dask_otel.report.page import sections, tables
 from dask_otel.report.page.charts import charts
 from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import span_times
+from dask_otel.report.telemetry.model import Run, Skipped
 
 
 def page(
@@ -88,12 +88,12 @@ def _run(run: Run, price: Price | None, tag: str, numbers: Iterable[int], data: 
             sections.advice_list(run),
             sections.where(run, names, chart("spans"), chart("flow")),
             sections.timeline(key, rows),
-            sections.spans_table(run, price),
-            sections.money(run, price, tag),
             sections.failed(run),
             sections.slow(run),
             sections.idle_reasons(run),
-            sections.workers(run, chart("memory"), chart("busy")),
+            tables.spans(run, names, price),
+            tables.workers(run, chart("memory"), chart("busy")),
+            tables.money(run, price, tag),
         )
     )
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.meanings import PARTS, hex_colour
-from dask_otel.report.model import Event, Plain, Run, Span
 from dask_otel.report.seconds import IDLE, parts, span_activities
+from dask_otel.report.telemetry.model import Event, Plain, Run, Span
 
 #: Rows of one timeline. Beyond, the longest groups and tasks stay, and all that failed.
 MOST_ROWS: Final = 20_000

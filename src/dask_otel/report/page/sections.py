@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 
 from dask_otel import semconv
 from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice, outcome_counts
 from dask_otel.report.meanings import PARTS, hex_colour
-from dask_otel.report.model import Run, Skipped, Span, text
-from dask_otel.report.money import Bill, Cost, Price, bill
+from dask_otel.report.money import Price
+from dask_otel.report.page.markup import Markup, bar, safe, seconds, share, size, table
 from dask_otel.report.page.payload import Timeline
 from dask_otel.report.seconds import (
     ClusterTime,
     SpanTime,
     cluster_time,
     merged,
-    parts,
-    span_activities,
 )
+from dask_otel.report.telemetry.model import Run, Skipped, text
 
 _MOST_SPANS, _MOST_FAILURES = 200, 50
 _ADVICE = {part.title: part.advice for part in PARTS}
-
-
-def _e(value: object) -> str:
-    return escape(str(value), quote=True)
 
 
 def subtitle(runs: Sequence[Run], redacted: bool) -> str:
@@ -40,7 +34,7 @@ def subtitle(runs: Sequence[Run], redacted: bool) -> str:
         said.append(run.instance)
     if redacted:
         said.append("redacted: no messages, tracebacks, code, keys, or attributes of users")
-    return f'<div class="dim">{_e(" · ".join(filter(None, said)))}</div>'
+    return f'<div class="dim">{safe(" · ".join(filter(None, said)))}</div>'
 
 
 def footer(runs: Sequence[Run], skipped: Skipped) -> str:
@@ -52,7 +46,7 @@ def footer(runs: Sequence[Run], skipped: Skipped) -> str:
     ]
     if skipped.counts:
         lines.append("Not read: " + "; ".join(skipped.lines()) + ".")
-    return "".join(f"<p>{_e(line)}</p>" for line in lines)
+    return "".join(f"<p>{safe(line)}</p>" for line in lines)
 
 
 # ------------------------------------------------------------------------------ overview
@@ -95,9 +89,9 @@ def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
     if threads and run.metrics.start_ns is not None and run.metrics.end_ns is not None:
         length = (run.metrics.end_ns - run.metrics.start_ns) / 1e9
         if length > 0:
-            tiles.append(("threads on average", f"{threads / length:.1f}", ""))
+            tiles.append(("threads, mean", f"{threads / length:.1f}", ""))
     shown = "".join(
-        f'<div class="tile"><b class="{style}">{_e(value)}</b><span>{_e(name)}</span></div>'
+        f'<div class="tile"><b class="{style}">{safe(value)}</b><span>{safe(name)}</span></div>'
         for name, value, style in tiles
     )
     return f'{_verdict(by_part, failed)}<div class="tiles">{shown}</div>'
@@ -111,31 +105,15 @@ def _verdict(by_part: dict[str, float], failed: int) -> str:
     largest = sorted(by_part, key=lambda title: -by_part[title])[:3]
     said = ", ".join(f"{by_part[one] / whole:.0%} {words.inside(one)}" for one in largest)
     ends = f' <b class="bad">{failed:,} tasks failed.</b>' if failed else ""
-    return f'<p class="verdict">Of the threads’ time: {_e(said)}.{ends}</p>'
-
-
-def bar(by_part: dict[str, float], small: bool = False) -> str:
-    """Return one bar of the parts."""
-    whole = sum(by_part.values())
-    if not whole:
-        return ""
-    pieces = "".join(
-        f'<i style="width:{100 * by_part[part.title] / whole:.3f}%;'
-        f'background:{hex_colour(part.colour)}"'
-        f' title="{_e(part.title)}: {_e(words.seconds(by_part[part.title]))},'
-        f' {by_part[part.title] / whole:.0%}"></i>'
-        for part in PARTS
-        if by_part[part.title] > 0
-    )
-    return f'<div class="bar{" small" if small else ""}">{pieces}</div>'
+    return f'<p class="verdict">Of the threads’ time: {safe(said)}.{ends}</p>'
 
 
 def _legend(by_part: dict[str, float]) -> str:
     whole = sum(by_part.values())
     entries = "".join(
-        f'<li title="{_e(part.advice)}"><i style="background:{hex_colour(part.colour)}"></i>'
-        f"<b>{by_part[part.title] / whole:.0%}</b> {_e(part.title)}"
-        f' <span class="dim">{_e(words.seconds(by_part[part.title]))}</span></li>'
+        f'<li title="{safe(part.advice)}"><i style="background:{hex_colour(part.colour)}"></i>'
+        f"<b>{by_part[part.title] / whole:.0%}</b> {safe(part.title)}"
+        f' <span class="dim">{safe(words.seconds(by_part[part.title]))}</span></li>'
         for part in PARTS
         if by_part[part.title] > 0
     )
@@ -149,9 +127,13 @@ def advice_list(run: Run) -> str:
         inner = '<p class="good">Nothing is beyond the limit of an alert, and no task failed.</p>'
     else:
         inner = '<ul class="advice">' + "".join(
-            f'<li class="{one.severity}"><b class="{one.severity}">{_e(one.title)}</b>'
-            f"{_e(one.advice)}"
-            + (f' <a href="{_e(one.url)}" rel="noopener noreferrer">Runbook</a>' if one.url else "")
+            f'<li class="{one.severity}"><b class="{one.severity}">{safe(one.title)}</b>'
+            f"{safe(one.advice)}"
+            + (
+                f' <a href="{safe(one.url)}" rel="noopener noreferrer">Runbook</a>'
+                if one.url
+                else ""
+            )
             + "</li>"
             for one in found
         )
@@ -174,7 +156,7 @@ def where(run: Run, names: Sequence[SpanTime], of_spans: str, over_time: str) ->
         " or lost is not known."
     )
     found = f"<h2>Where the threads’ time went</h2>{bar(by_part)}{_legend(by_part)}"
-    found += f'<p class="about">{_e(about)}</p>'
+    found += f'<p class="about">{safe(about)}</p>'
     if of_spans:
         found += f"<h3>By span</h3>{of_spans}"
     if over_time:
@@ -196,7 +178,7 @@ def _closed(cluster: ClusterTime) -> str:
     excess = "booked beyond the threads there were"
     lines.append(("− excess", figure(cluster.excess), excess))
     body = "".join(
-        f'<tr><td>{_e(name)}</td><td class="num">{value}</td><td class="dim">{_e(note)}</td></tr>'
+        f'<tr><td>{safe(name)}</td><td class="num">{value}</td><td class="dim">{safe(note)}</td></tr>'
         for name, value, note in lines
     )
     rest = cluster.remainder
@@ -238,7 +220,7 @@ def idle_reasons(run: Run) -> str:
                 "they lay unevenly, waited for data, or for the scheduler",
             ),
         )
-        found += _table(
+        found += table(
             ("idle while …", "#thread-time", "#share", "what it hints at"),
             (
                 (name, words.seconds(value), f"{value / why.total:.0%}", hint)
@@ -248,22 +230,18 @@ def idle_reasons(run: Run) -> str:
         )
         found += f'<p class="about">By {why.samples:,} samples, one an export.</p>'
     if names:
-        found += _table(
+        found += table(
             ("idle most", "#idle", "#of its thread-time"),
             (
                 (
                     span.full_name,
                     words.seconds(span.number(semconv.SPAN_IDLE) or 0.0),
-                    _share(span.number(semconv.SPAN_IDLE), span.number(semconv.SPAN_CAPACITY)),
+                    share(span.number(semconv.SPAN_IDLE), span.number(semconv.SPAN_CAPACITY)),
                 )
                 for span in names
             ),
         )
     return found
-
-
-def _share(value: float | None, whole: float | None) -> str:
-    return f"{value / whole:.0%}" if value is not None and whole else ""
 
 
 # -------------------------------------------------------------------------------- traces
@@ -302,55 +280,6 @@ def timeline(key: str, rows: Timeline) -> str:
     )
 
 
-def spans_table(run: Run, price: Price | None) -> str:
-    """Return the spans with their outcome and their time."""
-    spans = run.of_type("span")
-    if not spans:
-        return ""
-    head = ["span", "result", "#lasted", "#waited", "#tasks", "#failed", "#thread-time", "#idle"]
-    if price is not None:
-        head.append("#cost")
-    head.append("where to")
-    rows = []
-    for span in spans[:_MOST_SPANS]:
-        capacity = span.number(semconv.SPAN_CAPACITY)
-        idle_seconds = span.number(semconv.SPAN_IDLE)
-        own = span_activities(span)
-        row: list[object] = [
-            span.full_name,
-            _Markup(_result(span)),
-            words.seconds(span.seconds),
-            _seconds(span.number(semconv.SPAN_QUEUE_TIME)),
-            _count(span.number(semconv.TASK_COUNT)),
-            _count(span.number(semconv.TASK_OUTCOME_COUNT.format("erred"))),
-            _seconds(capacity),
-            _share(idle_seconds, capacity),
-        ]
-        if price is not None:
-            row.append("" if capacity is None else price.text(capacity))
-        row.append(_Markup(bar(parts({**own, "idle": idle_seconds or 0.0}), small=True)))
-        rows.append(row)
-    left = len(spans) - _MOST_SPANS
-    more = f'<p class="about">{left:,} more spans are in the timeline.</p>' if left > 0 else ""
-    return (
-        "<h2>Spans</h2>"
-        + _table(head, rows)
-        + more
-        + '<p class="about">Thread-time, idle and colours'
-        " are each span’s own; tasks and failures include the spans below it.</p>"
-    )
-
-
-def _result(span: Span) -> str:
-    result = text(span.attributes.get(semconv.SPAN_RESULT))
-    if span.unfinished:
-        result = "still open"
-    elif span.attributes.get(semconv.SPAN_COMPLETE) is False:
-        result = f"{result}, incomplete" if result else "incomplete"
-    style = {"success": "good", "failure": "bad", "error": "bad"}.get(result, "warning")
-    return f'<span class="{style}">{_e(result)}</span>'
-
-
 def failed(run: Run) -> str:
     """Return what failed, with tracebacks."""
     found = findings.failures(run)
@@ -372,11 +301,11 @@ def failed(run: Run) -> str:
             )
             if value
         )
-        trace = f"<pre>{_e(failure.stacktrace)}</pre>" if failure.stacktrace else ""
+        trace = f"<pre>{safe(failure.stacktrace)}</pre>" if failure.stacktrace else ""
         opened = " open" if number == 0 else ""
         entries.append(
-            f'<details{opened}><summary><span class="bad">{_e(what)}</span>{times}</summary>'
-            f'<p class="dim">{_e(about)}</p>{trace}</details>'
+            f'<details{opened}><summary><span class="bad">{safe(what)}</span>{times}</summary>'
+            f'<p class="dim">{safe(about)}</p>{trace}</details>'
         )
     left = len(found) - _MOST_FAILURES
     more = f'<p class="about">And {left:,} more kinds.</p>' if left > 0 else ""
@@ -391,125 +320,18 @@ def slow(run: Run) -> str:
     names = findings.span_names(run)
     rows = (
         (
-            _Markup(f"<code>{_e(text(task.attributes.get(semconv.TASK_KEY)) or task.name)}</code>"),
+            Markup(
+                f"<code>{safe(text(task.attributes.get(semconv.TASK_KEY)) or task.name)}</code>"
+            ),
             words.seconds(task.seconds),
-            _seconds(task.number(semconv.TASK_QUEUE_TIME)),
+            seconds(task.number(semconv.TASK_QUEUE_TIME)),
             text(task.attributes.get(semconv.WORKER_NAME)),
-            _size(task.number(semconv.TASK_OUTPUT_SIZE)),
-            _Markup('<span class="bad">failed</span>' if task.failed else ""),
+            size(task.number(semconv.TASK_OUTPUT_SIZE)),
+            Markup('<span class="bad">failed</span>' if task.failed else ""),
             names.get(text(task.attributes.get(semconv.SPAN_ID)), ""),
         )
         for task in found
     )
     head = ("key", "#took", "#waited", "worker", "#result", "", "span")
     about = "Of the tasks that have a span: the slowest of each group, and those that failed."
-    return f'<h2>Slowest tasks</h2>{_table(head, rows)}<p class="about">{about}</p>'
-
-
-def workers(run: Run, memory: str, busy: str) -> str:
-    """Return the workers: their largest figures, and how these went."""
-    found = findings.workers(run)
-    if not found:
-        return ""
-    rows = [
-        (
-            worker.name,
-            _count(worker.threads),
-            _size(worker.memory),
-            _share(worker.memory, worker.limit),
-            _size(worker.spilled),
-            f"{worker.tasks:,}",
-            f"{worker.failed:,}",
-        )
-        for worker in found[:100]
-    ]
-    head = ("worker", "#threads", "#memory, at most", "#of its limit", "#spilled, at most")
-    table = _table((*head, "#tasks shown here", "#of them failed"), rows)
-    left = len(found) - 100
-    more = f'<p class="about">And {left:,} more.</p>' if left > 0 else ""
-    drawn = f"<h3>Memory</h3>{memory}" if memory else ""
-    drawn += f"<h3>CPU</h3>{busy}" if busy else ""
-    return f"<h2>Workers</h2>{drawn}{table}{more}"
-
-
-# --------------------------------------------------------------------------------- money
-
-
-def money(run: Run, price: Price | None, tag: str) -> str:
-    """Return what it cost, by root and tag."""
-    if price is None:
-        return ""
-    found = bill(run, tag)
-    if not found.roots and found.capacity is None:
-        return "<h2>What it cost</h2><p>Not known: nothing tells of capacity.</p>"
-    made = "<h2>What it cost</h2>"
-    amount = f"{price.amount:g} {price.currency}".rstrip()
-    made += f'<p class="about">At {_e(amount)} a thread-hour.</p>'
-    made += _table(
-        ("root span", "#thread-time", "#cost", "#of it idle"),
-        [*_costs(found.roots, price), *_rest(found, price)],
-    )
-    if found.tags:
-        made += _table(
-            (tag, "#thread-time", "#cost", "#of it idle"), _costs(found.tags, price, f"no {tag}")
-        )
-    return made
-
-
-def _costs(costs: Iterable[Cost], price: Price, nameless: str = "") -> Iterable[Sequence[object]]:
-    for cost in costs:
-        yield (
-            cost.name or nameless,
-            words.seconds(cost.capacity),
-            price.text(cost.capacity),
-            "" if cost.idle is None else price.text(cost.idle),
-        )
-
-
-def _rest(found: Bill, price: Price) -> Iterable[Sequence[object]]:
-    rest = found.unassigned
-    if rest is not None and found.capacity is not None:
-        unused = f"of it unused {price.text(found.unused)}" if found.unused is not None else ""
-        yield ("of no span", words.seconds(abs(rest)), price.text(rest), unused)
-        whole = f"<b>{_e(price.text(found.capacity))}</b>"
-        yield (_Markup("<b>all</b>"), words.seconds(found.capacity), _Markup(whole), "")
-
-
-# ------------------------------------------------------------------------------- pieces
-
-
-class _Markup(str):
-    """Text that is markup already."""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table; a head that begins with ``#`` is of numbers."""
-    numeric = [name.startswith("#") for name in head]
-    top = "".join(
-        f"<th{' class=num' if number else ''}>{_e(name.removeprefix('#'))}</th>"
-        for name, number in zip(head, numeric, strict=True)
-    )
-    body = []
-    for row in rows:
-        cells = "".join(
-            f'<td class="{"num" if number else "name" if not index else ""}">'
-            f"{cell if isinstance(cell, _Markup) else _e(cell)}</td>"
-            for index, (cell, number) in enumerate(zip(row, numeric, strict=True))
-        )
-        body.append(f"<tr>{cells}</tr>")
-    return (
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else words.seconds(value)
-
-
-def _count(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
-
-
-def _size(value: float | None) -> str:
-    return "" if value is None else words.size(value)
+    return f'<h2>Slowest tasks</h2>{table(head, rows)}<p class="about">{about}</p>'

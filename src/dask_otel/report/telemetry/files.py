@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from dask_otel.report.model import Skipped
+from dask_otel.report.telemetry.model import Skipped
 
 #: Bytes of one line, or of a document over several lines.
 LONGEST: Final = 128 * 2**20

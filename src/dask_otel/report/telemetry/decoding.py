@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from dask_otel.report.model import Event, Plain, Skipped, Span
-from dask_otel.report.series import Point
+from dask_otel.report.telemetry.model import Event, Plain, Skipped, Span
+from dask_otel.report.telemetry.series import Point
 
 #: Keys below which Jaeger and Tempo put what OTLP has at the top.
 _WRAPPINGS: Final = ("result", "data", "trace", "traces")

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from dask_otel import semconv
 from dask_otel.report import words
-from dask_otel.report.series import Metrics
+from dask_otel.report.telemetry.series import Metrics
 
 #: An attribute's value as plain Python. Maps and bytes, which the bridge never sends, are None.
 Plain: TypeAlias = str | bool | int | float | tuple["Plain", ...] | None

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report import files
-from dask_otel.report.decoding import ResourceMetrics, ResourceSpans, decode
-from dask_otel.report.model import Plain, Run, Skipped, Span, text
+from dask_otel.report.telemetry import files
+from dask_otel.report.telemetry.decoding import ResourceMetrics, ResourceSpans, decode
+from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, text
 
 #: Spans that are kept of all runs together. Beyond: only Dask spans and what failed, up to twice.
 MOST_SPANS: Final = 100_000
