@@ -178,7 +178,8 @@ def _closed(cluster: ClusterTime) -> str:
     excess = "booked beyond the threads there were"
     lines.append(("− excess", figure(cluster.excess), excess))
     body = "".join(
-        f'<tr><td>{safe(name)}</td><td class="num">{value}</td><td class="dim">{safe(note)}</td></tr>'
+        f'<tr><td>{safe(name)}</td><td class="num">{value}</td>'
+        f'<td class="dim">{safe(note)}</td></tr>'
         for name, value, note in lines
     )
     rest = cluster.remainder
