@@ -41,6 +41,17 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
     return install(dask_scheduler, config)
 
 
+def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:
+    """Return what the bridge that runs does not use of a configuration; see `dask_otel.register`.
+
+    Full keys without values, or all that is wrong with it. Schedulers of versions before
+    0.1.0 do not know this question.
+    """
+    from dask_otel.scheduler.plugin import unused
+
+    return unused(dask_scheduler, config)
+
+
 async def uninstall(dask_scheduler: Scheduler) -> str:
     """Take the bridge off the scheduler; see `dask_otel.unregister`."""
     from dask_otel.scheduler.plugin import uninstall

@@ -59,7 +59,7 @@ class ThreadTime:
         self._scheduler = scheduler
         self._boundary = boundary
         #: Told of each heartbeat: the seconds of every task that it lists as running.
-        self.tell_executing: Callable[[WorkerState, Mapping[Hashable, float]], None] = _nobody
+        self.on_executing: Callable[[WorkerState, Mapping[Hashable, float]], None] = _nobody
         self._accounting = Accounting(monotonic())
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
@@ -138,9 +138,9 @@ class ThreadTime:
         failed, startstops = self._failing
         return startstops if startstops and failed == key else ()
 
-    def moved(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
+    def stolen(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
-        self._accounting.task_moved(key, victim.address, thief.address, monotonic())
+        self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
 
     def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # `left` is called within the original.
@@ -208,7 +208,7 @@ class ThreadTime:
         executing = message.get("executing") or {}
         seconds, self._seconds = self._seconds, {}
         self._accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
-        self.tell_executing(ws, executing)
+        self.on_executing(ws, executing)
 
     # --------------------------------------------------------------------------- spans
 
@@ -355,7 +355,7 @@ def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, fl
     return started, stopped, seconds
 
 
-def made_at(stimulus_id: str) -> float | None:
+def stimulus_time(stimulus_id: str) -> float | None:
     """Return when a worker made the message that a run ended, by its own clock.
 
     Dask writes it into the message's ``stimulus_id``. A message that repeats what a worker said

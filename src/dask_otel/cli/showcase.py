@@ -32,7 +32,7 @@ from dask_otel.cli.problems import DemoError
 from dask_otel.cli.received import Telemetry, spans
 from dask_otel.cli.sink import Sink
 from dask_otel.cli.time_table import TimeTable, time_by_span
-from dask_otel.cli.trace_tree import TraceTree, build_trees, span_names
+from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.core import identity
 from dask_otel.report import words as text
 
@@ -45,6 +45,12 @@ _NOTHING_CAME: Final = """\
 the workflow ran, but the bridge exported no {what}.
 Is there a message of dask_otel above? Other causes: `otel:` in a Dask config file switches it
 off, or the program runs under `opentelemetry-instrument`, whose own exporter got the spans."""
+
+
+_LATE: Final = (
+    "Threads are idle until the first task begins: for the first span that is late, as the "
+    "workers are fresh and import what its tasks need. Workers that have run for a while do not."
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def perform(options: Options) -> None:
     console.print(result)
     console.print()
     if options.svg is not None:
-        _save_svg(options.svg, result)
+        _save_svg(options.svg, _result(telemetry, brief=True))
     errors = [*_missing(telemetry), *_hand_over(options, console, targets, telemetry)]
     errors += _unexpected(options, failure)
     if errors:
@@ -175,14 +181,18 @@ def _start(stack: ExitStack, sink: Sink, log_level: int) -> Client:
         raise DemoError(f"the cluster did not start: {error}") from error
 
 
-def _result(telemetry: Telemetry) -> RenderableType:
+def _result(telemetry: Telemetry, *, brief: bool = False) -> RenderableType:
     roots = build_trees(telemetry.traces)
-    return Group(
-        TraceTree(roots),
+    late = late_starts(roots)
+    parts: list[RenderableType] = [
+        TraceTree(roots, brief),
         Text(),
         Text("Where did the workers' threads spend their time?", "bold"),
-        TimeTable(time_by_span(telemetry.metrics, order=span_names(roots))),
-    )
+        TimeTable(time_by_span(telemetry.metrics, order=span_names(roots)), late, brief),
+    ]
+    if late and not brief:
+        parts.append(Text(f"\n{_LATE}", "dim"))
+    return Group(*parts)
 
 
 def _missing(telemetry: Telemetry) -> list[str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
@@ -37,8 +37,8 @@ class Health:
         self._now = now
         self._failing: set[str] = set()
         #: Whether the failure that goes on was told, and when the last one was.
-        self._told = False
-        self._told_at = float("-inf")
+        self._warned = False
+        self._warned_at = float("-inf")
         self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
@@ -48,8 +48,8 @@ class Health:
             if signal not in self._failing:
                 return
             self._failing.discard(signal)
-            recovered = not self._failing and self._told
-            self._told = self._told and not recovered
+            recovered = not self._failing and self._warned
+            self._warned = self._warned and not recovered
         if recovered:
             logger.info("dask-otel exports to %s again", self._name)
 
@@ -110,11 +110,11 @@ class Health:
         with self._lock:
             new = signal not in self._failing
             self._failing.add(signal)
-            if self._told:
+            if self._warned:
                 return logging.INFO if new else None
-            if self._now() - self._told_at < QUIET:
+            if self._now() - self._warned_at < QUIET:
                 return None
-            self._told, self._told_at = True, self._now()
+            self._warned, self._warned_at = True, self._now()
         return logging.WARNING
 
 

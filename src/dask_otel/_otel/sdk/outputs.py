@@ -23,7 +23,7 @@ from dask_otel._otel.sdk.environment import (
     read_environment,
 )
 from dask_otel._otel.sdk.exporters import (
-    Made,
+    NamedExporter,
     export_timeout_millis,
     exporter_names,
     make_exporters,
@@ -107,17 +107,17 @@ def build(
             read,
             (ProviderSpanSink(provider, version),)
             if provider is not None
-            else tuple(ExporterSpanSink(made, spans, sampler, logs) for made in traces),
+            else tuple(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
             tuple(
                 ExporterMetricSink(
-                    made,
+                    named,
                     resource,
                     logs,
                     version,
                     timeout,
                     None if internal is None else partial(internal.take, index),
                 )
-                for index, made in enumerate(metrics)
+                for index, named in enumerate(metrics)
             ),
             _exemplar_filter(read, sampler),
             sampler.decides,
@@ -125,7 +125,9 @@ def build(
         )
 
 
-def _make_metrics(traces: list[Made], internal: InternalMetrics | None) -> list[Made]:
+def _make_metrics(
+    traces: list[NamedExporter], internal: InternalMetrics | None
+) -> list[NamedExporter]:
     try:
         return make_exporters("metrics", internal)
     except ConfigurationError:

@@ -192,7 +192,7 @@ class Accounting:
             account.tasks.release(key, now)
             self._refresh(account, now)
 
-    def task_moved(self, key: Hashable, victim: str, thief: str, now: float) -> None:
+    def task_stolen(self, key: Hashable, victim: str, thief: str, now: float) -> None:
         """A task that had not started was stolen."""
         span: ActiveSpan | None = None
         loser = self._workers.get(victim)
