@@ -69,11 +69,9 @@ def _where(run: Run, marks: words.Glyphs) -> Iterator[str]:
             drawn = words.bar(share, _BAR, marks)
             yield f"  {part:<12} {words.seconds(seconds):>10} {share:>5.0%}  {drawn}"
     if cluster and cluster.remainder is not None:
-        yield (
-            f"  sum {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s"
-            f" - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s"
-            f" = {cluster.remainder + 0.0:,.6f} s"
-        )
+        yield f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s"
+        yield f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s"
+        yield f"  = remainder {cluster.remainder + 0.0:,.6f} s"
 
 
 def _advice(run: Run, width: int) -> Iterator[str]:
@@ -81,7 +79,7 @@ def _advice(run: Run, width: int) -> Iterator[str]:
     if not found:
         yield "  Nothing is beyond the limit of an alert, and no task failed."
     for one in found:
-        yield f"  [{one.severity}] {one.title}"
+        yield from _wrapped(f"[{one.severity}] {one.title}", width, "  ")
         yield from _wrapped(one.advice, width, "      ")
 
 
