@@ -36,7 +36,7 @@ _OPTIONS = (
 
 
 def take(page: Path, target: Path, width: int, height: int, *, dark: bool) -> None:
-    """Write one picture, in 128 colours: the page has few."""
+    """Write one picture, in 255 colours: the page has few."""
     browser = next(
         path for name in ("chromium", "google-chrome") if (path := shutil.which(name)) is not None
     )
@@ -56,7 +56,7 @@ def take(page: Path, target: Path, width: int, height: int, *, dark: bool) -> No
             timeout=120,
         )
     with Image.open(target) as picture:
-        picture.convert("RGB").quantize(128).save(target, optimize=True)
+        picture.convert("RGB").quantize(255).save(target, optimize=True)
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from dask_otel.report.seconds import (
 from dask_otel.report.telemetry.model import Run
 
 _SAY: Final = {part.title: part.advice for part in PARTS}
-_THREAD: Final = ("thread-cpu", "thread-noncpu")
 
 #: The worst first.
 _ORDER: Final = {"bad": 0, "warning": 1, "note": 2}
@@ -69,13 +68,16 @@ def advice(run: Run) -> list[Advice]:
 
 
 def _stragglers(run: Run) -> Iterator[Advice]:
+    begin, end = run.start_ns, run.end_ns
+    length = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
     for found in islice(findings.stragglers(run), 3):
         task = found.task
         prefix = task.attributes.get(semconv.TASK_PREFIX) or task.name
         worker = task.attributes.get(semconv.WORKER_NAME)
         where = f" on worker {worker}" if worker else ""
+        # A quarter of the run is worth more than a note.
         yield Advice(
-            "warning" if task.seconds >= ENOUGH_SECONDS else "note",
+            "warning" if task.seconds > length / 4 else "note",
             f"{found.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
             f"The others took {words.seconds(found.average)} on average, and the span"
             f" {words.seconds(found.span_seconds)}: split that task, or start it first.",
@@ -210,16 +212,7 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
             " peer-to-peer shuffles do. Dask books them as cancelled."
         )
     yield from _over("DaskWorkWasted", f"{root.name}: runs without a result", wasted, executed, say)
-    for prefix, activities in root.prefixes.items():
-        on_threads = sum(activities.get(name, 0.0) for name in _THREAD)
-        yield from _over(
-            "DaskThreadsWait",
-            f"{root.name}: tasks of {prefix} wait, off the CPU",
-            activities.get("thread-noncpu", 0.0),
-            on_threads,
-            _SAY["Off the CPU"],
-            "note",
-        )
+    yield from _waiting(root)
     from_disk = root.bytes.get("disk-read", 0.0)
     read = from_disk + root.bytes.get("memory-read", 0.0)
     if read > ENOUGH_BYTES and 1 - from_disk / read < LIMITS["DaskCacheMisses"][0]:
@@ -229,6 +222,31 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
             "Data comes back from disk: give each worker more memory.",
             "DaskCacheMisses",
         )
+
+
+def _waiting(root: SpanTime) -> Iterator[Advice]:
+    """Yield one line about all prefixes of a root that wait, the one with most seconds first."""
+    (limit,) = LIMITS["DaskThreadsWait"]
+    found: list[tuple[float, float, str]] = []
+    for prefix, activities in root.prefixes.items():
+        waited = activities.get("thread-noncpu", 0.0)
+        on_threads = waited + activities.get("thread-cpu", 0.0)
+        if on_threads and waited / on_threads > limit:
+            found.append((waited, on_threads, prefix))
+    if not found:
+        return
+    found.sort(reverse=True)
+    waited, whole = sum(one for one, _, _ in found), sum(one for _, one, _ in found)
+    named = ", ".join(prefix for _, _, prefix in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    yield from _over(
+        "DaskThreadsWait",
+        f"{root.name}: tasks of {named}{more} wait, off the CPU",
+        waited,
+        whole,
+        _SAY["Off the CPU"],
+        "note",
+    )
 
 
 def _only_rescheduled(run: Run, root: str) -> bool:

@@ -166,6 +166,8 @@ def _flow(run: Run) -> Any:
         right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads"
     )
     plot.yaxis.axis_label = "threads"
+    # What a long task brings when it ends would make all the rest small.
+    plot.y_range.end = 2 * max([*found.threads, 0.5])
     return _item(_timed(plot))
 
 

@@ -162,7 +162,8 @@ def where(run: Run, names: Sequence[SpanTime], of_spans: str, over_time: str) ->
     if over_time:
         found += (
             f'<h3>Over time</h3>{over_time}<p class="about">Activities are booked when a task ends:'
-            " after a long one they stand above the line of the threads, and before it below.</p>"
+            " after a long one they stand above the line of the threads (at twice the threads the"
+            " chart is cut), and before it below.</p>"
         )
     return found + (_closed(cluster) if cluster is not None else "")
 
