@@ -88,6 +88,7 @@ class MetricPage:
     """
 
     name = "the scheduler's own HTTP server"
+    retries = None
     #: Nothing is ever refused.
     rejected = False
     lost = 0

@@ -185,13 +185,17 @@ class Bridge:
         if made.decides is not None:
             self.adapter.contexts.decide_with(partial(self._decides, made.decides))
         self.hand_over.begin(made.pump)
+        if made.hint:
+            # Also where it closes already: a short script has it from here alone.
+            logger.warning("%s", made.hint)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
             return
         self._every("metrics", made.metric_interval, self.hand_over.begin_metrics)
         if made.page is not None:
             self._show(made.page)
-        logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+        if not made.hint:
+            logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
 
     def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
         """Ask the sampler, which may be a user's; one that raises does not sample."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -33,6 +34,19 @@ _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
 }
+#: What says which server is meant, or how it is reached; a time or a temporality does not.
+_REACHING: Final = (
+    "ENDPOINT",
+    "PROTOCOL",
+    "HEADERS",
+    "INSECURE",
+    "CERTIFICATE",
+    "CLIENT_KEY",
+    "CLIENT_CERTIFICATE",
+)
+#: Where gRPC goes if nobody says so. Seconds: it is on this machine.
+_DEFAULT_ADDRESS: Final = ("localhost", 4317)
+_AT_ONCE: Final = 1.0
 #: Of OTLP exporters, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 
@@ -46,6 +60,8 @@ class Made:
     exporter: Any
     #: The answers that it gets, if it speaks OTLP.
     answers: Answers | None
+    #: Whether somebody named it, or the server that it sends to.
+    named: bool = True
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
@@ -71,6 +87,27 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
         shut_down(made)
         raise
     return made
+
+
+def is_named(signal: str) -> bool:
+    """Whether the standard variables say where a signal goes: an exporter, or a server."""
+    return bool(
+        first_set(
+            f"OTEL_{signal.upper()}_EXPORTER",
+            *(variable for what in _REACHING for variable in _variables(signal, what)),
+        )
+    )
+
+
+def nobody_listens() -> bool:
+    """Whether nobody listens at the default endpoint."""
+    try:
+        socket.create_connection(_DEFAULT_ADDRESS, _AT_ONCE).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def shut_down(made: list[Made]) -> None:
@@ -142,7 +179,8 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
     if name == "otlp_proto_grpc":
         seen = Answers()
         answers = seen if watch_stub(signal, exporter, seen) else None
-    return Made(_label(signal, name), exporter, answers)
+    named = name not in _OTLP_NAMES or is_named(signal)
+    return Made(_label(signal, name), exporter, answers, named=named)
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:

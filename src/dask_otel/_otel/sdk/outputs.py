@@ -27,6 +27,7 @@ from dask_otel._otel.sdk.exporters import (
     export_timeout_millis,
     exporter_names,
     make_exporters,
+    nobody_listens,
     shut_down,
 )
 from dask_otel._otel.sdk.internal import InternalMetrics, internal_metrics
@@ -58,6 +59,9 @@ class Outputs:
     decides: Callable[[Trace], bool]
     #: Attributes of the resource.
     resource: Mapping[str, Any]
+    #: The default endpoint, if something goes there because nobody named another one, and nobody
+    #: listens there.
+    nobody_at: str | None
 
 
 def build(
@@ -122,7 +126,13 @@ def build(
             _exemplar_filter(read, sampler),
             sampler.decides,
             resource.attributes,
+            _nobody_at([*traces, *metrics]),
         )
+
+
+def _nobody_at(made: list[Made]) -> str | None:
+    default = [one.label for one in made if not one.named]
+    return default[0] if default and nobody_listens() else None
 
 
 def _make_metrics(traces: list[Made], internal: InternalMetrics | None) -> list[Made]:

@@ -207,6 +207,7 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    retries = None
     rejected = False
     loss = "error"
     #: What the servers say is between them and the application's exporters.
