@@ -14,7 +14,7 @@ import pytest
 
 from dask_otel._otel.sdk import exporters
 from dask_otel.pump.pump import Pump
-from dask_otel.scheduler.wiring import MadePump, make_pump
+from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
 from tests.otlp.conftest import PROTOCOLS
 from tests.otlp.pipeline import Export, make_batch, make_span
@@ -33,7 +33,7 @@ def refusing() -> Iterator[tuple[str, int]]:
         yield bound.getsockname()
 
 
-def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> MadePump:
+def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
     made = make_pump(Settings(), "Scheduler-1", time.time_ns())

@@ -28,6 +28,7 @@ class Sink:
     lost = 0
     said = ""
     retries = None
+    advice = ""
 
     def __init__(self, name: str) -> None:
         self.name = name

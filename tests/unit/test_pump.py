@@ -75,6 +75,7 @@ class FakeSink:
         self.lost = 0
         self.said = ""
         self.retries: Retries | None = None
+        self.advice = ""
         self.loss = "error"
         self.ok = True
         self.error: Exception | None = None

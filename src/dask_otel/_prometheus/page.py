@@ -87,6 +87,7 @@ class MetricPage:
     any, at any time.
     """
 
+    advice = ""
     name = "the scheduler's own HTTP server"
     retries = None
     #: Nothing is ever refused.

@@ -13,6 +13,11 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
 
+_ENDPOINT_ADVICE: Final = (
+    "Check that a collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
+    "OTEL_EXPORTER_OTLP_PROTOCOL."
+)
+
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
 
@@ -30,16 +35,21 @@ class Health:
         Of the destination.
     now
         Seconds on a monotonic clock.
+    advice
+        What a person can do where it fails; by default what helps with an endpoint.
     """
 
-    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ""
+    ) -> None:
         self._name = name
+        self._advice = advice
         self._now = now
         self._failing: set[str] = set()
         self._nobody = False
         #: Whether the failure that goes on was told, and when the last one was.
-        self._told = False
-        self._told_at = float("-inf")
+        self._warned = False
+        self._warned_at = float("-inf")
         self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
@@ -59,8 +69,8 @@ class Health:
             if signal not in self._failing:
                 return
             self._failing.discard(signal)
-            recovered = not self._failing and self._told
-            self._told = self._told and not recovered
+            recovered = not self._failing and self._warned
+            self._warned = self._warned and not recovered
         if recovered:
             logger.info("dask-otel exports to %s again", self._name)
 
@@ -71,12 +81,11 @@ class Health:
             logger.log(
                 level,
                 "dask-otel can't export %s to %s: %s. Dask is not affected; the bridge keeps what "
-                "fits its queue and goes on trying, without saying so each time. Check that a "
-                "collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
-                "OTEL_EXPORTER_OTLP_PROTOCOL.",
+                "fits its queue and goes on trying, without saying so each time. %s",
                 signal,
                 self._name,
                 reason or "no reason given",
+                self._advice or _ENDPOINT_ADVICE,
             )
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
@@ -125,11 +134,11 @@ class Health:
             self._failing.add(signal)
             if self._nobody:
                 return None
-            if self._told:
+            if self._warned:
                 return logging.DEBUG if new else None
-            if self._now() - self._told_at < QUIET:
+            if self._now() - self._warned_at < QUIET:
                 return None
-            self._told, self._told_at = True, self._now()
+            self._warned, self._warned_at = True, self._now()
         return logging.WARNING
 
 

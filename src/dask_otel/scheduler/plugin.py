@@ -61,7 +61,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         await make_way(scheduler)
         if plugin_of(scheduler) is not None:
             # Under another name: a scheduler has one bridge.
-            _say_it_runs(scheduler, self.overrides)
+            _warn_that_it_runs(scheduler, self.overrides)
         elif self.bridge is None:
             self._start(scheduler)
 
@@ -176,7 +176,7 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
         off or could not start (the scheduler's log says why).
     """
     if plugin_of(scheduler) is not None:
-        _say_it_runs(scheduler, overrides)
+        _warn_that_it_runs(scheduler, overrides)
         return "running"
     plugin = OtelSchedulerPlugin(overrides)
     plugin._start(scheduler)
@@ -194,7 +194,7 @@ def unused(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> tuple[s
     return tuple(differences(present.bridge.settings, Settings.from_config(overrides)))
 
 
-def _say_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> None:
+def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> None:
     try:
         changed = unused(scheduler, overrides)
     except ConfigurationError as error:

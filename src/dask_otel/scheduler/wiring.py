@@ -45,7 +45,7 @@ _NOBODY: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class MadePump:
+class WiredPump:
     """A pump that has not been started, and what the bridge must know of it."""
 
     pump: Pump
@@ -61,7 +61,7 @@ class MadePump:
     decides: Callable[[Trace], bool] | None = None
 
 
-def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump | None:
+def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
     """Make exporters and pump as the settings and the standard variables say.
 
     Slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread.
@@ -77,7 +77,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
 
     Returns
     -------
-    made
+    wired
         None if ``OTEL_SDK_DISABLED`` switches everything off.
 
     Raises
@@ -87,6 +87,10 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
     """
     from dask_otel._otel.sdk import outputs as _otel
 
+    files = settings.files
+    target = None
+    if files.path is not None:
+        target = _otel.FileTarget(files.path, files.max_size, files.max_files)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -94,11 +98,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
+        files=target,
+        started_ns=started_ns,
     )
     if outputs is None:
         return None
     read = outputs.environment
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # Who has the page sees the metrics, and is told of the traces as of any failure.
     nobody_at = outputs.nobody_at if page is None else None
@@ -111,27 +117,27 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
-    totals = partial(
-        _make_totals,
+    state = partial(
+        _make_state,
         started_ns,
         limits=limits,
         sampled=outputs.sampled,
         rules=_label_rules(settings.metrics),
-        told=FoldAdvice(settings.metrics),
+        on_folded=FoldAdvice(settings.metrics),
     )
     pump = Pump(
         outputs.span_sinks,
-        [(sink, totals(temporality=read.temporality)) for sink in outputs.metric_sinks],
-        partial(_translate, limits=_span_limits(settings), note=note),
+        [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks],
+        partial(_translate, limits=_span_limits(settings), sanitizer=sanitizer),
         PumpLimits(
             queue_size=read.queue_size,
             batch_size=read.batch_size,
             schedule_delay=read.schedule_delay,
             max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
-        note.drain,
+        sanitizer.drain,
         # Prometheus knows no deltas.
-        page=None if page is None else (page, totals(temporality="cumulative")),
+        page=None if page is None else (page, state(temporality="cumulative")),
         # Only for the page do batches come more often than exports, a little early or late.
         nobody_at=() if nobody_at is None else (nobody_at,),
         metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
@@ -139,7 +145,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
-    return MadePump(pump, interval, summary, hint, page, outputs.decides)
+    return WiredPump(pump, interval, summary, hint, page, outputs.decides)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:
@@ -155,7 +161,7 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
     return MetricPage(resource)
 
 
-def _make_totals(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
+def _make_state(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
     state = MetricState(started_ns, temporality=temporality, breathe=Breath(), **options)
     for time in ("idle", "unused", "lost"):
         # A closed sum needs all its parts, also while they are 0.
@@ -184,8 +190,8 @@ def _span_limits(settings: Settings) -> SpanLimits:
 
 
 def _translate(
-    span: FinishedSpan | Progress, limits: SpanLimits, note: Sanitizer
+    span: FinishedSpan | Progress, limits: SpanLimits, sanitizer: Sanitizer
 ) -> Sequence[SpanRecord]:
     if isinstance(span, Progress):
-        return translate_progress(span, limits, note)
-    return translate(span, limits, note)
+        return translate_progress(span, limits, sanitizer)
+    return translate(span, limits, sanitizer)

@@ -84,7 +84,7 @@ class TaskContexts:
         annotations = task.annotations
         if annotations:
             try:
-                context = self._told(annotations)
+                context = self._of_decision(annotations)
                 if context is not None:
                     return context
             except Exception:
@@ -104,7 +104,7 @@ class TaskContexts:
             self._count("span")
             return None
 
-    def _told(self, annotations: Mapping[str, Any]) -> Context | None:
+    def _of_decision(self, annotations: Mapping[str, Any]) -> Context | None:
         """Return the context that the scheduler decided; None where it decided none."""
         decided = annotations.get(DECISION_KEY)
         if decided is None:
