@@ -149,9 +149,11 @@ class SpanMetrics:
     ended while there was no bridge, unless one is known to have failed.
     """
 
+    #: Dask's id of the span.
     id: str
     #: Its tags and those of its ancestors, outermost first.
     name: tuple[Hashable, ...]
+    #: Dask's id of its root.
     root_id: str
     #: Tree: ``success``, ``cancellation`` or ``failure``, the worst wins.
     result: str | None
@@ -169,16 +171,19 @@ class SpanMetrics:
     #: The same, summed over the tree: Dask's ``cumulative_worker_metrics`` without the entry that
     #: is no measurement ("idle or other spans", here `dask_idle_time`).
     tree: Mapping[MetricKey, float]
-    #: Tree: share of the cluster's idle seconds, and that plus reported execute seconds.
+    #: Tree: share of the cluster's idle seconds.
     idle_time: float | None
+    #: Tree: that share, and the reported execute seconds.
     capacity_time: float | None
-    #: Tree: Dask's ``active_cpu_seconds`` and "idle or other spans".
+    #: Tree: Dask's ``active_cpu_seconds``.
     dask_active_cpu_time: float
+    #: Tree: Dask's "idle or other spans".
     dask_idle_time: float
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
-    #: Where it is found in a tracing backend, in hex; None from a scheduler of an older version.
+    #: The trace that it is in, 32 hex digits; None from a scheduler of an older version.
     trace_id: str | None = None
+    #: Its OpenTelemetry span, 16 hex digits; None as above.
     span_id: str | None = None
 
     @property
