@@ -100,6 +100,14 @@ def test_without_an_earlier_answer_they_are_all_of_them() -> None:
     assert line(text, "unused").split()[1:3] == ["5.00", "s"]
 
 
+def test_no_second_is_left_out() -> None:
+    seconds = {f"activity-{number}": 10.0 for number in range(9)} | {"tiny": 1.0, "small": 2.0}
+    answer = replace(NOW, seconds=seconds, idle=0.0, unused=0.0, capacity=93.0)
+    text = shown(View("x", answer, None))
+    assert line(text, "3 small ones").split()[3:5] == ["13.0", "s"]
+    assert text.count("activity-") == 8
+
+
 def test_what_is_not_known_is_not_shown() -> None:
     unknown = replace(worker("w"), memory=None, memory_limit=None, cpu=None)
     many = span("many", tasks=None, failed=None, unfinished=12_000)

@@ -6,13 +6,14 @@ It asks the bridge one question a second at most, whose answer is bounded, as a 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import math
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,7 +174,8 @@ def _connected(address: str) -> Iterator[Client]:
     try:
         yield client
     finally:
-        client.close(timeout=2)
+        with suppress(OSError, TimeoutError, asyncio.TimeoutError):
+            client.close(timeout=2)
 
 
 def _ask(client: Client, address: str, arguments: argparse.Namespace) -> Present:
@@ -189,7 +191,7 @@ def _ask(client: Client, address: str, arguments: argparse.Namespace) -> Present
             "installed there, or is of an older version. Install this one there, and start it "
             "with --preload dask_otel."
         ) from error
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, asyncio.TimeoutError) as error:  # two classes on Python 3.10
         raise TopError(
             f"the scheduler at {address} does not answer any more: {error or type(error).__name__}"
         ) from error

@@ -55,7 +55,7 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the title and the three parts."""
         marks = text.glyphs(options.ascii_only)
-        activities = _activities(self.now, self.before)[:_MOST_ACTIVITIES]
+        activities = _longest(_activities(self.now, self.before))
         workers = list(self.now.workers)
         spans = list(_tree(self.now.spans))
         if self.height is not None:
@@ -210,6 +210,15 @@ def _worker_cells(worker: PresentWorker, marks: text.Glyphs) -> list[Text | str]
         "" if worker.cpu is None else f"{worker.cpu:.0%}",
         Text(text.seconds(worker.seen), "red" if worker.seen > 10 else ""),
     ]
+
+
+def _longest(activities: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return the first ones, and the sum of the others: no second is left out."""
+    if len(activities) <= _MOST_ACTIVITIES:
+        return activities
+    rest = activities[_MOST_ACTIVITIES - 1 :]
+    total = sum(seconds for _, seconds in rest)
+    return [*activities[: _MOST_ACTIVITIES - 1], (f"{len(rest)} small ones", total)]
 
 
 def _activities(now: Present, before: Present | None) -> list[tuple[str, float]]:
