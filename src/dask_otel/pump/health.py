@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final, TypeAlias
 
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.endpoints.explaining import UNKNOWN, explain
+
 logger = logging.getLogger("dask_otel")
 
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
@@ -59,14 +62,21 @@ class Health:
         if level is not None:
             logger.log(
                 level,
-                "dask-otel can't export %s to %s: %s. Dask is not affected; the bridge keeps what "
-                "fits its queue and goes on trying, without saying so each time. Check that a "
-                "collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
-                "OTEL_EXPORTER_OTLP_PROTOCOL.",
+                "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
+                "what fits its queue and goes on trying, without saying so each time.",
                 signal,
                 self._name,
                 reason or "no reason given",
+                self._advice(signal, reason),
             )
+
+    def _advice(self, signal: str, reason: str) -> str:
+        """Return the likely cause and what to do, in the words of ``dask-otel doctor``."""
+        endpoint = Endpoint.named(self._name)
+        if endpoint is None:
+            return "The exporter is not one of OTLP's: see its own documentation."
+        trouble = explain(endpoint, "traces" if signal == "spans" else signal, reason)
+        return str(trouble) if trouble else UNKNOWN
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
         """Take note of what a server said about data that it took, but for some of it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
@@ -84,6 +85,9 @@ def _note(signal: str, response: requests.Response, answers: Answers) -> None:
         return
     words = "" if page else _words(kind, body)
     reason = f"HTTP status {status} {response.reason or ''}".rstrip()
+    if status in (404, 405):
+        # What was asked for, as the exporter has put it together.
+        reason += f" for {urlsplit(response.url).path or '/'}"
     answers.refused(f"{reason}: {words}" if words else reason, blames=status in _BLAMES)
 
 
