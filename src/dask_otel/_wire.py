@@ -64,6 +64,13 @@ async def settled_metrics(
     return await plugin.bridge.settled.answer(span_id, timeout, submitted)
 
 
+async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
+    """Return what ``dask-otel doctor`` asks; it sends test telemetry to the own endpoints alone."""
+    from dask_otel.scheduler.plugin import examined
+
+    return await examined(dask_scheduler, seconds)
+
+
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
     """Return the plugin that was pickled, for ``Client.register_plugin``."""
     from dask_otel.scheduler.plugin import OtelSchedulerPlugin

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import UNKNOWN, explain
@@ -39,6 +39,8 @@ class Health:
         self._name = name
         self._now = now
         self._failing: set[str] = set()
+        #: Of the last failure.
+        self._reason = ""
         #: Whether the failure that goes on was told, and when the last one was.
         self._told = False
         self._told_at = float("-inf")
@@ -58,6 +60,7 @@ class Health:
 
     def failed(self, signal: str, reason: str) -> None:
         """Take note of a failure."""
+        self._reason = reason
         level = self._level(signal)
         if level is not None:
             logger.log(
@@ -77,6 +80,12 @@ class Health:
             return "The exporter is not one of OTLP's: see its own documentation."
         trouble = explain(endpoint, "traces" if signal == "spans" else signal, reason)
         return str(trouble) if trouble else UNKNOWN
+
+    def condition(self) -> dict[str, Any]:
+        """Return what fails now, and why it did last, as plain data. Any thread may ask."""
+        with self._lock:
+            failing = sorted(self._failing)
+            return {"destination": self._name, "failing": failing, "reason": self._reason}
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
         """Take note of what a server said about data that it took, but for some of it."""

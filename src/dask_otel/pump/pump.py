@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
@@ -75,7 +75,7 @@ class Pump:
         self._translate = translate
         self._tally = Tally()
         names = {sink.name for sink in span_sinks} | {sink.name for sink, _ in metric_sinks}
-        healths = {name: Health(name) for name in names}
+        self._healths = healths = {name: Health(name) for name in names}
         self._spans = [
             SpanLane(
                 sink,
@@ -164,6 +164,14 @@ class Pump:
         for other in self._metrics:
             if not other.settled.is_set():
                 other.gave_up()
+
+    def condition(self) -> dict[str, Any]:
+        """Return how each destination does, and what waits, as plain data. Any thread may ask."""
+        return {
+            "destinations": [health.condition() for health in self._healths.values()],
+            "waiting": max((lane.size for lane in self._spans), default=0),
+            "capacity": self._limits.queue_size,
+        }
 
     @property
     def _lanes(self) -> list[SpanLane | MetricLane]:

@@ -13,7 +13,7 @@ import logging
 import time as clocks
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from distributed.core import Status
 from distributed.metrics import time
@@ -96,6 +96,8 @@ class Bridge:
         self._scheduler = scheduler
         self._host: Host | None = None
         self._pump: Pump | None = None
+        #: Returns the bridge's own counts; see `MadePump`.
+        self._counts: Callable[[], dict[tuple[str, ...], float]] = dict
         self._cost = LoopTime(self.adapter)
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
@@ -180,6 +182,7 @@ class Bridge:
             made.pump.request_close(0.0)
             return
         self._pump = made.pump
+        self._counts = made.counts
         if made.decides is not None:
             self.adapter.contexts.decide_with(partial(self._decides, made.decides))
         self.hand_over.begin(made.pump)
@@ -228,6 +231,13 @@ class Bridge:
     def exporting(self) -> bool:
         """Whether the exporters have been made."""
         return self._pump is not None
+
+    def condition(self) -> dict[str, Any]:
+        """Return how the export does, as plain data; see `Pump.condition`."""
+        if self._pump is None:
+            return {"exporting": False}
+        counts = [[*series, value] for series, value in self._counts().items()]
+        return {"exporting": True, "counts": counts, **self._pump.condition()}
 
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""

@@ -48,6 +48,8 @@ class MadePump:
     page: MetricPage | None = None
     #: Decides whether a trace is sampled, once.
     decides: Callable[[Trace], bool] | None = None
+    #: Returns the bridge's own counts, as they were exported last, by metric and label values.
+    counts: Callable[[], dict[tuple[str, ...], float]] = dict
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump | None:
@@ -106,9 +108,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         rules=_label_rules(settings.metrics),
         told=FoldAdvice(settings.metrics),
     )
+    metrics = [(sink, totals(temporality=read.temporality)) for sink in outputs.metric_sinks]
+    # Prometheus knows no deltas.
+    shown = None if page is None else (page, totals(temporality="cumulative"))
     pump = Pump(
         outputs.span_sinks,
-        [(sink, totals(temporality=read.temporality)) for sink in outputs.metric_sinks],
+        metrics,
         partial(_translate, limits=_span_limits(settings), note=note),
         PumpLimits(
             queue_size=read.queue_size,
@@ -117,14 +122,16 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
             max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
         note.drain,
-        # Prometheus knows no deltas.
-        page=None if page is None else (page, totals(temporality="cumulative")),
+        page=shown,
         # Only for the page do batches come more often than exports, a little early or late.
         metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
-    return MadePump(pump, interval, summary, page, outputs.decides)
+    states = [state for _, state in metrics] + ([] if shown is None else [shown[1]])
+    # All of them have the same, so that one is enough.
+    counts = partial(states[0].totals, "dask.otel.") if states else dict
+    return MadePump(pump, interval, summary, page, outputs.decides, counts)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:

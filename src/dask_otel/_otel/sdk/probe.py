@@ -1,0 +1,211 @@
+"""A test span and a test counter to each configured endpoint, and what became of them.
+
+They go the way that everything goes: exporters made of the same variables, watched in the same
+way. Only retries are not waited out: the first answer counts.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from dask_otel import semconv
+from dask_otel._otel.sdk.listening import look
+from dask_otel._otel.sdk.outputs import build
+from dask_otel._otel.sdk.spans import ProviderSpanSink
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.records import MetricRecord, NumberPoint, SpanRecord
+from dask_otel.settings.problems import ConfigurationError
+
+#: Seconds for which a failed request may be tried again, before its first failure counts.
+_SECOND_THOUGHTS: Final = 2.0
+#: Seconds for the look at who listens.
+_LOOK: Final = 4.0
+_THREAD: Final = "dask-otel-doctor"
+
+
+@dataclass
+class Probed:
+    """What became of one signal at one destination."""
+
+    #: ``"traces"`` or ``"metrics"``.
+    signal: str
+    #: As the scheduler's log calls it.
+    destination: str
+    #: Whether it was taken; None where nobody can tell.
+    ok: bool | None = False
+    #: Why it was not, as the exporter or the server says.
+    reason: str = ""
+    #: Items that were rejected although the request was taken, and what the server said.
+    lost: int = 0
+    said: str = ""
+    #: Who listens there, see `Listener`; None if nobody looked.
+    listener: str | None = None
+    seconds: float = 0.0
+
+
+def probe(
+    environment: Mapping[str, str],
+    *,
+    service_name: str,
+    instance_id: str,
+    service_version: str,
+    cluster_name: str | None,
+    version: str,
+    seconds: float,
+) -> dict[str, Any]:
+    """Send a test span and a test counter to every endpoint that the variables name.
+
+    Parameters
+    ----------
+    environment, service_name, instance_id, service_version, cluster_name, version
+        As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`.
+    seconds
+        The longest time to wait for answers.
+
+    Returns
+    -------
+    found
+        Plain data: ``results`` (`Probed`), ``problems`` of the configuration, ``disabled``, and the
+        ids to find the telemetry by: ``run``, ``trace_id``, ``span_id``, ``sent_ns``.
+    """
+    run, trace_id, span_id = secrets.token_hex(8), secrets.randbits(128), secrets.randbits(64)
+    sent_ns = time.time_ns()
+    found: dict[str, Any] = {
+        "run": run,
+        "trace_id": f"{trace_id or 1:032x}",
+        "span_id": f"{span_id or 1:016x}",
+        "sent_ns": sent_ns,
+        "disabled": False,
+        "problems": [],
+        "results": [],
+        "interval": None,
+    }
+    try:
+        outputs = build(
+            environment,
+            service_name=service_name,
+            instance_id=instance_id,
+            service_version=service_version,
+            cluster_name=cluster_name,
+            version=version,
+        )
+    except ConfigurationError as error:
+        found["problems"] = list(error.problems)
+        return found
+    if outputs is None:
+        found["disabled"] = True
+        return found
+    found["interval"] = outputs.environment.metric_interval
+    found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
+    span = _span(trace_id or 1, span_id or 1, run, sent_ns)
+    counter = _counter(run, sent_ns, outputs.environment.temporality)
+    tries = [_Try("traces", sink, [span]) for sink in outputs.span_sinks]
+    tries += [_Try("metrics", sink, [counter]) for sink in outputs.metric_sinks]
+    for one in tries:
+        one.start()
+    until = time.monotonic() + seconds
+    found["results"] = [asdict(one.outcome(until)) for one in tries]
+    return found
+
+
+def _span(trace_id: int, span_id: int, run: str, now_ns: int) -> SpanRecord:
+    return SpanRecord(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_span_id=None,
+        name=semconv.DOCTOR_SPAN,
+        kind="internal",
+        start_ns=now_ns - 1_000_000,
+        end_ns=now_ns,
+        attributes={semconv.DOCTOR_RUN: run},
+        events=(),
+        links=(),
+        error=None,
+        root_name=semconv.DOCTOR_SPAN,
+    )
+
+
+def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
+    metric = semconv.DOCTOR_CHECKS
+    points = (NumberPoint({semconv.DOCTOR_RUN: run}, now_ns - 1_000_000_000, now_ns, 1),)
+    return MetricRecord(
+        metric.name, metric.unit, metric.description, metric.instrument, temporality, points
+    )
+
+
+class _Try:
+    """One export, in a thread of its own, and a look at who listens, in another."""
+
+    def __init__(self, signal: str, sink: Any, records: list[Any]) -> None:
+        self._sink = sink
+        self._records = records
+        self._probed = Probed(signal, sink.name)
+        self._endpoint = Endpoint.named(sink.name)
+        #: An application's own provider says nothing of what becomes of spans.
+        self._tells = not isinstance(sink, ProviderSpanSink)
+        self._done = threading.Event()
+        self._looked = threading.Event()
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        self._thread(self._export)
+        if self._endpoint is None:
+            self._looked.set()
+        else:
+            self._thread(self._look)
+
+    @staticmethod
+    def _thread(call: Callable[[], None]) -> None:
+        # A daemon: one that hangs in an exporter holds up nothing.
+        threading.Thread(target=call, name=_THREAD, daemon=True).start()
+
+    def _look(self) -> None:
+        assert self._endpoint is not None
+        try:
+            self._probed.listener = look(self._endpoint, _LOOK)
+        finally:
+            self._looked.set()
+
+    def _export(self) -> None:
+        sink, probed = self._sink, self._probed
+        ok, reason = False, ""
+        try:
+            with sink.surroundings():
+                try:
+                    ok = sink.export(self._records)
+                    reason = "" if ok else sink.last_error()
+                except Exception as error:
+                    reason = type(error).__name__
+                probed.ok, probed.reason = (ok if self._tells else None), reason
+                probed.lost, probed.said = sink.lost, getattr(sink, "said", "")
+                probed.seconds = time.monotonic() - self._began
+                self._done.set()
+                sink.shutdown()
+        finally:
+            self._done.set()
+
+    def outcome(self, until: float) -> Probed:
+        """Return what became of it, as far as it is known at a time."""
+        failed_at = None
+        while not self._done.is_set():
+            now = time.monotonic()
+            if failed_at is None and self._sink.last_error():
+                failed_at = now
+            if now >= until or (failed_at is not None and now - failed_at > _SECOND_THOUGHTS):
+                break
+            self._done.wait(0.05)
+        probed = self._probed
+        if not self._done.is_set():
+            waited = time.monotonic() - self._began
+            reason = self._sink.last_error() or f"no answer within {waited:.0f} s"
+            # A copy: the thread may still write.
+            probed = Probed(probed.signal, probed.destination, False, reason, seconds=waited)
+        if probed.ok is False:
+            self._looked.wait(max(0.0, min(_LOOK, until + _LOOK - time.monotonic())))
+            probed.listener = self._probed.listener
+        return probed
