@@ -151,6 +151,8 @@ class _Try:
         self._done = threading.Event()
         self._looked = threading.Event()
         self._began = time.monotonic()
+        self._shutting = threading.Lock()
+        self._shut = False
 
     def start(self) -> None:
         self._thread(self._export)
@@ -185,9 +187,20 @@ class _Try:
                 probed.lost, probed.said = sink.lost, getattr(sink, "said", "")
                 probed.seconds = time.monotonic() - self._began
                 self._done.set()
-                sink.shutdown()
+                self._shut_down()
         finally:
             self._done.set()
+
+    def _let_go(self) -> None:
+        with self._sink.surroundings():
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Release the exporter, once; one that waits before it tries again gives up."""
+        with self._shutting:
+            shut, self._shut = self._shut, True
+        if not shut:
+            self._sink.shutdown()
 
     def outcome(self, until: float) -> Probed:
         """Return what became of it, as far as it is known at a time."""
@@ -205,6 +218,7 @@ class _Try:
             reason = self._sink.last_error() or f"no answer within {waited:.0f} s"
             # A copy: the thread may still write.
             probed = Probed(probed.signal, probed.destination, False, reason, seconds=waited)
+            self._thread(self._let_go)
         if probed.ok is False:
             self._looked.wait(max(0.0, min(_LOOK, until + _LOOK - time.monotonic())))
             probed.listener = self._probed.listener

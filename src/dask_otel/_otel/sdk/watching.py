@@ -51,6 +51,10 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
         def request(self, *args: Any, **kwargs: Any) -> requests.Response:
             # A redirect turns a POST into a GET: the data would be gone.
             kwargs["allow_redirects"] = False
+            if kwargs.get("verify") in (None, True) and isinstance(self.verify, str):
+                # Newer exporters leave OTEL_EXPORTER_OTLP_CERTIFICATE with the session, where
+                # REQUESTS_CA_BUNDLE would win over it.
+                kwargs["verify"] = self.verify
             try:
                 response = super().request(*args, **kwargs)
             except Exception as error:
