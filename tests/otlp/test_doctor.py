@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
+from dask_otel._otel.sdk import listening
 from dask_otel._otel.sdk import probe as probing
 from dask_otel._otel.sdk.listening import look
 from dask_otel.core.endpoints.address import Endpoint
@@ -33,6 +34,12 @@ def _first_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_SECOND_THOUGHTS", 0.0)
 
 
+@pytest.fixture
+def no_long_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who never answers does not answer later."""
+    monkeypatch.setattr(listening, "_SLOWEST", 0.1)
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return self_signed(tmp_path_factory.mktemp("certificate"))
@@ -45,7 +52,8 @@ def examine(monkeypatch: pytest.MonkeyPatch) -> Examine:
     def call(endpoint: str, protocol: str, **variables: str) -> list[Finding]:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+        # However busy the machine is; failures are told at once.
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         facts = facts_of_this_process(60)
@@ -151,9 +159,11 @@ def test_nobody_there(examine: Examine, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.usefixtures("no_long_look")
 def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
     with silent_server() as endpoint:
-        assert kinds(examine(endpoint, protocol)) == {"timeout"}
+        findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
+        assert kinds(findings) == {"timeout"}
 
 
 @pytest.mark.parametrize(
@@ -272,7 +282,8 @@ def test_who_does_not_listen(hangs_up: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert seen("http://nowhere.invalid:4318") == "unresolved"
     assert seen("http://") is None
     assert seen("http://127.0.0.1:port") is None
-    with silent_server() as endpoint:
+    with silent_server() as endpoint, monkeypatch.context() as patch:
+        patch.setattr(listening, "_SLOWEST", 0.1)
         assert seen(endpoint) == "silent"
     # What is behind a proxy can't be seen from here.
     monkeypatch.setenv("http_proxy", "http://proxy:3128")

@@ -181,7 +181,7 @@ def timeout(seen: Seen) -> Trouble | None:
         "There is no answer in time: a firewall or a network policy drops what is sent, the "
         "server hangs, or it is too slow.",
         "Check that the port is open from where the scheduler runs; a slow server needs a greater "
-        "OTEL_EXPORTER_OTLP_TIMEOUT (milliseconds).",
+        "OTEL_EXPORTER_OTLP_TIMEOUT (seconds; 10 by default).",
     )
 
 
