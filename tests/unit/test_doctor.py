@@ -325,18 +325,14 @@ def test_it_never_comes(name: str) -> None:
     ("status", "body", "words"),
     [(500, b"", "HTTP status 500"), (200, b"<html>", "none of its API's"), (200, [], "none of")],
 )
-def test_what_is_no_backend(
-    status: int, body: Any, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backends, "_ANSWER", 0.5)
+def test_what_is_no_backend(status: int, body: Any, words: str) -> None:
     with api(lambda url, headers: (status, body)) as address:
         for finding in read_back({"jaeger": address, "prometheus": address}, PROBE, 0.05):
             assert finding.level == "problem"
             assert words in finding.what
 
 
-def test_no_backend_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "_ANSWER", 0.5)
+def test_no_backend_there() -> None:
     places = {"jaeger": "http://127.0.0.1:1", "tempo": "localhost:3200", "prometheus": "http://["}
     jaeger, tempo, prometheus = read_back(places, PROBE, 0.05)
     assert "Nothing listens at 127.0.0.1:1" in jaeger.why

@@ -79,7 +79,8 @@ def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
     if inherited:
         with suppress(Exception):  # not ours: its values stay unnamed
             yield "the process that started this one", dask.config.deserialize(inherited)
-    yield "environment", dask.config.collect_env()
+    own = {name: value for name, value in os.environ.items() if name != _INHERITED}
+    yield "environment", dask.config.collect_env(own)
 
 
 def _parsed(data: Mapping[str, Any]) -> Mapping[str, Any]:
