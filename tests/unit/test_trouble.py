@@ -26,6 +26,11 @@ CASES = [
      "SETTINGS frame as the first frame, got frame type 79)", None, "grpc_to_http"),
     (GRPC, TLS, f"{TO_ALL}UNKNOWN: ipv4:127.0.0.1:1: Cannot check peer: missing selected ALPN "
      "property.", None, "grpc_to_http"),
+    (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2 (Expected "
+     "SETTINGS frame as the first frame, got frame type 80) (Trying to connect an http1.x server "
+     "(HTTP status 400))", None, "grpc_to_http"),
+    (GRPC, PLAIN, "UNAUTHENTICATED: Received http2 header with status: 401", None,
+     "unauthenticated"),
     (GRPC, PLAIN, "UNIMPLEMENTED: Received http2 header with status: 404", None, "grpc_to_http"),
     (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: Socket closed", "http", "grpc_to_http"),
     (HTTP, PLAIN, "ConnectionError (BadStatusLine: \ufffd\ufffd@)", None, "http_to_grpc"),

@@ -23,6 +23,7 @@ from dask_otel.settings.problems import ConfigurationError
 
 #: Seconds for which a failed request may be tried again, before its first failure counts.
 _SECOND_THOUGHTS: Final = 2.0
+_PAUSE: Final = 0.02
 #: Seconds for the look at who listens.
 _LOOK: Final = 4.0
 _THREAD: Final = "dask-otel-doctor"
@@ -109,7 +110,10 @@ def probe(
     for one in tries:
         one.start()
     until = time.monotonic() + seconds
-    found["results"] = [asdict(one.outcome(until)) for one in tries]
+    # Each is asked each time, so that all of them are waited for at once.
+    while time.monotonic() < until and not all([one.settled() for one in tries]):
+        time.sleep(_PAUSE)
+    found["results"] = [asdict(one.outcome()) for one in tries]
     return found
 
 
@@ -151,6 +155,7 @@ class _Try:
         self._done = threading.Event()
         self._looked = threading.Event()
         self._began = time.monotonic()
+        self._failed_at: float | None = None
         self._shutting = threading.Lock()
         self._shut = False
 
@@ -202,16 +207,16 @@ class _Try:
         if not shut:
             self._sink.shutdown()
 
-    def outcome(self, until: float) -> Probed:
-        """Return what became of it, as far as it is known at a time."""
-        failed_at = None
-        while not self._done.is_set():
-            now = time.monotonic()
-            if failed_at is None and self._sink.last_error():
-                failed_at = now
-            if now >= until or (failed_at is not None and now - failed_at > _SECOND_THOUGHTS):
-                break
-            self._done.wait(0.05)
+    def settled(self) -> bool:
+        """Whether it is over, or has failed for so long that it counts."""
+        now = time.monotonic()
+        if self._failed_at is None and self._sink.last_error():
+            self._failed_at = now
+        late = self._failed_at is not None and now - self._failed_at > _SECOND_THOUGHTS
+        return late or self._done.is_set()
+
+    def outcome(self) -> Probed:
+        """Return what became of it, as far as it is known now."""
         probed = self._probed
         if not self._done.is_set():
             waited = time.monotonic() - self._began
@@ -220,6 +225,6 @@ class _Try:
             probed = Probed(probed.signal, probed.destination, False, reason, seconds=waited)
             self._thread(self._let_go)
         if probed.ok is False:
-            self._looked.wait(max(0.0, min(_LOOK, until + _LOOK - time.monotonic())))
+            self._looked.wait(max(0.0, self._began + 2 * _LOOK - time.monotonic()))
             probed.listener = self._probed.listener
         return probed

@@ -38,7 +38,8 @@ def redirect(seen: Seen) -> Trouble | None:
 
 def status(seen: Seen) -> Trouble | None:
     """Tell: a status of HTTP."""
-    found = _STATUS.search(seen.reason)
+    # gRPC quotes the status of a server that does not speak it.
+    found = None if seen.grpc else _STATUS.search(seen.reason)
     if found is None:
         return None
     status = int(found[1])

@@ -109,7 +109,8 @@ def wrong_protocol(seen: Seen) -> Trouble | None:
     if seen.grpc:
         told = seen.says(
             "Expected SETTINGS frame", "missing selected ALPN", "http1.x server",
-            "Received http2 header with status: 4", "invalid content-type",
+            "http2 header with status: 404", "http2 header with status: 405",
+            "http2 header with status: 415", "invalid content-type",
         )  # fmt: skip
         return _wrong_port(seen) if told or seen.listener in ("http", "tls-http") else None
     # A gRPC server answers with a frame of HTTP/2, which is no line of HTTP/1.
