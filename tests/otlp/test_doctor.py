@@ -32,6 +32,9 @@ Examine = Callable[..., list[Finding]]
 @pytest.fixture(autouse=True)
 def _first_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_SECOND_THOUGHTS", 0.0)
+    # However busy the machine is, it looks until there is something to see.
+    monkeypatch.setattr(probing, "_LOOK", 60.0)
+    monkeypatch.setattr(listening, "_SLOWEST", 30.0)
 
 
 @pytest.fixture

@@ -110,8 +110,10 @@ def probe(
     for one in tries:
         one.start()
     until = time.monotonic() + seconds
-    # Each is asked each time, so that all of them are waited for at once.
-    while time.monotonic() < until and not all([one.settled() for one in tries]):
+    pending = tries
+    while pending and time.monotonic() < until:
+        # Each is asked each time, so that all of them are waited for at once.
+        pending = [one for one in pending if not one.settled()]
         time.sleep(_PAUSE)
     found["results"] = [asdict(one.outcome()) for one in tries]
     return found
