@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 OLDEST := .venv-oldest
 PYTEST_ARGS ?=
 
@@ -63,6 +64,19 @@ compatibility: ## Run the tests on both ends of the releases, and write down wha
 	DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test-oldest
 	$(BIN)/python tools/build_compatibility.py
 
+.PHONY: docs
+docs: $(DOCS)/.done ## Build the site into build/site (Python 3.11 or later); any warning is an error
+	$(DOCS)/bin/sphinx-build --fail-on-warning --fresh-env --quiet --builder html \
+		--doctree-dir build/doctrees docs build/site
+	@echo "Built: build/site/index.html"
+
+$(DOCS)/.done: pyproject.toml
+	@echo "Setting up $(DOCS) with what the site is built with (once)"
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet "pip>=25.1"
+	$(DOCS)/bin/python -m pip install --quiet --editable . --group docs
+	@touch $@
+
 bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quick is rough)
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -70,6 +84,7 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 	$(BIN)/python -m benchmarks --check
 
 clean: ## Remove what was installed and built here
+	rm -rf $(DOCS)
 	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.done: pyproject.toml

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -38,6 +39,17 @@ def _no_otel_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in list(os.environ):
         if key.startswith(("OTEL_", "DASK_OTEL")):
             monkeypatch.delenv(key)
+
+
+@pytest.fixture(autouse=True)
+def _our_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Give `caplog` what we log: Dask's loggers tell the root logger nothing."""
+    ours = logging.getLogger("distributed.dask_otel")
+    ours.addHandler(caplog.handler)
+    ours.propagate = False
+    yield
+    ours.propagate = True
+    ours.removeHandler(caplog.handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,9 @@
 """OpenTelemetry for Dask: every span a trace, every fine performance metric a counter.
 
 Nothing happens at import, and what is here is imported when it is used: an instrumented process
-loads this package before the application's own code. A scheduler loads `dask_otel.preload`; a
-client can `register` the bridge on a running cluster, mark its work with `span`, and have its
-own trace go on in Dask with `instrument`.
+loads this package before the application's own code. A scheduler loads `dask_otel.preload`, or
+`dask_otel`, which is the same; a client can `register` the bridge on a running cluster, mark its
+work with `span`, and have its own trace go on in Dask with `instrument`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ _MODULES: Final = {
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
     "__version__": "dask_otel._version",
+    # What Dask looks for in a preload.
+    "dask_setup": "dask_otel.preload",
+    "dask_teardown": "dask_otel.preload",
     "instrument": "dask_otel.client.instrumentation",
     "register": "dask_otel.client.registration",
     "span": "dask_otel.client.blocks",

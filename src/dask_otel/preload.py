@@ -2,7 +2,8 @@
 
 The same module may be named for every kind of Dask process
 (``distributed.scheduler.preload``, ``distributed.client.preload`` and so on): it does
-nothing where there is nothing to do, and imports nothing of the other kinds.
+nothing where there is nothing to do, and imports nothing of the other kinds. ``dask_otel`` is the
+same preload; naming both does no more than one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from distributed import Client, Nanny, Scheduler, Worker
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: This module, as a nanny's worker can import it, however it was named for the nanny.
 MODULE: Final = "dask_otel.preload"
@@ -35,6 +36,7 @@ async def dask_setup(server: Any) -> None:
         from dask_otel.worker.preloaded import name_for_worker
 
         name_for_worker(server, MODULE)
+        logger.info("dask-otel is loaded by this nanny's worker, too")
 
 
 async def dask_teardown(server: Any) -> None:
@@ -60,7 +62,14 @@ async def _put_on_worker(worker: Worker) -> None:
     try:
         settings = Settings.from_config()
     except ConfigurationError as error:
-        logger.error("dask-otel does nothing on this worker: %s", error)
+        logger.error("dask-otel does nothing on this worker, which is not affected: %s", error)
         return
-    if settings.enabled and settings.workers.context:
-        await put_on(worker, settings.logs.inject, settings.spans.tasks.chosen)
+    if not (settings.enabled and settings.workers.context):
+        off = "otel.workers.context" if settings.enabled else "otel.enabled"
+        logger.info("dask-otel does nothing on this worker (%s: false)", off)
+        return
+    await put_on(worker, settings.logs.inject, settings.spans.tasks.chosen)
+    logger.info(
+        "dask-otel makes the Dask span of a task the current OpenTelemetry span of its code. "
+        "Nothing is exported from a worker: that is the scheduler's part, which needs the preload"
+    )

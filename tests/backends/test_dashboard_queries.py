@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract import queries
 from tests.contract.test_dashboards import PAGES, PANELS, expressions
+from tests.contract.test_pages import Fence, of
 from tests.contract.test_rules import ALERTS, RECORDED
 
 from .bridge_run import INTERVAL, Run
@@ -91,6 +92,14 @@ def test_a_panel_has_data(name: str, bridge_run: Run) -> None:
             continue
         assert bool(found) != (name in NEED_A_DAY | NEED_ALERTS | NEED_TROUBLE), expression
         assert not any(math.isinf(one.value) or math.isnan(one.value) for one in found), expression
+
+
+@pytest.mark.parametrize("fence", of("promql"))
+def test_a_query_of_the_pages_has_data(fence: Fence, bridge_run: Run) -> None:
+    # What is compared with a week ago has nothing to be compared with.
+    found = bridge_run.prometheus.query(fence.text.replace(" offset 7d", ""), bridge_run.at)
+    assert found
+    assert all(math.isfinite(one.value) for one in found)
 
 
 def test_the_first_row_adds_up(bridge_run: Run) -> None:

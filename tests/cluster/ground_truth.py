@@ -290,6 +290,7 @@ def check(
     boasted: float = 0.0,
     at_once: bool = False,
     in_order: bool = True,
+    earlier: float = 0.0,
 ) -> Checked:
     """Wait until the cluster is at rest, and compare every export with the truth.
 
@@ -303,6 +304,8 @@ def check(
         Whether idle needs no heartbeat to be seen: threads that certainly have no task.
     in_order
         Whether two heartbeats tell all: not where cancelled tasks run on beside others.
+    earlier
+        Idle seconds of the spans before this one.
     """
     received = at_rest(bridged)
     watch, truth = bridged.watch, Truth.of(bridged, name)
@@ -316,7 +319,11 @@ def check(
     elsewhere = boasted or BESIDE or any(run.stop > truth.end for run in RUNS)
     unsure = overhead if elsewhere else min(overhead, watch.unheard)
     missing = overhead + within + truth.capacity(truth.taken_up)
-    points = idle_points(received)
+    points = [
+        (at, idle - earlier)
+        for at, idle in idle_points(received)
+        if not earlier or at >= truth.begin
+    ]
     assert points[-1][0] > truth.end
     previous = truth.begin
     for at, idle in points:

@@ -18,7 +18,7 @@ import pytest
 from distributed import span, wait
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_otel._dask.threads import made_at
+from dask_otel._dask.threads import stimulus_time
 from dask_otel.core.records import FinishedSpan
 from tests.cluster.observed import Observed, observed
 from tests.waiting import eventually
@@ -248,17 +248,17 @@ def test_workers_say_what_the_clocks_are_known_by():
         read: list[float | None] = []
         waited: list[float | None] = []
         known = o.adapter.clocks
-        made_at, heartbeat = known._made_at, known.heartbeat
+        stimulus_time, heartbeat = known._stimulus_time, known.heartbeat
 
         def reads(message: str) -> float | None:
-            read.append(made_at(message))
+            read.append(stimulus_time(message))
             return read[-1]
 
         def beats(worker: str, received: float, delay: float, took: float | None) -> None:
             waited.append(took)
             heartbeat(worker, received, delay, took)
 
-        known._made_at, known.heartbeat = reads, beats
+        known._stimulus_time, known.heartbeat = reads, beats
         began = time.time()
         done = o.client.map(timed, range(2), seconds=0.01, pure=False)
         failed = o.client.submit(fail, 0.01)
@@ -286,4 +286,4 @@ def test_workers_say_what_the_clocks_are_known_by():
 )
 @pytest.mark.unreconciled("nothing runs")
 def test_only_the_end_of_a_run_tells_a_time(message, made):
-    assert made_at(message) == made
+    assert stimulus_time(message) == made

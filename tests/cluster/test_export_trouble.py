@@ -31,7 +31,7 @@ PROGRAM = """
 
     if __name__ == "__main__":
         logging.basicConfig(format="LOG %(name)s %(levelname)s %(message)s")
-        logging.getLogger("dask_otel").setLevel(logging.INFO)
+        logging.getLogger("distributed.dask_otel").setLevel(logging.INFO)
         dask.config.set({
             "distributed.scheduler.preload": ["dask_otel.preload"],
             "otel.close-timeout": "1s",

@@ -18,7 +18,7 @@ from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler import hand_over
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.plugin import install, plugin_of, uninstall
-from dask_otel.scheduler.wiring import MadePump
+from dask_otel.scheduler.wiring import WiredPump
 from tests.unit.test_pump import finished
 from tests.waiting import eventually
 
@@ -71,10 +71,10 @@ async def bridged(
 ) -> AsyncIterator[tuple[Scheduler, Bridge]]:
     """A scheduler with a bridge whose pump is made as soon as `made` is set."""
 
-    def make_pump(*args: Any, **kwargs: Any) -> MadePump:
+    def make_pump(*args: Any, **kwargs: Any) -> WiredPump:
         if made is not None:
             assert made.wait(30)
-        return MadePump(pump, 0.05, "to a test")  # type: ignore[arg-type]
+        return WiredPump(pump, 0.05, "to a test")  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "make_pump", make_pump)
     async with Scheduler(port=0, dashboard_address=":0") as scheduler:

@@ -54,13 +54,14 @@ def wrapped(dask_scheduler: Any) -> set[str]:
     return {"heartbeat", "observe_tasks"} & set(vars(dask_scheduler.extensions["spans"]))
 
 
-def test_by_variable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preload", ["dask_otel.preload", "dask_otel"])
+def test_by_variable(tmp_path: Path, preload: str) -> None:
     with receiver() as received, cluster(tmp_path) as dask_processes:
         dask_processes.start_scheduler(
             env={
                 **received.environ,
                 **SOON,
-                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "dask_otel.preload",
+                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": preload,
                 "DASK_OTEL__SPANS__LINGER": "100ms",
             }
         )
@@ -148,18 +149,27 @@ def test_a_bad_configuration_is_refused_on_the_client(start: Start) -> None:
 def test_a_second_registration_says_what_it_would_change(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start() as bridged, caplog.at_level(logging.WARNING, "dask_otel"):
+    with start() as bridged, caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         before = bridged.bridge
-        assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
+        with pytest.warns(UserWarning, match=r"does not use otel\.spans\.linger of this"):
+            assert dask_otel.register(bridged.client, {"spans": {"linger": "9s"}}) == "running"
         assert bridged.bridge is before
-        (record,) = [r for r in caplog.records if r.name == "dask_otel"]
+        (record,) = [
+            r for r in caplog.records if "runs on this scheduler already" in r.getMessage()
+        ]
         assert "otel.spans.linger" in record.getMessage()
+        # What it has, and nothing at all, is no other configuration.
+        assert dask_otel.register(bridged.client, QUICK) == "running"
+        assert dask_otel.register(bridged.client) == "running"
 
 
-def test_loading_twice_is_harmless(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("other", ["dask_otel.preload", "dask_otel"])
+def test_loading_twice_is_harmless(
+    start: Start, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
     """One bridge, one log line, one of each count."""
-    caplog.set_level(logging.INFO, "dask_otel")
-    twice = {"preload": ["dask_otel.preload", "dask_otel.preload"]}
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    twice = {"preload": ["dask_otel.preload", other]}
     with start(scheduler_kwargs=twice) as bridged:
         plugins = [
             p for p in bridged.scheduler.plugins.values() if isinstance(p, OtelSchedulerPlugin)
@@ -279,6 +289,6 @@ def test_a_scheduler_without_spans_runs_on(caplog: pytest.LogCaptureFixture) -> 
         async with Scheduler(dashboard_address=":0", extensions={}) as scheduler:
             return install(scheduler)
 
-    with caplog.at_level(logging.ERROR, "dask_otel"):
+    with caplog.at_level(logging.ERROR, "distributed.dask_otel"):
         assert asyncio.run(run()) == "off"
     assert "default extensions" in caplog.text

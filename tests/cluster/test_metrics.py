@@ -427,7 +427,10 @@ def test_unknown_contexts_are_counted_and_harm_nobody(start: Start) -> None:
 
 @pytest.mark.relabelled("names beyond the cap are _OTHER")
 def test_a_cap_is_advised_on_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "dask_otel"), start({"metrics": {"max-names": 2}}) as c:
+    with (
+        caplog.at_level(logging.WARNING, "distributed.dask_otel"),
+        start({"metrics": {"max-names": 2}}) as c,
+    ):
         for number in range(6):
             with span(f"run-{number}"):
                 c.client.submit(abs, -number, key=f"abs{number}x").result()

@@ -269,10 +269,10 @@ def test_without_prometheus_client_one_clear_error(
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "dask_otel._prometheus.page", raising=False)
-    with caplog.at_level(logging.ERROR, "dask_otel"), start(ON) as bridged:
+    with caplog.at_level(logging.ERROR, "distributed.dask_otel"), start(ON) as bridged:
         eventually(lambda: "dask-otel" not in bridged.scheduler.plugins)
         assert work(bridged.client, "goes on")
-    (record,) = [r for r in caplog.records if r.name == "dask_otel"]
+    (record,) = [r for r in caplog.records if r.name == "distributed.dask_otel"]
     assert "otel.metrics.prometheus is true" in record.getMessage()
     assert "install dask-otel[prometheus]" in record.getMessage()
 
@@ -281,9 +281,13 @@ def test_without_dasks_page_the_rest_goes_on(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     routes = {"distributed.scheduler.http.routes": ["distributed.http.health"]}
-    with dask.config.set(routes), caplog.at_level(logging.ERROR, "dask_otel"), start(ON) as bridged:
+    with (
+        dask.config.set(routes),
+        caplog.at_level(logging.ERROR, "distributed.dask_otel"),
+        start(ON) as bridged,
+    ):
         work(bridged.client, "goes on")
         bridged.exported()
         assert bridged.bridge._routes is None
-    (record,) = [r for r in caplog.records if r.name == "dask_otel"]
+    (record,) = [r for r in caplog.records if r.name == "distributed.dask_otel"]
     assert "has no /metrics page" in record.getMessage()

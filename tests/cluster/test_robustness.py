@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 RAISES = {
     "adapter": ("_graph_failed", "span_active", "span_inactive"),
     "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
-    "adapter.contexts": ("submitted", "caller", "tell"),
+    "adapter.contexts": ("submitted", "caller", "annotate"),
     "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),
     "adapter.heartbeats": ("_heartbeat", "_span_deltas", "first_report"),
     "adapter.lifecycle": ("_more_busy", "_less_busy", "all_forgotten"),

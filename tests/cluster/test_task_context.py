@@ -23,6 +23,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
+MODULE = "dask_otel.preload"
 HOOKED = {"execute": True, "actor_execute": True, "submit": True}
 LEFT_ALONE = {"execute": False, "actor_execute": False, "submit": False}
 #: What `tasks.plugins` finds on a worker to which the bridge brought it.
@@ -332,16 +333,24 @@ def test_a_worker_that_stands_still_holds_up_itself_alone(tmp_path: Path) -> Non
 
 @pytest.mark.unreconciled("no bridge runs at first")
 def test_by_the_preload_of_worker_or_nanny_and_never_twice(tmp_path: Path) -> None:
-    preload = ("--preload", "dask_otel.preload")
+    preload = ("--preload", MODULE)
     with receiver() as received, cluster(tmp_path) as dask_processes:
         dask_processes.start_scheduler()
-        dask_processes.start_nanny("by-worker", *preload)
-        dask_processes.start_nanny("by-nanny", "--preload-nanny", "dask_otel.preload")
-        dask_processes.start_nanny("by-both", *preload, "--preload-nanny", "dask_otel.preload")
+        nannies = [
+            dask_processes.start_nanny("by-worker", *preload),
+            dask_processes.start_nanny("by-nanny", "--preload-nanny", "dask_otel"),
+            dask_processes.start_nanny(
+                "by-both", "--preload", "dask_otel", "--preload-nanny", MODULE
+            ),
+        ]
         preloaded = ["dask-otel-preload: TaskContextPlugin"]
         with Client(dask_processes.address) as client:
             client.wait_for_workers(3)
             assert list(client.run(tasks.plugins).values()) == [preloaded] * 3
+            # Each says what it does.
+            for nanny, said in zip(nannies, (0, 1, 1), strict=True):
+                eventually(lambda nanny=nanny: nanny.output.count("Nothing is exported from") == 1)
+                assert nanny.output.count("by this nanny's worker, too") == said
             assert dask_otel.register(client, {"environment": received.environ}) == "started"
             eventually(
                 lambda: (

@@ -160,8 +160,12 @@ def test_what_is_exported_of_a_task_has_the_ids_that_its_worker_knows(start: Sta
         received = bridged.exported()
         tasks = {s.span_id: s for s in received.spans if s.type == "task"}
         assert len(tasks) == 3
-        for number in (1, 3):
-            found = tasks[identity.task_span_id(work, keys[number], saw[number][2])]
+        # Which of them took longest is for the machine to say.
+        ids = [identity.task_span_id(work, keys[n], saw[n][2]) for n in range(4)]
+        slowest = [number for number in range(4) if ids[number] in tasks]
+        assert len(slowest) == 2
+        for number in slowest:
+            found = tasks[ids[number]]
             assert found.name == "timed task"
             assert found.parent_id == only(received, "group", "timed tasks").span_id
             assert found.trace_id == identity.trace_id(work)

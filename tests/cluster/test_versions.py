@@ -76,6 +76,8 @@ def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Pa
             package = client.run_on_scheduler(_package)
             assert package.startswith(str(earlier))
             assert dask_otel.register(client) == "started"
+            # What it would change, a scheduler of before does not tell.
+            assert dask_otel.register(client, {"spans": {"linger": "9s"}}) == "running"
             with span("new client") as span_id:
                 assert client.submit(pow, 2, 3).result() == 8
             metrics = dask_otel.span_metrics(client, span_id)

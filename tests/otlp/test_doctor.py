@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 
 from dask_otel import semconv
@@ -227,6 +228,21 @@ def test_nothing_is_exported(examine: Examine) -> None:
     assert [f.level for f in found] == ["note", "note"]
     findings = examine("http://127.0.0.1:1", GRPC, OTEL_SDK_DISABLED="true")
     assert [f.level for f in findings if f.check == "export"] == ["problem"]
+
+
+def test_files(tmp_path: Path) -> None:
+    with dask.config.set({"otel.files.path": str(tmp_path / "telemetry")}):
+        facts = facts_of_this_process(60)
+        found = exports(all_findings(facts))
+        assert [f.level for f in found] == ["ok", "ok"], found
+        # Nothing is sent anywhere, and nothing is left that somebody would take for a run.
+        assert all("files in" in f.what for f in found)
+        assert list((tmp_path / "telemetry").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with dask.config.set({"otel.files.path": str(tmp_path / "file")}):
+        found = exports(all_findings(facts_of_this_process(60)))
+        assert [f.level for f in found] == ["problem", "problem"]
+        assert all("otel.files.path" in f.todo for f in found), found
 
 
 def test_secrets_are_masked(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

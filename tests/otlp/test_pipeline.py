@@ -212,7 +212,7 @@ def test_an_outage_loses_nothing_and_is_said_once(
     eventually(lambda: sorted(span_ids(receiver)) == sorted(ids_of(*names)), 60)
     running.metrics(make_batch(4.0))
     eventually(lambda: list(receiver.last(EXECUTE).values()) == [7.0])
-    mine = [r for r in caplog.records if r.name == "dask_otel"]
+    mine = [r for r in caplog.records if r.name == "distributed.dask_otel"]
     said = [r.getMessage() for r in mine if r.levelno == logging.WARNING]
     assert len(said) == 1, said
     assert receiver.endpoint in said[0]

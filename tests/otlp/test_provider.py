@@ -148,7 +148,7 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
     provider, exporter = make()
     provider.add_span_processor(Failing())
     sink = ProviderSpanSink(provider, "1")
-    caplog.set_level(logging.WARNING, "dask_otel")
+    caplog.set_level(logging.WARNING, "distributed.dask_otel")
     for _ in range(2):
         assert sink.export([ROOT, replace(CHILD, name="bad"), CHILD])
         assert sink.lost == 1

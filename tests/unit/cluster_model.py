@@ -424,7 +424,7 @@ class Cluster:
             if self.processing.get(task.key) is not run or not victim.alive:
                 return
             thief = live[(live.index(victim) + 1) % len(live)]
-            self.accounting.task_moved(task.key, victim.name, thief.name, self.now)
+            self.accounting.task_stolen(task.key, victim.name, thief.name, self.now)
             self._send(task, thief, assigned=True)
 
         self.call(self.now + self.latency, ask)

@@ -137,7 +137,7 @@ calls = st.one_of(
     st.tuples(st.just("task_assigned"), workers, keys, st.one_of(st.none(), spans)),
     st.tuples(st.just("task_done"), workers, keys, optional),
     st.tuples(st.just("task_released"), workers, keys),
-    st.tuples(st.just("task_moved"), keys, workers, workers),
+    st.tuples(st.just("task_stolen"), keys, workers, workers),
     st.tuples(st.just("task_seceded"), workers, keys, optional),
     st.tuples(st.just("span_active"), st.sampled_from("rs"), spans),
     st.tuples(st.just("span_inactive"), spans),

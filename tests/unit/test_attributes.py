@@ -121,14 +121,14 @@ def test_whatever_comes_is_counted_and_of_allowed_types(given: Any) -> None:
 
 
 def test_they_are_on_the_span_and_overwrite_nothing() -> None:
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     mine = {"tenant": "a\0cme", "parts": ("x", "\ud800"), semconv.ERROR_TYPE: "mine", "dask.x": 1}
     before, *_ = translate(replace(EVERYTHING, attributes={}), SpanLimits(), Sanitizer())
-    after, *groups = translate(replace(EVERYTHING, attributes=mine), SpanLimits(), note)
+    after, *groups = translate(replace(EVERYTHING, attributes=mine), SpanLimits(), sanitizer)
     new = {k: v for k, v in after.attributes.items() if k not in before.attributes}
     assert new == {"tenant": "a\ufffdcme", "parts": ("x", "\ufffd")}
     assert {k: after.attributes[k] for k in before.attributes} == dict(before.attributes)
-    assert note.counts["reserved"] == 2
+    assert sanitizer.counts["reserved"] == 2
     assert all("tenant" not in group.attributes for group in groups)
 
 

@@ -51,14 +51,14 @@ def test_adopt() -> None:
     setup = Setup()
     root = setup.span("r", carrier(A, 7, state="x=1"))
     assert root.identity.trace_id == A
-    told = setup.callers.told(root, carrier(A, 7, state="x=1"))
+    told = setup.callers.task_context(root, carrier(A, 7, state="x=1"))
     assert told == (own(root), "x=1")
     # Of the same trace: nested work, or another span of the caller's.
-    assert setup.callers.told(root, carrier(A, 8)).context == own(root)
-    assert setup.callers.told(root, None).context == own(root)
+    assert setup.callers.task_context(root, carrier(A, 8)).context == own(root)
+    assert setup.callers.task_context(root, None).context == own(root)
     assert setup.callers.links(root) == ()
     # Another tenant, whose tasks Dask books here.
-    kept = setup.callers.told(root, carrier(B, 9, 3, "y=2"))
+    kept = setup.callers.task_context(root, carrier(B, 9, 3, "y=2"))
     assert kept == (f"00-{B:032x}-{9:016x}-03", "y=2")
     assert setup.callers.links(root) == (Traceparent(B, 9, 3),)
     assert setup.counts == {"adopted": 1, "linked": 1}
@@ -72,9 +72,9 @@ def test_link() -> None:
     child = setup.span("c", carrier(A, 7), root)
     assert root.identity.trace_id == identity.trace_id("r")
     assert setup.callers.links(root) == (Traceparent(A, 7, 1),), "also where it has no tasks"
-    assert setup.callers.told(child, carrier(A, 7, state="x=1")) == (own(child), "")
+    assert setup.callers.task_context(child, carrier(A, 7, state="x=1")) == (own(child), "")
     assert setup.callers.links(child) == (), "the tree has it"
-    setup.callers.told(child, carrier(B, 7))
+    setup.callers.task_context(child, carrier(B, 7))
     assert setup.callers.links(child) == (Traceparent(B, 7, 1),)
     assert setup.counts == {"linked": 2}
 
@@ -83,8 +83,8 @@ def test_off() -> None:
     setup = Setup("off")
     root = setup.span("r", carrier(A, 7))
     assert root.identity.trace_id == identity.trace_id("r")
-    assert setup.callers.told(root, carrier(A, 7)) == (own(root), "")
-    assert setup.callers.told(root, "garbage") == (own(root), "")
+    assert setup.callers.task_context(root, carrier(A, 7)) == (own(root), "")
+    assert setup.callers.task_context(root, "garbage") == (own(root), "")
     assert setup.callers.links(root) == ()
     assert not setup.counts
 
@@ -93,7 +93,7 @@ def test_default_never_adopts() -> None:
     setup = Setup()
     root = setup.span("default", carrier(A, 7))
     assert root.identity.trace_id == identity.trace_id("default")
-    assert setup.callers.told(root, carrier(A, 7)).context == f"00-{A:032x}-{7:016x}-01"
+    assert setup.callers.task_context(root, carrier(A, 7)).context == f"00-{A:032x}-{7:016x}-01"
     assert setup.callers.links(root) == (Traceparent(A, 7, 1),)
     assert setup.counts == {"linked": 1}
 
@@ -103,7 +103,7 @@ def test_links_are_bounded_and_counted() -> None:
     root = setup.span("r", carrier(A, 7))
     for _ in range(2):
         for number in range(1, 101):
-            setup.callers.told(root, carrier(B, number))
+            setup.callers.task_context(root, carrier(B, number))
     assert setup.callers.links(root) == tuple(Traceparent(B, n, 1) for n in range(1, MAX_LINKS + 1))
     assert setup.counts["linked"] == MAX_LINKS
     assert setup.counts["dropped"] == 2 * (100 - MAX_LINKS)
@@ -112,7 +112,7 @@ def test_links_are_bounded_and_counted() -> None:
 def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
     setup = Setup()
     one, other = setup.span("one"), setup.span("other")
-    assert setup.callers.told(one, None).context == own(one)
+    assert setup.callers.task_context(one, None).context == own(one)
     asked: list[Any] = []
 
     def decides(trace: Trace) -> bool:
@@ -121,8 +121,8 @@ def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
 
     setup.callers.decide_with(decides)
     for _ in range(3):
-        assert setup.callers.told(one, None).context == own(one, 0)
-        assert setup.callers.told(other, None).context == own(other, 1)
+        assert setup.callers.task_context(one, None).context == own(one, 0)
+        assert setup.callers.task_context(other, None).context == own(other, 1)
     assert [name for _, name in asked] == ["one", "other"]
 
 
@@ -145,7 +145,7 @@ anything = st.recursive(
 def test_garbage_is_ignored_and_counted(garbage: Any) -> None:
     setup = Setup()
     root = setup.span("r", garbage)
-    assert setup.callers.told(root, garbage).context == own(root)
+    assert setup.callers.task_context(root, garbage).context == own(root)
     assert setup.counts == ({"malformed": 1} if garbage is not None else {})
 
 
@@ -161,7 +161,7 @@ def test_garbage_is_ignored_and_counted(garbage: Any) -> None:
 def test_carriers_of_other_versions_and_too_large_ones(newer: Any) -> None:
     setup = Setup()
     root = setup.span("r", newer)
-    told = setup.callers.told(root, newer)
+    told = setup.callers.task_context(root, newer)
     assert root.identity.trace_id == A
     assert parse_traceparent(told.context) == (A, identity.span_id("r"), 1)
     assert told.state == ""

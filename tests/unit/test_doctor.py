@@ -37,6 +37,7 @@ def result(signal: str, **changes: Any) -> dict[str, Any]:
         "reason": "",
         "lost": 0,
         "said": "",
+        "advice": "",
         "listener": None,
         "seconds": 0.1,
         **changes,

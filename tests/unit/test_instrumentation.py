@@ -401,7 +401,7 @@ with use_span(NonRecordingSpan(SpanContext(1, 2, False, TraceFlags(1)))):
         OTEL_PROPAGATORS="tracecontext,nobody",
     )
     warning, *rest = out.splitlines()
-    assert warning.startswith("dask_otel WARNING dask-otel cannot load the propagators of OTEL_PR")
+    assert warning.startswith("distributed.dask_otel WARNING dask-otel cannot load the propagators")
     expected = {CARRIER_KEY: {"traceparent": f"00-{1:032x}-{2:016x}-01"}}
     assert rest == [str(expected)] * 2
 

@@ -198,7 +198,7 @@ def test_values_of_a_tag_are_capped_and_their_places_come_back():
 def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth():
     limits = SeriesLimits(max_names=200, max_series=500)
     told = []
-    state = MetricState(START, limits=limits, told=lambda *said: told.append(said))
+    state = MetricState(START, limits=limits, on_folded=lambda *said: told.append(said))
     # The last value of every series that ever was, by its labels and start time.
     last: dict[str, dict[tuple[object, ...], float]] = defaultdict(dict)
     truth = 0.0
@@ -275,8 +275,8 @@ def test_advice_comes_once_for_each_cap_and_names_the_setting(caplog):
     settings = MetricSettings(max_names=2, max_series=10)
     limits = SeriesLimits(max_names=2, max_series=10)
     advice = FoldAdvice(settings)
-    with caplog.at_level(logging.WARNING, "dask_otel"):
-        for state in [MetricState(START, limits=limits, rules=rules, told=advice)] * 2:
+    with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
+        for state in [MetricState(START, limits=limits, rules=rules, on_folded=advice)] * 2:
             for number in range(20):
                 state.apply(batch((f"run-{number}", f"id:{number}"), f"prefix-{number}"))
     said = [record.getMessage() for record in caplog.records]

@@ -351,7 +351,7 @@ def test_what_a_sink_lost_alone_is_counted_as_dropped() -> None:
 def test_one_warning_when_it_fails_and_one_message_when_it_works_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     setup = Setup(Sink())
     setup.sink.up = False
     setup.put(range(10))
@@ -365,7 +365,7 @@ def test_one_warning_when_it_fails_and_one_message_when_it_works_again(
 
 
 def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     setup = Setup(Sink(raising=range(0, 30, 3)))
     setup.put(range(30))
     setup.run()
@@ -376,7 +376,7 @@ def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> 
 def test_spans_and_metrics_of_one_destination_fail_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     health = Health("there")
     health.failed("spans", "down")
     health.failed("metrics", "down")
@@ -391,7 +391,7 @@ def test_spans_and_metrics_of_one_destination_fail_with_one_warning(
 def test_a_flaky_destination_is_told_about_once_in_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     now = 0.0
     health = Health("there", lambda: now)
     for _ in range(50):
@@ -410,7 +410,7 @@ def test_a_flaky_destination_is_told_about_once_in_a_while(
 def test_an_outage_soon_after_a_blip_is_told_about_when_it_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     now = 0.0
     health = Health("there", lambda: now)
     health.failed("spans", "a blip")

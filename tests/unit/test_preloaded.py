@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +25,7 @@ OURS = "dask_otel.preload"
         # One list of arguments is for all of them; ours takes none, and does not look.
         (["json"], ["--a"], ["json", OURS], [["--a"], ["--a"]]),
         ([OURS, "json"], [[], ["--a"]], [OURS, "json"], [[], ["--a"]]),
+        (["dask_otel"], [], ["dask_otel"], [[]]),
     ],
 )
 def test_a_nanny_names_it_once(preload: Any, argv: Any, names: list[str], given: list[Any]) -> None:
@@ -38,3 +41,21 @@ def test_the_configuration_s_own_list_stays() -> None:
     shared = ["json"]
     name_for_worker(SimpleNamespace(preload=shared, preload_argv=[]), OURS)  # type: ignore[arg-type]
     assert shared == ["json"]
+
+
+def test_the_package_is_the_preload_and_imports_it_with_its_first_use() -> None:
+    code = """
+import sys
+import dask_otel
+assert "distributed" not in sys.modules and "opentelemetry" not in sys.modules
+from distributed.preloading import _import_module
+module = _import_module("dask_otel")
+assert "dask_otel.preload" not in sys.modules
+import dask_otel.preload
+assert module.dask_setup is dask_otel.preload.dask_setup
+assert module.dask_teardown is dask_otel.preload.dask_teardown
+assert "opentelemetry.sdk" not in sys.modules
+assert "dask_setup" not in dask_otel.__all__
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -72,6 +72,7 @@ class FakeSink:
         self.rejected = False
         self.lost = 0
         self.said = ""
+        self.advice = ""
         self.loss = "error"
         self.ok = True
         self.error: Exception | None = None
@@ -315,7 +316,7 @@ def test_while_an_exporter_hangs_batches_are_refused_and_nothing_is_lost() -> No
 def test_a_failing_exporter_loses_no_metrics(
     error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     metrics = Metrics()
     metrics.ok, metrics.error = False, error
     with running(metrics=[metrics]) as pump:
@@ -487,7 +488,7 @@ def test_a_failing_sink_drops_the_rest_at_close_and_it_is_counted() -> None:
 def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_otel")
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
     spans, metrics = Spans(), Metrics("elsewhere")
     spans.go_on.clear()
     with running([spans], [metrics]) as pump:
@@ -508,7 +509,8 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
     assert "20 spans could not be exported" in caplog.text
 
 
-def test_hanging_metrics_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_hanging_metrics_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "distributed.dask_otel")
     metrics = Metrics()
     metrics.go_on.clear()
     with running(metrics=[metrics]) as pump:

@@ -21,7 +21,7 @@ from dask_otel import semconv
 from dask_otel.cli import text
 from dask_otel.cli.received import counter_totals, plain_attributes
 from dask_otel.cli.time_table import SPAN_IDLE_TIME, TimeTable, time_by_span
-from dask_otel.cli.trace_tree import TraceTree, build_trees, span_names
+from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
 
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
@@ -114,17 +114,58 @@ WORKFLOW = traces(
 )
 
 
-def test_tree_at_80_columns():
+def test_tree_at_80_columns_has_a_timeline():
     assert render(TraceTree(build_trees([WORKFLOW])), 80) == (
         """\
 Trace 000102030405060708090a0b0c0d0e0f
-span                                     duration    queue   tasks  result
-Alice                                      10.0 s            1,203  failure
-├── data load                              4.00 s   250 ms   1,200  success
-│   └── read_parquet tasks                 3.00 s            1,200
-└── training                               6.00 s     4 ms       3  failure
+span                                  duration  timeline                tasks
+Alice                                   10.0 s  ██████████████████████  1,203 ✗
+├── data load                           4.00 s  █████████·············  1,200 ✓
+│   └── read_parquet tasks              3.00 s  ·███████··············  1,200
+└── training                            6.00 s  ·········█████████████      3 ✗
     └── ✗ ValueError: no convergence (and 1 more)"""
     )
+
+
+def test_tree_at_60_columns_has_no_room_for_one():
+    lines = render(TraceTree(build_trees([WORKFLOW])), 60).splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["span", "duration", "tasks"],
+        ["Alice", "10.0", "s", "1,203", "✗"],
+    ]
+
+
+@pytest.mark.parametrize("result", ["cancellation", "incomplete", "unknown"])
+def test_what_a_mark_does_not_say_is_in_words(result):
+    root = span(1, 0, "root", 0, 1, span__result=result)
+    assert f"root ({result})" in render(TraceTree(build_trees([traces(root)])), 80)
+    assert result in render(TraceTree(build_trees([traces(root)])), 120)
+
+
+def test_a_brief_tree_has_the_longest_group_of_each_span_alone():
+    groups = [span(10 + n, 1, f"g{n}", 0, n + 1, span__type="group") for n in range(6)]
+    root = span(1, 0, "root", 0, 9)
+    shown = render(TraceTree(build_trees([traces(root, *groups)]), brief=True), 80)
+    assert [line.split()[:2] for line in shown.splitlines()[3:]] == [["└──", "g5"]]
+
+
+def test_spans_whose_first_task_came_late():
+    """Only those of which it explains idle threads: a name of several spans says nothing."""
+    roots = build_trees(
+        [
+            traces(
+                span(1, 0, "root", 0, 10, span__name="root", span__queue__time=2.0),
+                span(2, 1, "late", 0, 4, span__name="root/late", span__queue__time=2.0),
+                span(3, 1, "prompt", 4, 6, span__name="root/prompt", span__queue__time=0.4),
+                span(4, 1, "short", 6, 6.1, span__name="root/short", span__queue__time=0.09),
+                span(5, 1, "twice", 6, 7, span__name="root/twice", span__queue__time=0.9),
+                span(6, 1, "twice", 7, 8, span__name="root/twice", span__queue__time=0.9),
+                span(7, 2, "g", 0, 4, span__type="group", span__name="root/g",
+                     span__queue__time=2.0),
+            )
+        ]
+    )  # fmt: skip
+    assert late_starts(roots) == {"root/late": 2.0}
 
 
 def test_tree_at_120_columns_has_a_timeline():
@@ -190,9 +231,9 @@ def test_failed_and_slow_tasks_are_shown_below_their_group():
         task(11, 2, "load-x", 1, 4),
         task(12, 2, "('load-0123456789abcdef', 0, 7)", 2, 3, failure=("ValueError", "no")),
     ]
-    lines = render(TraceTree(build_trees([traces(root, group, *tasks)])), 80).splitlines()
-    assert [line.split() for line in lines[3:]] == [
-        ["└──", "load", "tasks", "9.00", "s", "12"],
+    lines = render(TraceTree(build_trees([traces(root, group, *tasks)])), 120).splitlines()
+    assert [[word for word in line.split() if "·" not in word] for line in lines[3:]] == [
+        ["└──", "load", "tasks", "9.00", "s", "█" * 32, "12"],
         ["├──", "load", "(3)", "7.00", "s", "500", "ms"],
         ["├──", "load", "(0,", "7)", "1.00", "s", "failure"],
         ["└──", "1", "more", "task", "with", "a", "span"],
@@ -228,7 +269,7 @@ def test_hostile_keys_keep_the_columns(key, width):
 def test_hostile_names_keep_the_columns(name):
     shown = render(TraceTree(build_trees([traces(span(1, 0, name, 0, 1))])), 80)
     assert not any(ord(c) < 32 and c != "\n" for c in shown)
-    assert shown.splitlines()[2].endswith("1.00 s")
+    assert shown.splitlines()[2].endswith("1.00 s  " + "█" * 22)
 
 
 def test_span_names_are_in_the_order_of_their_start():
@@ -316,12 +357,15 @@ RECORDED = [
 ]
 
 
-def test_table_at_80_columns():
+def rows(table, width):
+    shown = [line for line in render(table, width).splitlines() if line.strip()]
+    return [tuple(line.split()) for line in (shown[0], *shown[2:])]
+
+
+def test_table_at_70_columns():
     table = TimeTable(time_by_span(RECORDED, order=["Alice", "Alice/training"]))
-    shown = [line for line in render(table, 80).splitlines() if line.strip()]
-    assert shown[0].split() == ["span", "and", "activity", "time", "share", "data"]
-    rows = [tuple(line.split()) for line in shown[2:]]
-    assert rows == [
+    assert rows(table, 70) == [
+        ("span", "and", "activity", "time", "share", "data"),
         ("all", "spans", "10.0", "s"),
         ("thread-cpu", "7.00", "s", "70%", "█" * 14),
         ("thread-noncpu", "1.99", "s", "20%", "█" * 4),
@@ -339,14 +383,46 @@ def test_table_at_80_columns():
     ]
 
 
-@pytest.mark.parametrize("width", [80, 100, 110, 120, 200])
+def test_table_at_80_columns_says_what_activities_mean():
+    """And of a span whose first task came late, when it came, beside its idle time."""
+    late = {"Alice/training": 0.75}
+    table = TimeTable(time_by_span(RECORDED, order=["Alice", "Alice/training"]), late)
+    idle = ("free", "threads,", "yet", "work", "to", "do")
+    waiting = ("waiting:", "I/O,", "GIL,", "GPU,", "core")
+    assert rows(table, 80) == [
+        ("span", "and", "activity", "time", "share", "meaning"),
+        ("all", "spans", "10.0", "s"),
+        ("thread-cpu", "7.00", "s", "70%", "█" * 4, "computing"),
+        ("thread-noncpu", "1.99", "s", "20%", "█", *waiting),
+        ("idle", "1.00", "s", "10%", "▌", *idle),
+        ("2", "small", "ones", "10", "ms", "0%", "▌"),
+        ("p2p-shards", "3.0", "MiB,", "p2p", "shuffle"),
+        ("Alice/training", "2.00", "s"),
+        ("thread-cpu", "1.00", "s", "50%", "█" * 3, "computing"),
+        ("idle", "1.00", "s", "50%", "█" * 3, "first", "task", "after", "750", "ms"),
+        ("Alice/data", "load", "8.00", "s"),
+        ("thread-cpu", "6.00", "s", "75%", "████▌", "computing"),
+        ("thread-noncpu", "1.99", "s", "25%", "█▌", *waiting),
+        ("2", "small", "ones", "10", "ms", "0%", "▌"),
+        ("p2p-shards", "3.0", "MiB,", "p2p", "shuffle"),
+    ]
+
+
+def test_a_brief_table_is_the_sum_of_all():
+    table = TimeTable(time_by_span(RECORDED), brief=True)
+    assert [row[0] for row in rows(table, 80)[1:]] == [
+        "all", "thread-cpu", "thread-noncpu", "idle", "2", "p2p-shards",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 77, 78, 80, 100, 109, 110, 120, 200])
 def test_table_fits_its_width(width):
     name = "/".join(["some long tag"] * 20)
     points = [(name, "p2p-shard-partition-noncpu", 1100.0), (name, "x" * 300, 1.5)]
     shown = render(TimeTable(time_by_span([metrics(*points)])), width)
     assert "18 m 20 s" in shown
     assert "100%" in shown
-    assert "█" * 20 in shown
+    assert "█" * 6 in shown
 
 
 def test_table_at_120_columns_says_what_activities_mean():

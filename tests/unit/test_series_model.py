@@ -61,11 +61,11 @@ def batch_of(changes, time_ns=0) -> MetricBatch:
 
 def identity_of(tags, key):
     """What the contract says a raw key is: metric and label values."""
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     metric, labels = route_span_key(key)
-    name = label_text(span_path(tags, note), note)
-    root = label_text(tags[0] if tags else "", note)
-    return metric.name, (name, root, *[label_text(label, note) for label in labels])
+    name = label_text(span_path(tags, sanitizer), sanitizer)
+    root = label_text(tags[0] if tags else "", sanitizer)
+    return metric.name, (name, root, *[label_text(label, sanitizer) for label in labels])
 
 
 @dataclass

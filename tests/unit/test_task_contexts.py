@@ -122,7 +122,7 @@ def test_nothing_raises(annotations: dict[str, Any], span_id: Any):
 
 def test_garbage_is_counted_and_named_once(caplog: pytest.LogCaptureFixture):
     contexts = TaskContexts()
-    with caplog.at_level(logging.WARNING, "dask_otel"):
+    with caplog.at_level(logging.WARNING, "distributed.dask_otel"):
         for _ in range(3):
             assert ids(contexts.of(Task({DECISION_KEY: "junk", "span": SPAN}))) == HASHED
         contexts.of(Task({DECISION_KEY: ["junk"], "span": SPAN}))

@@ -10,7 +10,7 @@ import pytest
 
 from dask_otel._dask import task_spans
 from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
-from dask_otel._dask.threads import made_at
+from dask_otel._dask.threads import stimulus_time
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan
 from dask_otel.core.life.task_runs import TaskLimits, slowest_of
@@ -39,7 +39,7 @@ SLOWEST = TaskLimits(slowest=1)
 
 
 def made(limits: TaskLimits = SLOWEST, scheduler: Any = None) -> tuple[TaskSpans, Group]:
-    clocks = ClockOffsets(made_at)
+    clocks = ClockOffsets(stimulus_time)
     clocks.heartbeat("tcp://w", T, BEHIND, None)
     shown = TaskSpans(scheduler or Scheduler(), limits, clocks)
     shown.attach()

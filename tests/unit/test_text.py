@@ -51,27 +51,27 @@ HASHABLES = st.recursive(
 
 
 @pytest.fixture
-def note() -> Sanitizer:
+def sanitizer() -> Sanitizer:
     return Sanitizer()
 
 
 @given(HASHABLES)
 def test_every_text_encodes_and_is_bounded(value):
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     texts = [
-        (attribute_text(value, note), ATTRIBUTE_LIMIT),
-        (label_text(value, note), LABEL_LIMIT),
-        (suffix_text(value, note), LABEL_LIMIT),
-        (attribute_text(span_path((value, value), note), note), ATTRIBUTE_LIMIT),
-        (label_text(span_path((value, "a"), note), note), LABEL_LIMIT),
+        (attribute_text(value, sanitizer), ATTRIBUTE_LIMIT),
+        (label_text(value, sanitizer), LABEL_LIMIT),
+        (suffix_text(value, sanitizer), LABEL_LIMIT),
+        (attribute_text(span_path((value, value), sanitizer), sanitizer), ATTRIBUTE_LIMIT),
+        (label_text(span_path((value, "a"), sanitizer), sanitizer), LABEL_LIMIT),
     ]
     for text, limit in texts:
         assert type(text) is str
         assert "\0" not in text
         text.encode()
         assert len(text) <= limit
-    assert label_text(value, note)
-    assert len(stacktrace_text(value, note).encode()) <= STACKTRACE_LIMIT
+    assert label_text(value, sanitizer)
+    assert len(stacktrace_text(value, sanitizer).encode()) <= STACKTRACE_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -92,67 +92,67 @@ def test_every_text_encodes_and_is_bounded(value):
         ("", ""),
     ],
 )
-def test_values_read_as_a_dask_user_expects(note, value, text):
-    assert attribute_text(value, note) == text
+def test_values_read_as_a_dask_user_expects(sanitizer, value, text):
+    assert attribute_text(value, sanitizer) == text
 
 
-def test_a_cut_is_visible(note):
-    assert attribute_text("x" * 1024, note) == "x" * 1024
-    assert attribute_text("x" * 1025, note) == "x" * 1023 + "…"
-    assert note.drain() == {"cut": 1}
+def test_a_cut_is_visible(sanitizer):
+    assert attribute_text("x" * 1024, sanitizer) == "x" * 1024
+    assert attribute_text("x" * 1025, sanitizer) == "x" * 1023 + "…"
+    assert sanitizer.drain() == {"cut": 1}
 
 
-def test_a_long_stacktrace_keeps_its_end(note):
-    text = stacktrace_text("first frame\n" + "é" * 10_000 + "KeyError: 'b'", note)
+def test_a_long_stacktrace_keeps_its_end(sanitizer):
+    text = stacktrace_text("first frame\n" + "é" * 10_000 + "KeyError: 'b'", sanitizer)
     assert text.startswith("…é")
     assert text.endswith("KeyError: 'b'")
     assert STACKTRACE_LIMIT - 2 <= len(text.encode()) <= STACKTRACE_LIMIT
 
 
-def test_a_long_array_says_that_it_was_cut(note):
-    assert attribute_array(["a", 1], note) == ("a", "1")
-    long = attribute_array(range(1000), note)
+def test_a_long_array_says_that_it_was_cut(sanitizer):
+    assert attribute_array(["a", 1], sanitizer) == ("a", "1")
+    long = attribute_array(range(1000), sanitizer)
     assert (len(long), long[-1]) == (64, "…")
 
 
-def test_tags_are_joined_and_slashes_escaped(note):
-    assert span_path(("workflow", "load"), note) == "workflow/load"
-    assert span_path(("a/b", "c\\d"), note) == "a\\/b/c\\\\d"
-    assert span_path((1, None, ""), note) == "1/None/"
+def test_tags_are_joined_and_slashes_escaped(sanitizer):
+    assert span_path(("workflow", "load"), sanitizer) == "workflow/load"
+    assert span_path(("a/b", "c\\d"), sanitizer) == "a\\/b/c\\\\d"
+    assert span_path((1, None, ""), sanitizer) == "1/None/"
 
 
 @given(st.lists(st.text("ab/\\"), min_size=1), st.lists(st.text("ab/\\"), min_size=1))
 def test_different_tags_have_different_names(one, other):
-    note = Sanitizer()
-    assert (span_path(one, note) == span_path(other, note)) == (one == other)
+    sanitizer = Sanitizer()
+    assert (span_path(one, sanitizer) == span_path(other, sanitizer)) == (one == other)
 
 
-def test_a_long_label_ends_in_its_hash(note):
-    label = label_text("x" * 201, note)
+def test_a_long_label_ends_in_its_hash(sanitizer):
+    label = label_text("x" * 201, sanitizer)
     assert len(label) == 200
     assert label[:-8] == "x" * 191 + "~"
     assert int(label[-8:], 16) >= 0
-    assert label_text("x" * 202, note) != label
-    assert label_text("x" * 200, note) == "x" * 200
+    assert label_text("x" * 202, sanitizer) != label
+    assert label_text("x" * 200, sanitizer) == "x" * 200
 
 
-def test_an_empty_label_has_a_name(note):
-    assert label_text("", note) == "_EMPTY"
-    assert label_text(b"", note) == "_EMPTY"
-    assert note.drain() == {"empty": 2, "type": 1}
+def test_an_empty_label_has_a_name(sanitizer):
+    assert label_text("", sanitizer) == "_EMPTY"
+    assert label_text(b"", sanitizer) == "_EMPTY"
+    assert sanitizer.drain() == {"empty": 2, "type": 1}
 
 
-def test_an_activity_becomes_part_of_an_attribute_name(note):
-    assert suffix_text("thread-cpu", note) == "thread-cpu"
-    assert suffix_text("p2p.send é", note) == "p2p_send__"
-    assert suffix_text(("weird", 1), note) == "__weird___1_"
+def test_an_activity_becomes_part_of_an_attribute_name(sanitizer):
+    assert suffix_text("thread-cpu", sanitizer) == "thread-cpu"
+    assert suffix_text("p2p.send é", sanitizer) == "p2p_send__"
+    assert suffix_text(("weird", 1), sanitizer) == "__weird___1_"
 
 
-def test_changes_are_counted_by_kind(note):
-    attribute_text("fine", note)
-    assert note.drain() == {}
-    attribute_text(1, note)
-    attribute_text("\0\ud800", note)
-    attribute_text(Unprintable(), note)
-    assert note.drain() == {"type": 2, "nul": 1, "surrogate": 1, "repr": 1}
-    assert note.drain() == {}
+def test_changes_are_counted_by_kind(sanitizer):
+    attribute_text("fine", sanitizer)
+    assert sanitizer.drain() == {}
+    attribute_text(1, sanitizer)
+    attribute_text("\0\ud800", sanitizer)
+    attribute_text(Unprintable(), sanitizer)
+    assert sanitizer.drain() == {"type": 2, "nul": 1, "surrogate": 1, "repr": 1}
+    assert sanitizer.drain() == {}

@@ -323,15 +323,15 @@ def test_other_exceptions_keep_their_repr(text: str) -> None:
 
 
 def test_a_long_message_leaves_room_for_the_frames() -> None:
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     failure = make_failure(repr(ValueError("y" * 20_000)))
-    (record,) = translate(failed(failures=(failure,)), note=note)
+    (record,) = translate(failed(failures=(failure,)), sanitizer=sanitizer)
     (event,) = [event for event in record.events if event.name == "exception"]
     assert event.attributes["exception.message"] == "y" * 1023 + "…"
     assert "in load" in event.attributes["exception.stacktrace"]
     assert len(record.error or "") == 1024
     # The message, and the description that has it.
-    assert note.counts == {"cut": 2}
+    assert sanitizer.counts == {"cut": 2}
 
 
 def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace() -> None:
@@ -762,10 +762,10 @@ def test_a_task_that_failed() -> None:
     ],
 )
 def test_keys_of_any_kind(key, shown: str, counted: dict[str, int]) -> None:
-    note = Sanitizer()
-    _, task = translate(make_span(tasks=(make_task(key=key),)), note=note)
+    sanitizer = Sanitizer()
+    _, task = translate(make_span(tasks=(make_task(key=key),)), sanitizer=sanitizer)
     assert task.attributes["dask.task.key"] == shown
-    assert note.counts == counted
+    assert sanitizer.counts == counted
 
 
 def test_a_task_of_no_length_stays_in_its_span() -> None:

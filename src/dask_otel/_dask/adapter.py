@@ -23,7 +23,7 @@ from dask_otel._dask.past import Past, leave, past_of
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.task_spans import TaskSpans
 from dask_otel._dask.tasks import TaskEvents
-from dask_otel._dask.threads import ThreadTime, made_at
+from dask_otel._dask.threads import ThreadTime, stimulus_time
 from dask_otel._dask.workers.samples import LoopHealth, WorkerSamples
 from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
@@ -112,7 +112,7 @@ class SchedulerAdapter:
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
-        self.clocks = ClockOffsets(made_at)
+        self.clocks = ClockOffsets(stimulus_time)
         #: Callers of other traces, and what becomes of them.
         self.callers = Callers(propagation, self._count_caller)
         self.contexts = contexts = TaskContexts(self.callers)
@@ -131,7 +131,7 @@ class SchedulerAdapter:
             self.batches,
             boundary,
         )
-        self.time.tell_executing = self.tasks.executing
+        self.time.on_executing = self.tasks.executing
         self.heartbeats = Heartbeats(
             scheduler,
             extension,
@@ -210,7 +210,7 @@ class SchedulerAdapter:
             elif topic == "scheduler":
                 self._graph_failed(message)
             elif topic == TOPIC:
-                self.blocks.told(message, time())
+                self.blocks.handle_message(message, time())
         except Exception:
             self._boundary.failed("log_event")
 
@@ -257,7 +257,7 @@ class SchedulerAdapter:
         self.spans.submission_over()
         if self.blocks.leaving:
             try:
-                self.blocks.look(now)
+                self.blocks.tick(now)
             except Exception:
                 self._boundary.failed("blocks")
         if self.tasks.drifted or self.spans.drifted:
@@ -271,7 +271,7 @@ class SchedulerAdapter:
         self.loops.tick()
 
     @property
-    def has_news(self) -> bool:
+    def has_updates(self) -> bool:
         """Whether spans have ended, or shown a sign of life, since they were taken."""
         return bool(self.lifecycle.finished or self.lifecycle.progress)
 

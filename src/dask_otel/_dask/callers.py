@@ -82,7 +82,7 @@ class TaskContexts:
         annotations = task.annotations
         return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
 
-    def tell(self, task: TaskState, span: OpenSpan) -> None:
+    def annotate(self, task: TaskState, span: OpenSpan) -> None:
         """Write the context that a task is to have on its worker. Every task comes here."""
         annotations = task.annotations
         if annotations is None:
@@ -90,7 +90,7 @@ class TaskContexts:
         carrier = annotations.get(CARRIER_KEY)
         last, known = self._last
         if span is not last or carrier is not known:
-            self._context, self._state = self.callers.told(span, carrier)
+            self._context, self._state = self.callers.task_context(span, carrier)
             self._last = (span, carrier)
         annotations[DECISION_KEY] = self._context
         if self._state:

@@ -46,7 +46,7 @@ class ClientBlocks:
         """Whether a client left a block and has not been heard to the end."""
         return bool(self._leaving)
 
-    def told(self, message: Any, now: float) -> None:
+    def handle_message(self, message: Any, now: float) -> None:
         """Take a client's message, which can be anything."""
         client = message[CLIENT]
         state = self._scheduler.clients.get(client)
@@ -66,7 +66,7 @@ class ClientBlocks:
                 self.blocks.left(client, span_id, now)
                 self._leaving[client] = _Leaving(state.last_seen, now)
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Let go of blocks whose client has been heard to the end."""
         for client, leaving in list(self._leaving.items()):
             state = self._scheduler.clients.get(client)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Heartbeats for which a cancelled run is looked for: the first may have been cut before it was
 #: cancelled; with the second it has ended, or is listed.
-_LOOKS = 2
+_HEARTBEATS = 2
 
 
 class Seen(NamedTuple):
@@ -32,12 +32,12 @@ class Seen(NamedTuple):
 class _Cancelled:
     """A task that was cancelled where it was processing, and may run."""
 
-    __slots__ = ("group", "looks", "when")
+    __slots__ = ("group", "heartbeats", "when")
 
     def __init__(self, group: Group, when: float) -> None:
         self.group = group
         self.when = when
-        self.looks = 0
+        self.heartbeats = 0
 
 
 class RunsUnderWay:
@@ -93,7 +93,7 @@ class RunsUnderWay:
                 self._seen[key] = Seen(min(start, before.start) if before else start, began)
             elif key in cancelled:
                 self._ran(cancelled.pop(key), worker, start)
-        self._look_less(worker, cancelled)
+        self._count_heartbeat(worker, cancelled)
 
     def worker_removed(self, worker: str) -> None:
         """A worker is gone: nothing more will be heard of what it ran."""
@@ -110,10 +110,10 @@ class RunsUnderWay:
             run = Run(worker, start, cancelled.when)
             self._lifecycle.tasks.ran(cancelled.group, run, cancelled.when)
 
-    def _look_less(self, worker: str, cancelled: dict[Hashable, _Cancelled]) -> None:
+    def _count_heartbeat(self, worker: str, cancelled: dict[Hashable, _Cancelled]) -> None:
         for key in list(cancelled):
-            cancelled[key].looks += 1
-            if cancelled[key].looks >= _LOOKS:
+            cancelled[key].heartbeats += 1
+            if cancelled[key].heartbeats >= _HEARTBEATS:
                 del cancelled[key]
         if not cancelled:
             self._cancelled.pop(worker, None)

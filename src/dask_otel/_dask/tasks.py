@@ -185,7 +185,7 @@ class TaskEvents:
             group = self._spans.adopt(task, now)
             if group is None:
                 return
-        self._contexts.tell(task, group.span)
+        self._contexts.annotate(task, group.span)
         if stimulus_id.startswith("update-graph"):
             reason = self._outcomes.added(group, key, now)
             self._spans.submitted(group, dask_group)
@@ -395,7 +395,7 @@ class TaskEvents:
             key, thief = message[1], message[4]
             if key in self.assigned and thief in self._scheduler.workers:
                 victim, self.assigned[key] = self.assigned[key], self._scheduler.workers[thief]
-                self._time.moved(key, victim, self.assigned[key])
+                self._time.stolen(key, victim, self.assigned[key])
 
 
 def _book_runs(batch: MetricBatch, group: Group, runs: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -25,14 +25,22 @@ IDLE = "idle"
 SMALL = 0.01
 #: Spans below this share of the time of all are summed up too.
 SMALL_SPAN = 0.02
-#: From this width on the table says what the activities mean.
+#: Below this share an activity is small where only the whole counts.
+SMALL_OF_ALL = 0.03
+#: From this width on there is room for all columns.
 WIDE = 110
+#: Below this one there is none for what the activities mean.
+COMPACT = 78
 
 #: Columns of the numbers, the bar and the meaning with what rich puts between them.
 _NUMBERS = ("time", 9), ("share", 5), ("data", 8)
 _BAR = 20
 _RIGHT = 9 + 5 + 8 + _BAR + 4 * 2
 _MEANING = 30 + 2
+#: The same where the meaning takes the place of the data, and of the bar but for what is over.
+_COMPACT_NUMBERS = ("time", 8), ("share", 5)
+_COMPACT_BAR = 6
+_COMPACT_RIGHT = 8 + 5 + _COMPACT_BAR + 29 + 4
 
 #: Beginning of an activity's name, colour, meaning; the first that fits counts. From
 #: Dask's documentation of the fine performance metrics.
@@ -40,18 +48,18 @@ _KINDS = (
     ("thread-cpu", "green", "computing"),
     ("thread-noncpu", "yellow", "waiting: I/O, GIL, GPU, core"),
     ("disk-", "magenta", "disk"),
-    ("memory-read", "white", "inputs that were in memory"),
+    ("memory-read", "white", "inputs from memory"),
     ("gather-dep", "blue", "network"),
     ("get-data", "blue", "network"),
-    ("p2p-", "blue", "peer-to-peer shuffle"),
-    ("shuffle-", "blue", "peer-to-peer shuffle"),
+    ("p2p-", "blue", "p2p shuffle"),
+    ("shuffle-", "blue", "p2p shuffle"),
     ("deserialize", "cyan", "unpacking"),
     ("serialize", "cyan", "packing"),
     ("compress", "cyan", "packing"),
     ("decompress", "cyan", "unpacking"),
     ("executor", "bright_blue", "handing over to the thread"),
     ("failed", "red", "of failed tasks"),
-    ("cancelled", "red", "of cancelled or rescheduled runs"),
+    ("cancelled", "red", "of cancelled, repeated runs"),
     (IDLE, "bright_black", "free threads, yet work to do"),
     ("other", "bright_black", "between what is metered"),
 )
@@ -140,58 +148,96 @@ def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
 
 @dataclass(frozen=True)
 class TimeTable:
-    """Thread seconds by span and activity, with bars; a rich renderable."""
+    """Thread seconds by span and activity, with bars; a rich renderable.
+
+    Parameters
+    ----------
+    spans
+        One entry a span.
+    late
+        Spans whose first task began late, by full name, with the seconds: threads are idle then.
+    brief
+        Whether to show the sum of all spans alone.
+    """
 
     spans: list[SpanTime]
+    late: Mapping[str, float] = field(default_factory=dict)
+    brief: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table in the width of the console."""
-        wide = options.max_width >= WIDE
-        marks = text.glyphs(options.ascii_only)
+        look = _Look(options.max_width, text.glyphs(options.ascii_only), self.late)
         table = Table(
             box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
+            padding=look.padding,
             pad_edge=False,
             show_edge=False,
             header_style="dim",
         )
         table.add_column("span and activity", no_wrap=True, overflow="ellipsis")
-        for title, columns in _NUMBERS:
+        for title, columns in look.numbers:
             table.add_column(title, justify="right", no_wrap=True, min_width=columns)
-        table.add_column("", no_wrap=True, min_width=_BAR)
-        if wide:
-            table.add_column("meaning", no_wrap=True, style="dim")
-        room = max(20, options.max_width - _RIGHT - (_MEANING if wide else 0))
-        for block in _blocks(self.spans):
-            _add_block(table, block, room, marks)
+        table.add_column("", no_wrap=True, min_width=look.bar)
+        if look.meaning:
+            table.add_column("meaning", no_wrap=True, overflow="ellipsis", style="dim")
+        if self.brief and self.spans:
+            look.add(table, _sum("all spans", self.spans), SMALL_OF_ALL)
+        else:
+            for block in _blocks(self.spans):
+                look.add(table, block, SMALL)
         yield table
 
 
-def _add_block(table: Table, block: SpanTime, room: int, marks: text.Glyphs) -> None:
-    name = text.cut_beginning(block.name, room, marks.ellipsis)
-    table.add_row(Text(name, "bold"), Text(text.seconds(block.seconds), "bold"))
-    shown = _activities(block)
-    for index, (activity, figures) in enumerate(shown):
-        colour, meaning = _kind(activity)
-        share = figures.seconds / block.seconds
-        cells: list[Text | str] = [
-            Text("  " + text.cut(activity, room - 2, marks.ellipsis), colour),
-            text.seconds(figures.seconds) if figures.seconds else "",
-            f"{share:.0%}" if figures.seconds else "",
-            text.size(figures.bytes) if figures.bytes else "",
-            Text(text.bar(share, _BAR, marks), colour),
-        ]
-        if len(table.columns) > len(cells):
-            cells.append(meaning)
-        table.add_row(*cells, end_section=index == len(shown) - 1)
+class _Look:
+    """What the columns of a table are, by the room that there is."""
+
+    def __init__(self, width: int, marks: text.Glyphs, late: Mapping[str, float]) -> None:
+        self._marks = marks
+        self._late = late
+        compact = COMPACT <= width < WIDE
+        self.data = not compact
+        self.meaning = width >= COMPACT
+        # Beside the column that rich puts between two.
+        self.padding = (0, 0 if compact else 1, 0, 0)
+        self.numbers = _COMPACT_NUMBERS if compact else _NUMBERS
+        spare = max(0, min(_BAR - _COMPACT_BAR, width - 80)) if compact else 0
+        self.bar = _COMPACT_BAR + spare if compact else _BAR
+        right = _COMPACT_RIGHT + spare if compact else _RIGHT + (_MEANING if self.meaning else 0)
+        self.room = max(20, width - right)
+
+    def add(self, table: Table, block: SpanTime, least: float) -> None:
+        """Add a span, or the sum of some, with its activities."""
+        marks = self._marks
+        name = text.cut_beginning(block.name, self.room, marks.ellipsis)
+        table.add_row(Text(name, "bold"), Text(text.seconds(block.seconds), "bold"))
+        shown = _activities(block, least)
+        for index, (activity, figures) in enumerate(shown):
+            colour, meaning = _kind(activity)
+            if activity == IDLE and (wait := self._late.get(block.name)):
+                meaning = f"first task after {text.seconds(wait)}"
+            share = figures.seconds / block.seconds
+            cells: list[Text | str] = [
+                Text("  " + text.cut(activity, self.room - 2, marks.ellipsis), colour),
+                text.seconds(figures.seconds) if figures.seconds else "",
+                f"{share:.0%}" if figures.seconds else "",
+            ]
+            data = text.size(figures.bytes) if figures.bytes else ""
+            if self.data:
+                cells.append(data)
+            elif data:
+                meaning = ", ".join(filter(None, (data, meaning)))
+            cells.append(Text(text.bar(share, self.bar, marks), colour))
+            if self.meaning:
+                cells.append(meaning)
+            table.add_row(*cells, end_section=index == len(shown) - 1)
 
 
-def _activities(block: SpanTime) -> list[tuple[str, ActivityTime]]:
+def _activities(block: SpanTime, least: float) -> list[tuple[str, ActivityTime]]:
     """Return the activities, longest first, small ones in one, those with data only last."""
     longest = sorted(block.activities.items(), key=lambda item: -item[1].seconds)
     timed = [item for item in longest if item[1].seconds > 0]
     moved = [item for item in longest if not item[1].seconds and item[1].bytes]
-    small = [item for item in timed if item[1].seconds < SMALL * block.seconds]
+    small = [item for item in timed if item[1].seconds < least * block.seconds]
     if len(small) > 1:
         # Without their data: bytes of different activities are often the same bytes.
         rest = ActivityTime(sum(figures.seconds for _, figures in small))

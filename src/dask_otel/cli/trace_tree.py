@@ -21,8 +21,17 @@ from dask_otel.cli.received import Plain, number, plain_attributes, spans
 MAX_GROUPS = 4
 #: Tasks shown below one group, or span; a note tells of the rest.
 MAX_TASKS = 2
-#: From this width on there is room for the timeline.
+#: From this width on there is room for all columns; below it the timeline goes first.
 WIDE = 100
+#: Columns of a timeline that says something.
+_SHORTEST, _LONGEST = 12, 32
+#: Columns right of the name without the timeline: wide, and compact.
+_RIGHT, _COMPACT = 10 + 9 + 8 + 2 + 12, 9 + 7 + 3
+#: What the name keeps of a compact line.
+_NAME = 37
+
+#: A wait for the first task that is worth a word: of the span's own time, and in seconds.
+_LATE_SHARE, _LATE = 0.25, 0.1
 
 #: The key of a collection's task: a name with a hash, and which part of the data it is.
 _PARTITION = re.compile(r"\('[^']*', ([\d, ]+)\)")
@@ -80,6 +89,22 @@ def span_names(roots: Iterable[SpanNode]) -> list[str]:
     return list(names)
 
 
+def late_starts(roots: Iterable[SpanNode]) -> dict[str, float]:
+    """Return the Dask spans whose first task began late, by full name, with the seconds.
+
+    Those are mostly the first ones of fresh workers, which import what the tasks need. A name
+    that several spans have is left out.
+    """
+    waits: dict[str, list[float]] = {}
+    for node in _walk(roots):
+        wait = number(node.attributes.get(semconv.SPAN_QUEUE_TIME))
+        name = node.attributes.get(semconv.SPAN_NAME)
+        if wait is not None and isinstance(name, str) and not (node.is_group or node.is_task):
+            late = wait >= max(_LATE, _LATE_SHARE * node.duration)
+            waits.setdefault(name, []).append(wait if late else 0.0)
+    return {name: found[0] for name, found in waits.items() if len(found) == 1 and found[0]}
+
+
 def _walk(nodes: Iterable[SpanNode]) -> Iterator[SpanNode]:
     for node in nodes:
         yield node
@@ -88,24 +113,37 @@ def _walk(nodes: Iterable[SpanNode]) -> Iterator[SpanNode]:
 
 @dataclass(frozen=True)
 class TraceTree:
-    """All traces as trees with durations, queue time, tasks and result; a rich renderable."""
+    """All traces as trees with durations, queue time, tasks and result; a rich renderable.
+
+    Parameters
+    ----------
+    roots
+        One a trace.
+    brief
+        Whether to show the longest group of each span alone, and no tasks.
+    """
 
     roots: list[SpanNode]
+    brief: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield one tree a trace, in the width of the console."""
         for index, root in enumerate(self.roots):
             if index:
                 yield Text()
-            yield from _OneTrace(root, options.max_width, options.ascii_only).render()
+            trace = _OneTrace(root, options.max_width, options.ascii_only, self.brief)
+            yield from trace.render()
 
 
 class _OneTrace:
-    def __init__(self, root: SpanNode, width: int, ascii_only: bool) -> None:
+    def __init__(self, root: SpanNode, width: int, ascii_only: bool, brief: bool) -> None:
         self.root = root
         self.width = width
+        self.brief = brief
         self.marks = text.glyphs(ascii_only)
-        self.timeline = min(32, width - 76) if width >= WIDE else 0
+        self.wide = width >= WIDE
+        room = width - 76 if self.wide else width - _COMPACT - 2 - _NAME
+        self.timeline = min(_LONGEST, room) if room >= _SHORTEST else 0
         self.begin = root.span.start_time_unix_nano
         end = max(node.span.end_time_unix_nano for node in _walk([root]))
         self.length = max(1, end - self.begin)
@@ -114,7 +152,7 @@ class _OneTrace:
         trace_id = self.root.span.trace_id.hex()
         yield Text.assemble(("Trace ", "bold"), (trace_id, "cyan"))
         headings = ("duration", "queue", "tasks", "result")
-        yield self._row("span", 0, headings, Text("timeline"), "dim")
+        yield self._row("span", 0, headings, Text("timeline", "dim"), "dim")
         tree = Tree(self._label(self.root, 0), guide_style="dim")
         self._add_children(tree, self.root, 1)
         yield tree
@@ -129,9 +167,10 @@ class _OneTrace:
         if node.is_group and number(node.attributes.get(semconv.TASK_COUNT)) == 1:
             # It says what its group says.
             tasks = [task for task in tasks if _failed(task)]
-        shown_groups = sorted(groups, key=lambda child: -child.duration)[:MAX_GROUPS]
+        most = 1 if self.brief else MAX_GROUPS
+        shown_groups = sorted(groups, key=lambda child: -child.duration)[:most]
         shown_tasks = sorted(tasks, key=lambda child: (not _failed(child), -child.duration))
-        shown_tasks = shown_tasks[:MAX_TASKS]
+        shown_tasks = [] if self.brief else shown_tasks[:MAX_TASKS]
         for child in node.children:
             if child.is_group and child not in shown_groups:
                 continue
@@ -139,6 +178,8 @@ class _OneTrace:
                 continue
             branch = tree.add(self._label(child, depth))
             self._add_children(branch, child, depth + 1)
+        if self.brief:
+            return
         if left_out := len(groups) - len(shown_groups):
             plural = "s" if left_out > 1 else ""
             tree.add(Text(f"{left_out} shorter task group{plural}", style="dim italic"))
@@ -163,6 +204,8 @@ class _OneTrace:
         generation = number(attributes.get(semconv.SPAN_GENERATION)) or 1
         if generation > 1:
             name += f" (continued, {generation:.0f})"
+        if not self.wide and values[-1] in _SAID:
+            name += f" ({values[-1]})"
         style = "dim" if node.is_group or node.is_task else "bold" if depth == 0 else ""
         return self._row(name, depth, values, self._track(node), style)
 
@@ -171,20 +214,30 @@ class _OneTrace:
     ) -> Text:
         """Return one line: the name takes what the columns leave."""
         duration, queue, tasks, result = values
-        right = 10 + 9 + 8 + 2 + 12 + (self.timeline + 2 if self.timeline else 0)
+        right = (_RIGHT if self.wide else _COMPACT) + (self.timeline + 2 if self.timeline else 0)
         room = self.width - depth * _GUIDE - right
         row = Text(no_wrap=True, overflow="crop")
         row.append(_fit(name, room, self.marks.ellipsis), style)
-        row.append(f"{duration:>10}", style)
+        row.append(f"{duration:>{10 if self.wide else 9}}", style)
         if self.timeline:
             row.append("  ")
             row.append_text(track)
             row.append(" " * (self.timeline - track.cell_len))
-        row.append(f"{queue:>9}", style)
-        row.append(f"{tasks:>8}  ", style)
-        row.append(f"{result:<12}", _result_style(result, style))
+        if self.wide:
+            row.append(f"{queue:>9}", style)
+            row.append(f"{tasks:>8}  ", style)
+            row.append(f"{result:<12}", _result_style(result, style))
+        else:
+            row.append(f"{tasks:>7} ", style)
+            row.append(self._mark(result), _result_style(result, style))
         row.rstrip()
         return row
+
+    def _mark(self, result: str) -> str:
+        """Return a result in two columns; what a mark does not say is in the name."""
+        if result in ("", "result"):
+            return ""
+        return self.marks.done if result == "success" else self.marks.failed
 
     def _track(self, node: SpanNode) -> Text:
         """Return where in the trace the span lies, as a backend's waterfall shows it."""
@@ -202,6 +255,10 @@ class _OneTrace:
             (self.marks.bar * width, colour),
             (dots * (self.timeline - start - width), "dim"),
         )
+
+
+#: Results that a mark alone does not tell apart.
+_SAID = ("cancellation", "incomplete", "unknown")
 
 
 def _task_name(attributes: dict[str, Plain], otherwise: str) -> str:

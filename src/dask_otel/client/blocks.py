@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dask_otel.core.context import Caller
     from dask_otel.core.records import Attributes
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Messages that may wait while the scheduler does not answer; beyond, the oldest are forgotten.
 WAITING: Final = 1000
@@ -78,7 +78,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
     with dask_span(*tags) as span_id:
         handle = _handle(span_id, tags)
         # Where distributed.span is helped, it tells the scheduler itself.
-        with nullcontext() if _patch is not None else _told(span_id):
+        with nullcontext() if _patch is not None else _announced(span_id):
             if attributes:
                 _describe(span_id, attributes)
             yield handle
@@ -123,16 +123,16 @@ def _say_left_out(count: int) -> None:
 
 
 @contextmanager
-def _told(span_id: str) -> Iterator[None]:
+def _announced(span_id: str) -> Iterator[None]:
     messenger = _current_messenger()
     if messenger is None:
         yield
         return
-    messenger.tell(ENTERED, span_id)
+    messenger.announce(ENTERED, span_id)
     try:
         yield
     finally:
-        messenger.tell(LEFT, span_id)
+        messenger.announce(LEFT, span_id)
 
 
 # -------------------------------------------------------------------------- the messages
@@ -147,7 +147,7 @@ class _Messenger:
         self._waiting: deque[tuple[str | Attributes, str]] = deque(maxlen=WAITING)
         self._sending: asyncio.Task[None] | None = None
 
-    def tell(self, what: str, span_id: str) -> None:
+    def announce(self, what: str, span_id: str) -> None:
         """Have it sent; from any thread, without waiting."""
         self._put((what, span_id))
 
@@ -234,7 +234,7 @@ def _helping(original: Callable[..., Any]) -> Callable[..., Any]:
     dask_span = contextmanager(original)
 
     def span(*tags: str) -> Iterator[str]:
-        with dask_span(*tags) as span_id, _told(span_id):
+        with dask_span(*tags) as span_id, _announced(span_id):
             yield span_id
 
     return span

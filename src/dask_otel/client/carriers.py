@@ -22,7 +22,7 @@ from dask_otel.settings.reading import setting
 if TYPE_CHECKING:
     from distributed import Client
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Carried(NamedTuple):

@@ -20,7 +20,7 @@ from dask_otel.client.hook import MODULE, ImportHook
 if TYPE_CHECKING:
     from dask_otel.client.hook import SubmissionHook
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Instrumentation:

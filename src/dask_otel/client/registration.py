@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from dask_otel._wire import Refusal, SpanMetrics, install, settled_metrics, uninstall
+from dask_otel._wire import Refusal, SpanMetrics, install, settled_metrics, uninstall, unused
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,7 +37,7 @@ def register(
     """Start a bridge on the scheduler of a running cluster.
 
     Calling it again is harmless: a scheduler has one bridge, and keeps the configuration
-    with which that was started (its log says so if another one is asked for). Work that
+    with which that was started. Work that
     finished before is not exported; spans with unfinished work are, from here on.
 
     Parameters
@@ -60,14 +61,39 @@ def register(
     ------
     ConfigurationError
         If the configuration is not valid, before anything is sent.
+
+    Warns
+    -----
+    UserWarning
+        If a bridge runs already, and does not use all of `config`: with the keys.
     """
     from dask_otel.settings.keys import Settings
 
     Settings.from_config(config)
     answer: Registered = client.sync(
-        _run, client, install, asynchronous=asynchronous, config=dict(config or {})
+        _install, client, dict(config or {}), asynchronous=asynchronous
     )
     return answer
+
+
+async def _install(client: Client, config: dict[str, Any]) -> str:
+    status: str = await client.run_on_scheduler(install, config=config)
+    if status == "running" and config and (keys := await _unused(client, config)):
+        warnings.warn(
+            f"dask-otel runs on this scheduler already, and does not use {', '.join(keys)} of this "
+            "registration. To change its configuration, call dask_otel.unregister(client) first.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return status
+
+
+async def _unused(client: Client, config: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        keys: tuple[str, ...] = await client.run_on_scheduler(unused, config=config)
+    except Exception:  # noqa: BLE001 - an older scheduler does not know the question; its log says it
+        return ()
+    return keys
 
 
 @overload

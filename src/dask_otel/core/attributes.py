@@ -45,14 +45,14 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
     if not isinstance(given, Mapping):
         return {}, 0 if given is None else 1
     kept: dict[str, AttributeValue] = {}
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     total = 0
     try:
         size = len(given)
         # Of more than that nobody gave them by hand.
         for raw, value in islice(given.items(), 4 * COUNT_LIMIT):
-            key = _key(raw, note)
-            clean = None if key is None or key in kept else _value(value, note)
+            key = _key(raw, sanitizer)
+            clean = None if key is None or key in kept else _value(value, sanitizer)
             if key is None or clean is None or len(kept) == COUNT_LIMIT:
                 continue
             length = len(key) + _length(clean)
@@ -64,31 +64,33 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
     return kept, size - len(kept)
 
 
-def _key(raw: object, note: Sanitizer) -> str | None:
+def _key(raw: object, sanitizer: Sanitizer) -> str | None:
     """Return the key's text; None where it is none, too long, or taken."""
     if not isinstance(raw, str) or not 0 < len(raw) <= KEY_LIMIT:
         return None
-    key = attribute_text(raw, note)
+    key = attribute_text(raw, sanitizer)
     return None if key.startswith(RESERVED) else key
 
 
-def _value(value: object, note: Sanitizer) -> AttributeValue | None:
+def _value(value: object, sanitizer: Sanitizer) -> AttributeValue | None:
     """Return an attribute's value; None if there is none that says the same."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return tuple([attribute_text(item, note, TEXT_LIMIT) for item in value[:ARRAY_LIMIT]])
+        return tuple([attribute_text(item, sanitizer, TEXT_LIMIT) for item in value[:ARRAY_LIMIT]])
     if isinstance(value, bool):
         return value
     # Those of NumPy, too.
     if isinstance(value, Integral):
         number = int(value)
         # What OTLP has no room for becomes text, as it is.
-        return number if -_INT64 <= number < _INT64 else attribute_text(number, note, TEXT_LIMIT)
+        return (
+            number if -_INT64 <= number < _INT64 else attribute_text(number, sanitizer, TEXT_LIMIT)
+        )
     if isinstance(value, Real):
         floating = float(value)
         return floating if math.isfinite(floating) else None
-    return attribute_text(value, note, TEXT_LIMIT)
+    return attribute_text(value, sanitizer, TEXT_LIMIT)
 
 
 def _length(value: AttributeValue) -> int:

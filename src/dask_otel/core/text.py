@@ -59,7 +59,7 @@ class Sanitizer:
         return counts
 
 
-def plain_text(value: object, note: Sanitizer) -> str:
+def plain_text(value: object, sanitizer: Sanitizer) -> str:
     """Return any value as text, as a Dask user would expect to read it.
 
     A string stays; bytes are decoded as UTF-8, with ``\\xff`` for what is no UTF-8;
@@ -72,73 +72,73 @@ def plain_text(value: object, note: Sanitizer) -> str:
         if isinstance(value, str):
             # The characters, as Dask compares and hashes it: an Enum's str() would differ.
             return str.__str__(value)
-        note.count("type")
+        sanitizer.count("type")
         if isinstance(value, bytes):
             return value.decode("utf-8", "backslashreplace")
         return str.__str__(str(value))
     except Exception:  # noqa: BLE001 - users' code runs here
-        note.count("repr")
+        sanitizer.count("repr")
         return UNREADABLE
 
 
-def clean_text(text: str, note: Sanitizer) -> str:
+def clean_text(text: str, sanitizer: Sanitizer) -> str:
     """Return the text with NUL and lone surrogates replaced by U+FFFD."""
     if "\0" in text:
-        note.count("nul")
+        sanitizer.count("nul")
         text = text.replace("\0", REPLACEMENT)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            note.count("surrogate")
+            sanitizer.count("surrogate")
             # Through UTF-16 a pair of surrogates becomes the character that it means.
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 
-def attribute_text(value: object, note: Sanitizer, limit: int = ATTRIBUTE_LIMIT) -> str:
+def attribute_text(value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT) -> str:
     """Return an attribute's text, at most `limit` characters; a cut one ends in ``…``."""
-    text = value if type(value) is str else plain_text(value, note)
+    text = value if type(value) is str else plain_text(value, sanitizer)
     if len(text) > limit:
-        note.count("cut")
+        sanitizer.count("cut")
         text = text[: max(limit - 1, 0)] + CUT
     if text.isascii() and "\0" not in text:
         return text
-    return clean_text(text, note)
+    return clean_text(text, sanitizer)
 
 
 def attribute_array(
-    values: Iterable[object], note: Sanitizer, limit: int = ATTRIBUTE_LIMIT
+    values: Iterable[object], sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT
 ) -> tuple[str, ...]:
     """Return an array attribute; where it was cut its last element is ``…``."""
     items = tuple(values)
     if len(items) > ARRAY_LIMIT:
-        note.count("cut")
+        sanitizer.count("cut")
         items = (*items[: ARRAY_LIMIT - 1], CUT)
-    return tuple([attribute_text(item, note, limit) for item in items])
+    return tuple([attribute_text(item, sanitizer, limit) for item in items])
 
 
-def stacktrace_text(value: object, note: Sanitizer, limit: int = STACKTRACE_LIMIT) -> str:
+def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE_LIMIT) -> str:
     """Return a stacktrace of at most `limit` bytes.
 
     It is cut at its beginning: the last frames and the error itself are at the end.
     """
-    text = clean_text(plain_text(value, note), note)
+    text = clean_text(plain_text(value, sanitizer), sanitizer)
     # Four bytes a character at most: most stacktraces need not be encoded to know.
     if len(text) * 4 <= limit:
         return text
     raw = text.encode()
     if len(raw) <= limit:
         return text
-    note.count("cut")
+    sanitizer.count("cut")
     mark = CUT.encode()
     room = max(limit - len(mark), 0)
     # The cut may fall into a character, whose rest is left out.
     return CUT + raw[len(raw) - room :].decode("utf-8", "ignore")
 
 
-def _escaped(tag: object, note: Sanitizer) -> str:
-    text = plain_text(tag, note)
+def _escaped(tag: object, sanitizer: Sanitizer) -> str:
+    text = plain_text(tag, sanitizer)
     if "\\" in text:
         text = text.replace("\\", "\\\\")
     if "/" in text:
@@ -146,34 +146,34 @@ def _escaped(tag: object, note: Sanitizer) -> str:
     return text
 
 
-def span_path(tags: Sequence[object], note: Sanitizer) -> str:
+def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
     """Return a Dask span's full name: its tags joined with ``/``, of any length.
 
     ``/`` and ``\\`` inside a tag are written ``\\/`` and ``\\\\``, so that different tags
     have different names. Not cleaned yet: it goes on to `attribute_text` or `label_text`.
     """
-    return "/".join([_escaped(tag, note) for tag in tags])
+    return "/".join([_escaped(tag, sanitizer) for tag in tags])
 
 
-def label_text(value: object, note: Sanitizer, limit: int = LABEL_LIMIT) -> str:
+def label_text(value: object, sanitizer: Sanitizer, limit: int = LABEL_LIMIT) -> str:
     """Return a metric label's text.
 
     At most `limit` characters: a longer one ends in ``~`` and eight hex digits of its
     hash, so that different names stay different series. An empty one is ``_EMPTY``,
     because backends take an empty label for none.
     """
-    text = clean_text(plain_text(value, note), note)
+    text = clean_text(plain_text(value, sanitizer), sanitizer)
     if not text:
-        note.count("empty")
+        sanitizer.count("empty")
         return semconv.EMPTY
     if len(text) > limit:
-        note.count("cut")
+        sanitizer.count("cut")
         digest = blake2b(text.encode(), digest_size=_HASH_CHARACTERS // 2).hexdigest()
         return f"{text[: limit - _HASH_CHARACTERS - 1]}~{digest}"
     return text
 
 
-def suffix_text(value: object, note: Sanitizer) -> str:
+def suffix_text(value: object, sanitizer: Sanitizer) -> str:
     """Return an activity as the last part of an attribute's name.
 
     Anything but ASCII letters, digits, ``_`` and ``-`` becomes ``_``: two activities can
@@ -181,4 +181,4 @@ def suffix_text(value: object, note: Sanitizer) -> str:
     """
     if type(value) is str and _IS_SUFFIX(value):
         return value
-    return _NOT_SUFFIX.sub("_", label_text(value, note))
+    return _NOT_SUFFIX.sub("_", label_text(value, sanitizer))

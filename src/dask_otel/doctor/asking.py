@@ -43,7 +43,7 @@ def facts_of_this_process(seconds: float) -> dict[str, Any]:
         "here": here(),
         "scheduler": None,
         "packages": None,
-        "process": process_facts(None, {}, "dask-otel-doctor", seconds),
+        "process": process_facts(None, {}, seconds),
     }
 
 

@@ -98,7 +98,8 @@ def _failed(check: str, signal: str, result: Facts) -> Finding:
     endpoint = Endpoint.named(place)
     what = f"The {_SENT[signal]} was not taken by {place}: {reason}."
     if endpoint is None:
-        return Finding(check, "problem", what, todo="See that exporter's own documentation.")
+        todo = result["advice"] or "See that exporter's own documentation."
+        return Finding(check, "problem", what, todo=todo)
     trouble = explain(endpoint, signal, reason, result["listener"])
     if trouble is None:
         return Finding(check, "problem", what, todo=UNKNOWN, kind="unknown")

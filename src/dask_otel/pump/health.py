@@ -11,10 +11,11 @@ from typing import Any, Final, TypeAlias
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import UNKNOWN, explain
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
+
 
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
@@ -33,17 +34,22 @@ class Health:
         Of the destination.
     now
         Seconds on a monotonic clock.
+    advice
+        What a person can do where it fails; by default what helps with an endpoint.
     """
 
-    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ""
+    ) -> None:
         self._name = name
+        self._advice = advice
         self._now = now
         self._failing: set[str] = set()
         #: Of the last failure.
         self._reason = ""
         #: Whether the failure that goes on was told, and when the last one was.
-        self._told = False
-        self._told_at = float("-inf")
+        self._warned = False
+        self._warned_at = float("-inf")
         self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
@@ -53,8 +59,8 @@ class Health:
             if signal not in self._failing:
                 return
             self._failing.discard(signal)
-            recovered = not self._failing and self._told
-            self._told = self._told and not recovered
+            recovered = not self._failing and self._warned
+            self._warned = self._warned and not recovered
         if recovered:
             logger.info("dask-otel exports to %s again", self._name)
 
@@ -70,10 +76,10 @@ class Health:
                 signal,
                 self._name,
                 reason or "no reason given",
-                self._advice(signal, reason),
+                self._advice or self._explained(signal, reason),
             )
 
-    def _advice(self, signal: str, reason: str) -> str:
+    def _explained(self, signal: str, reason: str) -> str:
         """Return the likely cause and what to do, in the words of ``dask-otel doctor``."""
         endpoint = Endpoint.named(self._name)
         if endpoint is None:
@@ -129,11 +135,11 @@ class Health:
         with self._lock:
             new = signal not in self._failing
             self._failing.add(signal)
-            if self._told:
+            if self._warned:
                 return logging.INFO if new else None
-            if self._now() - self._told_at < QUIET:
+            if self._now() - self._warned_at < QUIET:
                 return None
-            self._told, self._told_at = True, self._now()
+            self._warned, self._warned_at = True, self._now()
         return logging.WARNING
 
 

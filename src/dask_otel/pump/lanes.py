@@ -12,6 +12,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.merging import merge
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     FinishedSpan,
     MetricRecord,
@@ -21,9 +22,9 @@ from dask_otel.core.records import (
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
-from dask_otel.pump.sinks import MetricSink, MetricTotals, PumpLimits, Sink, SpanSink
+from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Batches of metrics that may wait; more are made one, or pile up in one on the event loop.
 MAX_METRIC_BATCHES: Final = 4
@@ -223,11 +224,11 @@ class SpanLane(Lane):
 
 
 class MetricLane(Lane):
-    """Carries the metrics' changes into the totals, and the totals to one metric sink.
+    """Carries the metrics' changes into the series, and their points to one metric sink.
 
     Parameters
     ----------
-    sink, totals
+    sink, state
         The exporter and what is behind it.
     limits
         The size of a request.
@@ -244,7 +245,7 @@ class MetricLane(Lane):
     def __init__(
         self,
         sink: MetricSink,
-        totals: MetricTotals,
+        state: MetricState,
         limits: PumpLimits,
         tally: Tally,
         health: Health,
@@ -259,7 +260,7 @@ class MetricLane(Lane):
         # Batches are taken one at a time, by whichever thread. The event loop only appends.
         self._taking = threading.Lock()
         self._exporter = sink
-        self._totals = totals
+        self._state = state
         self._limits = limits
         self._health = health
         self._own = own
@@ -311,7 +312,7 @@ class MetricLane(Lane):
 
     def _work(self, due: bool) -> float:
         while (batch := self._next_batch()) is not None:
-            self._totals.apply(batch)
+            self._state.apply(batch)
             self._pending_ns = batch.time_ns
         if due and self._pending_ns is not None:
             self._exported_at = time.monotonic()
@@ -321,7 +322,7 @@ class MetricLane(Lane):
             if self._last_success_ns is not None:
                 age = max(0.0, (time_ns - self._last_success_ns) / 1e9)
                 own.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, value=age)
-            self._totals.apply(own)
+            self._state.apply(own)
             self._export(time_ns)
         return 60.0
 
@@ -337,11 +338,11 @@ class MetricLane(Lane):
     def _export(self, time_ns: int) -> None:
         sent = self._send(time_ns)
         ok = sent is not None
-        if self._totals.settled(ok, rejected=not ok and self._exporter.rejected):
+        if self._state.settled(ok, rejected=not ok and self._exporter.rejected):
             # It was refused because of its zero points; the values alone are in order.
             sent = self._send(time_ns)
             ok = sent is not None
-            self._totals.settled(ok)
+            self._state.settled(ok)
         if sent:
             self._health.ok("metrics")
             self._last_success_ns = time_ns
@@ -357,7 +358,7 @@ class MetricLane(Lane):
         limit = self._limits.max_points
         sent = failed = 0
         complete = True
-        for index, part in enumerate(_parts(self._totals.collect(time_ns, limit), limit)):
+        for index, part in enumerate(_parts(self._state.collect(time_ns, limit), limit)):
             if index:
                 time.sleep(self._limits.breath)
             began = time.monotonic()

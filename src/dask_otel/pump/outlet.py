@@ -31,7 +31,7 @@ from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.sinks import PumpLimits, SpanSink
 from dask_otel.pump.suspicion import Suspicion
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Failures in a row before a batch is suspected of being the reason itself.
 SUSPICIOUS_AFTER: Final = 3
@@ -90,7 +90,7 @@ class Outlet:
         self._suspicion = Suspicion()
         #: Failures of the batch at the head, as it is, and of nothing that is suspect.
         self._unexplained = 0
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @property
     def room(self) -> int:
@@ -247,8 +247,8 @@ class Outlet:
     def _lose(self, reason: str, why: str) -> None:
         """Drop one record for a reason of its own, and say so the first time."""
         self._drop(reason, 1)
-        level = logging.DEBUG if reason in self._told else logging.WARNING
-        self._told.add(reason)
+        level = logging.DEBUG if reason in self._warned else logging.WARNING
+        self._warned.add(reason)
         logger.log(
             level,
             "dask-otel dropped a span that %s does not take (%s): %s. The others are exported; "

@@ -25,10 +25,11 @@ from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import FinishedSpan, Progress, SpanRecord
 from dask_otel.pump.health import Health, Series, Tally
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
-from dask_otel.pump.sinks import MAX_POINTS, MetricSink, MetricTotals, PumpLimits, SpanSink
+from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
@@ -44,7 +45,7 @@ class Pump:
     span_sinks
         Exporters of spans.
     metric_sinks
-        Exporters of metrics, each with totals of its own.
+        Exporters of metrics, each with a state of its own.
     translate
         Makes OpenTelemetry spans of a finished Dask span; called in the threads of the span
         sinks.
@@ -53,7 +54,7 @@ class Pump:
     sanitized
         Drains how many values the translation had to change, by kind.
     page
-        What scrapers see, with its totals. It is renewed with every batch of metrics, in a
+        What scrapers see, with its state. It is renewed with every batch of metrics, in a
         thread of its own like any other sink, but counts as no export.
     metric_interval
         The least number of seconds between two exports of a metric sink.
@@ -62,20 +63,21 @@ class Pump:
     def __init__(
         self,
         span_sinks: Sequence[SpanSink],
-        metric_sinks: Sequence[tuple[MetricSink, MetricTotals]],
+        metric_sinks: Sequence[tuple[MetricSink, MetricState]],
         translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
         limits: PumpLimits,
         sanitized: Callable[[], dict[str, int]] = dict,
         *,
-        page: tuple[MetricSink, MetricTotals] | None = None,
+        page: tuple[MetricSink, MetricState] | None = None,
         metric_interval: float = 0.0,
     ) -> None:
         self._limits = limits
         self._sanitized = sanitized
         self._translate = translate
         self._tally = Tally()
-        names = {sink.name for sink in span_sinks} | {sink.name for sink, _ in metric_sinks}
-        self._healths = healths = {name: Health(name) for name in names}
+        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
+        self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
+        healths = self._healths
         self._spans = [
             SpanLane(
                 sink,
@@ -90,7 +92,7 @@ class Pump:
         self._metrics = [
             MetricLane(
                 sink,
-                totals,
+                state,
                 limits,
                 self._tally,
                 healths[sink.name],
@@ -98,17 +100,17 @@ class Pump:
                 self._settle_spans,
                 metric_interval,
             )
-            for sink, totals in metric_sinks
+            for sink, state in metric_sinks
         ]
         if page is not None:
             self._metrics.append(self._page_lane(*page))
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
 
-    def _page_lane(self, page: MetricSink, totals: MetricTotals) -> MetricLane:
+    def _page_lane(self, page: MetricSink, state: MetricState) -> MetricLane:
         return MetricLane(
             page,
-            totals,
+            state,
             # All of it at once: there is no request that could become too large.
             replace(self._limits, max_points=None),
             Tally(),

@@ -1,16 +1,15 @@
-"""What the pump needs of the outside: sinks for spans and metrics, and the totals behind them.
+"""What the pump needs of the outside: sinks for spans and metrics.
 
 Nothing here knows OpenTelemetry or Dask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import MetricRecord, SpanRecord
 
 
@@ -19,6 +18,8 @@ class Sink(Protocol):
 
     #: What a person needs to recognise it: the exporter and its endpoint.
     name: str
+    #: What a person can do where it fails; empty for what helps with an endpoint.
+    advice: str
     #: Whether the last export was refused as invalid, so that nothing of it was stored.
     rejected: bool
     #: Items of the last export that got lost alone, although it returned True.
@@ -60,19 +61,6 @@ class MetricSink(Sink, Protocol):
 
     def export(self, records: Sequence[MetricRecord]) -> bool:
         """Export in one request; False if it failed."""
-
-
-class MetricTotals(Protocol):
-    """The totals behind a metric sink: `dask_otel.core.metrics.state.MetricState`."""
-
-    def apply(self, batch: MetricBatch) -> None:
-        """Add everything in a batch."""
-
-    def collect(self, time_ns: int, limit: int | None = None) -> Iterable[MetricRecord]:
-        """Return the points of one export, in records of so many at most."""
-
-    def settled(self, ok: bool, *, rejected: bool = False) -> bool:
-        """Say what became of it; whether to collect and send once more."""
 
 
 #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.

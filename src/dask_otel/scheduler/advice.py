@@ -7,7 +7,7 @@ from typing import Final
 
 from dask_otel.settings.keys import MetricSettings
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 _NAMES: Final = (
     "dask-otel: metrics have more than %d span names (otel.metrics.max-names). Further ones, such "
@@ -41,7 +41,7 @@ class FoldAdvice:
     """
 
     def __init__(self, settings: MetricSettings) -> None:
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._messages = {
             "names": (_NAMES, settings.max_names),
             "series": (_SERIES, settings.max_series),
@@ -50,8 +50,8 @@ class FoldAdvice:
 
     def __call__(self, kind: str, what: str) -> None:
         """Take note that something was folded by the cap of this kind."""
-        if kind in self._said:
+        if kind in self._warned:
             return
-        self._said.add(kind)
+        self._warned.add(kind)
         message, limit = self._messages[kind]
         logger.warning(message + _MORE, limit, what)

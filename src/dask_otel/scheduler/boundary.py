@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 
 class ErrorBoundary:

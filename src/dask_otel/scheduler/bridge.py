@@ -19,9 +19,11 @@ from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.asked.present import present
+from dask_otel._dask.asked.settled import SettledSpans
 from dask_otel._dask.http import MetricRoutes, Page
-from dask_otel._dask.questions import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
+from dask_otel._wire import Present
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.task_runs import TaskLimits
 from dask_otel.core.trace import Trace
@@ -37,7 +39,7 @@ from dask_otel.settings.keys import ConfigurationError, Settings
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds between two looks at the spans that are about to end.
 TICK: Final = 0.1
@@ -96,7 +98,7 @@ class Bridge:
         self._scheduler = scheduler
         self._host: Host | None = None
         self._pump: Pump | None = None
-        #: Returns the bridge's own counts; see `MadePump`.
+        #: Returns the bridge's own counts; see `WiredPump`.
         self._counts: Callable[[], dict[tuple[str, ...], float]] = dict
         self._cost = LoopTime(self.adapter)
         self.hand_over = HandOver(
@@ -154,7 +156,7 @@ class Bridge:
         """Make the exporters in a thread: imports are heavy, resource detectors may block."""
         scheduler = self._scheduler
         try:
-            made = await in_thread(
+            wired = await in_thread(
                 partial(
                     make_pump,
                     self.settings,
@@ -163,36 +165,38 @@ class Bridge:
                 ),
                 name="dask-otel-setup",
             )
-            if made is not None:
-                made.pump.start()
+            if wired is not None:
+                wired.pump.start()
         except ConfigurationError as error:
-            logger.error("dask-otel does not run on this scheduler: %s", error)
+            logger.error(
+                "dask-otel does not run on this scheduler, which is not affected: %s", error
+            )
             self._abandon()
             return
         except Exception:
             logger.exception("dask-otel could not make its exporters; the scheduler runs on")
             self._abandon()
             return
-        if made is None:
+        if wired is None:
             logger.info("dask-otel is switched off (OTEL_SDK_DISABLED)")
             self._abandon()
             return
         if self._host is None:
             # The bridge was closed, and did not wait for them: they are released at once.
-            made.pump.request_close(0.0)
+            wired.pump.request_close(0.0)
             return
-        self._pump = made.pump
-        self._counts = made.counts
-        if made.decides is not None:
-            self.adapter.contexts.decide_with(partial(self._decides, made.decides))
-        self.hand_over.begin(made.pump)
+        self._pump = wired.pump
+        self._counts = wired.counts
+        if wired.decides is not None:
+            self.adapter.contexts.decide_with(partial(self._decides, wired.decides))
+        self.hand_over.begin(wired.pump)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
             return
-        self._every("metrics", made.metric_interval, self.hand_over.begin_metrics)
-        if made.page is not None:
-            self._show(made.page)
-        logger.info("dask-otel exports this scheduler's spans and metrics: %s", made.summary)
+        self._every("metrics", wired.metric_interval, self.hand_over.begin_metrics)
+        if wired.page is not None:
+            self._show(wired.page)
+        logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
     def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
         """Ask the sampler, which may be a user's; one that raises does not sample."""
@@ -239,6 +243,10 @@ class Bridge:
         counts = [[*series, value] for series, value in self._counts().items()]
         return {"exporting": True, "counts": counts, **self._pump.condition()}
 
+    def present(self, spans: int, workers: int) -> Present:
+        """Return what goes on, in so many spans and workers at most."""
+        return present(self.adapter, spans, workers)
+
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""
         if self._closing is None:
@@ -257,7 +265,7 @@ class Bridge:
             self._guarded(self.adapter.fold_time_now)
             self._guarded(lambda: self.adapter.close(time()))
             # What comes from here on is a next bridge's, if there is one.
-            self._guarded(self._look_away)
+            self._guarded(self._detach)
             if self._connecting is not None:
                 await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
             if self._pump is not None:
@@ -301,12 +309,12 @@ class Bridge:
     def _abandon(self) -> None:
         """Take ourselves off: there is nowhere to export to."""
         self._stop_timers()
-        self._look_away(exported=False)
+        self._detach(exported=False)
         self._let_go()
 
-    def _look_away(self, exported: bool = True) -> None:
+    def _detach(self, exported: bool = True) -> None:
         """Observe the scheduler no longer."""
-        self._cost.look_away()
+        self._cost.unwatch()
         self.adapter.detach(exported)
 
     def _let_go(self) -> None:
@@ -315,7 +323,7 @@ class Bridge:
         if self._routes is not None:
             self._routes.remove()
         self.settled.close()
-        self._look_away()
+        self._detach()
         if self._host is not None:
             host, self._host = self._host, None
             host.bridge_gone()
@@ -349,7 +357,7 @@ class Bridge:
             self._closing = asyncio.ensure_future(self._close())
             return
         self.adapter.tick(time())
-        self.settled.moved()
+        self.settled.notify()
         self.hand_over.spans()
         self._cost.sample()
 

@@ -66,7 +66,7 @@ async def examine(
         "workers": workers_condition(scheduler, None if bridge is None else bridge.adapter.clocks),
     }
     settings = None if bridge is None else bridge.settings
-    slow = partial(process_facts, settings, overrides, scheduler.id, seconds)
+    slow = partial(process_facts, settings, overrides, seconds)
     try:
         facts |= await asyncio.wait_for(in_thread(slow, "dask-otel-doctor"), seconds + _MORE)
     except asyncio.TimeoutError:
@@ -83,7 +83,7 @@ def _condition(bridge: Bridge) -> dict[str, Any]:
 
 
 def process_facts(
-    settings: Settings | None, overrides: Mapping[str, Any], instance_id: str, seconds: float
+    settings: Settings | None, overrides: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
     """Return versions and settings of this process, and test its export. It may block.
 
@@ -93,8 +93,6 @@ def process_facts(
         As they are in force; None to read them.
     overrides, seconds
         See `examine`.
-    instance_id
-        For the resource of the test telemetry.
     """
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -116,7 +114,7 @@ def process_facts(
     facts["prometheus"] = settings.metrics.prometheus
     facts["settings"] = [list(one) for one in settings_in_force(settings, overrides)]
     facts["variables"] = [list(one) for one in variables_in_force(settings.environment)]
-    found = _probe(settings, instance_id, seconds)
+    found = _probe(settings, seconds)
     mask = mask_of(settings)
     facts["problems"] = [mask(problem) for problem in found.pop("problems")]
     for result in found["results"]:
@@ -130,17 +128,22 @@ def mask_of(settings: Settings) -> Mask:
     return Mask(secrets_of(environment_of(settings.environment)))
 
 
-def _probe(settings: Settings, instance_id: str, seconds: float) -> dict[str, Any]:
+def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
     # Slow to import.
+    from dask_otel._otel.sdk.files import FileTarget
     from dask_otel._otel.sdk.probe import probe
 
+    files = settings.files
+    target = None
+    if files.path is not None:
+        target = FileTarget(files.path, files.max_size, files.max_files)
     return probe(
         settings.environment,
         service_name="dask-scheduler",
-        instance_id=instance_id,
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
+        files=target,
         seconds=seconds,
     )
 

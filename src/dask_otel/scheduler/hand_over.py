@@ -78,18 +78,18 @@ class HandOver:
     def spans(self) -> None:
         """Hand over the spans that have ended, and the signs of life of others."""
         adapter = self._adapter
-        if not adapter.has_news and not self._waiting:
+        if not adapter.has_updates and not self._waiting:
             return
-        news: list[FinishedSpan | Progress] = [*adapter.take_progress()]
+        updates: list[FinishedSpan | Progress] = [*adapter.take_progress()]
         for span in adapter.take_finished():
             self._measured(span)
-            news.append(span)
-        news = [span for span in news if self._exports(span)]
+            updates.append(span)
+        updates = [span for span in updates if self._exports(span)]
         if self._pump is None:
-            self._hold_back(news)
+            self._hold_back(updates)
             return
-        news, self._waiting = self._waiting + news, []
-        for ready in news:
+        updates, self._waiting = self._waiting + updates, []
+        for ready in updates:
             self._pump.offer_span(ready)
 
     def _exports(self, span: FinishedSpan | Progress) -> bool:
@@ -104,9 +104,9 @@ class HandOver:
             for observation in _observations(span):
                 self._adapter.batch.observe(observation)
 
-    def _hold_back(self, news: Sequence[FinishedSpan | Progress]) -> None:
+    def _hold_back(self, updates: Sequence[FinishedSpan | Progress]) -> None:
         """Bound what waits for exporters that are still being made: the oldest go."""
-        self._waiting += news
+        self._waiting += updates
         too_many = len(self._waiting) - MAX_WAITING
         if too_many > 0:
             self._dropped += sum(span.weight for span in self._waiting[:too_many])

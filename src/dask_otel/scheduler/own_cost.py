@@ -126,7 +126,7 @@ class LoopTime:
         if self._transitions is not None:
             self._transitions.arm()
 
-    def look_away(self) -> None:
+    def unwatch(self) -> None:
         """Pass no more transitions on."""
         if self._transitions is not None and self._hook is not None:
             self._transitions.disarm()

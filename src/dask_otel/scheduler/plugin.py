@@ -18,7 +18,7 @@ from dask_otel.settings.reading import differences
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"
@@ -59,10 +59,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         Whatever is wrong is logged as one clear error, and the scheduler runs on without us.
         """
         await make_way(scheduler)
-        present = plugin_of(scheduler)
-        if present is not None:
+        if plugin_of(scheduler) is not None:
             # Under another name: a scheduler has one bridge.
-            _say_it_runs(present, self.overrides)
+            _warn_that_it_runs(scheduler, self.overrides)
         elif self.bridge is None:
             self._start(scheduler)
 
@@ -78,7 +77,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             self.bridge = bridge
             _BRIDGES[scheduler] = ref(bridge)
         except (ConfigurationError, UnsupportedScheduler) as error:
-            logger.error("dask-otel does not run on this scheduler: %s", error)
+            logger.error(
+                "dask-otel does not run on this scheduler, which is not affected: %s", error
+            )
         except Exception:
             logger.exception(
                 "dask-otel could not start on this scheduler, which runs on without it"
@@ -174,9 +175,8 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
         ``"started"``, ``"running"`` where a bridge was there, ``"off"`` where it is switched
         off or could not start (the scheduler's log says why).
     """
-    present = plugin_of(scheduler)
-    if present is not None:
-        _say_it_runs(present, overrides)
+    if plugin_of(scheduler) is not None:
+        _warn_that_it_runs(scheduler, overrides)
         return "running"
     plugin = OtelSchedulerPlugin(overrides)
     plugin._start(scheduler)
@@ -186,10 +186,17 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
     return "started"
 
 
-def _say_it_runs(present: OtelSchedulerPlugin, overrides: Mapping[str, Any] | None) -> None:
-    assert present.bridge is not None
+def unused(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return what the bridge that runs does not use of another configuration: full keys."""
+    present = plugin_of(scheduler)
+    if present is None or present.bridge is None:
+        return ()
+    return tuple(differences(present.bridge.settings, Settings.from_config(overrides)))
+
+
+def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> None:
     try:
-        changed = differences(present.bridge.settings, Settings.from_config(overrides))
+        changed = unused(scheduler, overrides)
     except ConfigurationError as error:
         logger.error("dask-otel runs already; the new configuration was not used: %s", error)
         return

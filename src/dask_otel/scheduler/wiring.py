@@ -36,7 +36,7 @@ LONGEST_PAGE_AGE: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class MadePump:
+class WiredPump:
     """A pump that has not been started, and what the bridge must know of it."""
 
     pump: Pump
@@ -52,7 +52,7 @@ class MadePump:
     counts: Callable[[], dict[tuple[str, ...], float]] = dict
 
 
-def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump | None:
+def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
     """Make exporters and pump as the settings and the standard variables say.
 
     Slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread.
@@ -68,7 +68,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
 
     Returns
     -------
-    made
+    wired
         None if ``OTEL_SDK_DISABLED`` switches everything off.
 
     Raises
@@ -78,6 +78,10 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
     """
     from dask_otel._otel.sdk import outputs as _otel
 
+    files = settings.files
+    target = None
+    if files.path is not None:
+        target = _otel.FileTarget(files.path, files.max_size, files.max_files)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -85,11 +89,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
+        files=target,
+        started_ns=started_ns,
     )
     if outputs is None:
         return None
     read = outputs.environment
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     interval = read.metric_interval
     if page is not None:
@@ -100,38 +106,38 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> MadePump
         retire_after_ns=int(settings.metrics.retire_after * 1e9),
         interval_ns=int(read.metric_interval * 1e9),
     )
-    totals = partial(
-        _make_totals,
+    state = partial(
+        _make_state,
         started_ns,
         limits=limits,
         sampled=outputs.sampled,
         rules=_label_rules(settings.metrics),
-        told=FoldAdvice(settings.metrics),
+        on_folded=FoldAdvice(settings.metrics),
     )
-    metrics = [(sink, totals(temporality=read.temporality)) for sink in outputs.metric_sinks]
+    metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
     # Prometheus knows no deltas.
-    shown = None if page is None else (page, totals(temporality="cumulative"))
+    shown = None if page is None else (page, state(temporality="cumulative"))
     pump = Pump(
         outputs.span_sinks,
         metrics,
-        partial(_translate, limits=_span_limits(settings), note=note),
+        partial(_translate, limits=_span_limits(settings), sanitizer=sanitizer),
         PumpLimits(
             queue_size=read.queue_size,
             batch_size=read.batch_size,
             schedule_delay=read.schedule_delay,
             max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
-        note.drain,
+        sanitizer.drain,
         page=shown,
         # Only for the page do batches come more often than exports, a little early or late.
         metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
-    states = [state for _, state in metrics] + ([] if shown is None else [shown[1]])
+    states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All of them have the same, so that one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
-    return MadePump(pump, interval, summary, page, outputs.decides, counts)
+    return WiredPump(pump, interval, summary, page, outputs.decides, counts)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:
@@ -147,7 +153,7 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
     return MetricPage(resource)
 
 
-def _make_totals(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
+def _make_state(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
     state = MetricState(started_ns, temporality=temporality, breathe=Breath(), **options)
     for time in ("idle", "unused", "lost"):
         # A closed sum needs all its parts, also while they are 0.
@@ -176,8 +182,8 @@ def _span_limits(settings: Settings) -> SpanLimits:
 
 
 def _translate(
-    span: FinishedSpan | Progress, limits: SpanLimits, note: Sanitizer
+    span: FinishedSpan | Progress, limits: SpanLimits, sanitizer: Sanitizer
 ) -> Sequence[SpanRecord]:
     if isinstance(span, Progress):
-        return translate_progress(span, limits, note)
-    return translate(span, limits, note)
+        return translate_progress(span, limits, sanitizer)
+    return translate(span, limits, sanitizer)

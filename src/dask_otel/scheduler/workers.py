@@ -25,7 +25,7 @@ try:
 except Exception as error:
     # Without the package, or with one from before this plugin: nothing to do, and nothing wrong.
     missing = isinstance(error, ImportError) and (error.name or "").startswith("dask_otel")
-    logging.getLogger("dask_otel").log(
+    logging.getLogger("distributed.dask_otel").log(
         logging.INFO if missing else logging.WARNING,
         "dask-otel is not used on this worker (%s): its tasks have no trace context",
         error,

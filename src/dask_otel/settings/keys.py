@@ -5,7 +5,8 @@ everything that the user has set, as Dask's satellites do. Unlike some of these 
 file into the user's configuration directory.
 
 Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
-no key here. Every key has its default, its rule and its meaning here; ``otel.yaml``,
+no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in
+`dask_otel.settings.files`); ``otel.yaml``,
 ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
 """
 
@@ -13,19 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from inspect import cleandoc
 from typing import Any, Final, Literal
-
-import yaml  # type: ignore[import-untyped]  # comes with dask
 
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.defaults import put_into_dask
+from dask_otel.settings.files import FileSettings
+from dask_otel.settings.knob import KNOB, Knob
+from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
     DAY,
     HOUR,
     YEAR,
-    Rule,
     cluster_name,
     count,
     duration,
@@ -41,8 +41,11 @@ from dask_otel.settings.rules import (
 )
 
 __all__ = [
+    "KNOB",
     "ClientSettings",
     "ConfigurationError",
+    "FileSettings",
+    "Knob",
     "LogSettings",
     "MetricSettings",
     "PatternSettings",
@@ -51,30 +54,6 @@ __all__ = [
     "TaskSettings",
     "WorkerSettings",
 ]
-
-#: Where a field's metadata has its `Knob`.
-KNOB: Final = "knob"
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """What is said of one key, once: its default, what is allowed, and what it means.
-
-    ``otel.yaml``, ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of it
-    by ``tools/build_settings.py``.
-    """
-
-    #: As it stands in YAML.
-    default: str
-    rule: Rule
-    #: A summary without a full stop; after a blank line, more. Links are relative to ``docs/``.
-    meaning: str
-
-
-def _knob(default: str, rule: Rule, meaning: str) -> Any:
-    value = rule.parse(yaml.safe_load(default))
-    return field(default=value, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})
-
 
 # ------------------------------------------------------------------------------ settings
 
@@ -460,6 +439,7 @@ class Settings:
     metrics: MetricSettings = field(default_factory=MetricSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     logs: LogSettings = field(default_factory=LogSettings)
+    files: FileSettings = field(default_factory=FileSettings)
 
     @classmethod
     def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+_WHERE: Final = "All keys: https://github.com/dask-otel/dask-otel/blob/main/docs/configuration.md"
+
 
 class ConfigurationError(ValueError):
     """The configuration holds keys or values that the bridge does not know.
@@ -23,17 +25,11 @@ class ConfigurationError(ValueError):
         super().__init__(self.problems)
 
     def __str__(self) -> str:
-        count = len(self.problems)
-        return "\n".join(
-            [
-                f"dask-otel does not start: its configuration has {count} "
-                f"problem{'' if count == 1 else 's'}. Dask itself is not affected.",
-                *(f"  - {problem}" for problem in self.problems),
-                "Correct this where it was set (a YAML file in ~/.config/dask, an environment "
-                "variable DASK_OTEL__…, dask.config.set or dask_otel.register) and start again. "
-                "All keys are described in docs/configuration.md of dask-otel.",
-            ]
-        )
+        if len(self.problems) == 1:
+            return f"{self.problems[0]} {_WHERE}"
+        # One line all the same: it stands in a log, after time and level.
+        listed = " ".join(f"({n}) {problem}" for n, problem in enumerate(self.problems, 1))
+        return f"{len(self.problems)} problems: {listed} {_WHERE}"
 
 
 #: What people look for here although OpenTelemetry has a standard variable for it.

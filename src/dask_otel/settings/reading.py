@@ -16,7 +16,7 @@ from dask_otel.settings.keys import KNOB, SECTIONS, Knob, Settings
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import ENVIRONMENT_SCHEMA, VARIABLE_NAME, Rule, variable
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 T = TypeVar("T")
 
@@ -70,13 +70,13 @@ def read(overrides: Mapping[str, Any] | None) -> Settings:
     if problems:
         raise ConfigurationError(problems)
     parsed["otel"]["environment"] = parsed[_ENVIRONMENT]
-    return _made("otel", Settings, parsed)
+    return _build("otel", Settings, parsed)
 
 
-def _made(section: str, owner: type[T], parsed: Mapping[str, dict[str, Any]]) -> T:
+def _build(section: str, owner: type[T], parsed: Mapping[str, dict[str, Any]]) -> T:
     """Return the settings of a section, with those of the sections in it."""
     inner = {
-        known.name: _made(name, SECTIONS[name], parsed)
+        known.name: _build(name, SECTIONS[name], parsed)
         for known in fields(owner)  # type: ignore[arg-type]
         if (name := f"{section}.{_dashed(known.name)}") in SECTIONS
     }

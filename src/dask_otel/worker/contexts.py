@@ -19,7 +19,7 @@ from dask_otel.core.context import (
 )
 from dask_otel.core.identity import is_sampled, span_id, task_span_id, trace_id
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: Contexts kept; with more spans than that under way at once, they are made anew.
 KEPT: Final = 1024
@@ -84,7 +84,7 @@ class TaskContexts:
         annotations = task.annotations
         if annotations:
             try:
-                context = self._told(annotations)
+                context = self._of_decision(annotations)
                 if context is not None:
                     return context
             except Exception:
@@ -104,7 +104,7 @@ class TaskContexts:
             self._count("span")
             return None
 
-    def _told(self, annotations: Mapping[str, Any]) -> Context | None:
+    def _of_decision(self, annotations: Mapping[str, Any]) -> Context | None:
         """Return the context that the scheduler decided; None where it decided none."""
         decided = annotations.get(DECISION_KEY)
         if decided is None:

@@ -27,7 +27,7 @@ async def take_off(worker: Worker) -> None:
 def name_for_worker(nanny: Nanny, module: str) -> None:
     """Have the nanny's worker, which is another process, load a preload, too."""
     preload = [nanny.preload] if isinstance(nanny.preload, str) else list(nanny.preload or ())
-    if module in preload:
+    if module in preload or module.partition(".")[0] in preload:
         return
     argv = nanny.preload_argv
     if argv and not isinstance(argv[0], str):

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 
 from dask_otel.core.context import BAGGAGE, TRACESTATE, Caller, Traceparent, parse_traceparent
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 #: OpenTelemetry's environment variable carriers.
 ENVIRONMENT_TRACEPARENT: Final = "TRACEPARENT"

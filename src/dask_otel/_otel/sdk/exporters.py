@@ -34,12 +34,22 @@ _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
 }
+#: What says which server is meant, or how it is reached; a time or a temporality does not.
+_REACHING: Final = (
+    "ENDPOINT",
+    "PROTOCOL",
+    "HEADERS",
+    "INSECURE",
+    "CERTIFICATE",
+    "CLIENT_KEY",
+    "CLIENT_CERTIFICATE",
+)
 #: Of OTLP exporters, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NamedExporter:
     """An exporter, and what goes with it."""
 
     #: What a person needs to recognise it: its name or endpoint.
@@ -47,9 +57,11 @@ class Made:
     exporter: Any
     #: The answers that it gets, if it speaks OTLP.
     answers: Answers | None
+    #: What a person can do where it fails; empty for what helps with an endpoint.
+    advice: str = ""
 
 
-def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[Made]:
+def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
     """Make the exporters of a signal.
 
     Parameters
@@ -64,19 +76,40 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
     ConfigurationError
         If there is no such exporter, it can't be made, or it is one that opens a port.
     """
-    made: list[Made] = []
+    exporters: list[NamedExporter] = []
     try:
         for name in exporter_names(signal):
-            made.append(_make(signal, name, internal))  # noqa: PERF401 - those made are released on errors
+            exporters.append(_make(signal, name, internal))  # noqa: PERF401 - what there is is released on errors
     except ConfigurationError:
-        shut_down(made)
+        shut_down(exporters)
         raise
-    return made
+    return exporters
 
 
-def shut_down(made: list[Made]) -> None:
+def destinations(signal: str) -> list[str]:
+    """Return the labels of a signal's exporters, without making them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the protocol is unknown.
+    """
+    return [_label(signal, name) for name in exporter_names(signal)]
+
+
+def is_named(signal: str) -> bool:
+    """Whether the standard variables say where a signal goes: an exporter, or a server."""
+    return bool(
+        first_set(
+            f"OTEL_{signal.upper()}_EXPORTER",
+            *(variable for what in _REACHING for variable in _variables(signal, what)),
+        )
+    )
+
+
+def shut_down(exporters: list[NamedExporter]) -> None:
     """Release exporters that will not be used."""
-    for one in made:
+    for one in exporters:
         one.exporter.shutdown()
 
 
@@ -109,7 +142,7 @@ def _otlp_entry_point(signal: str) -> str:
     return _OTLP_BY_PROTOCOL[protocol or "grpc"]
 
 
-def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
+def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExporter:
     variable = f"OTEL_{signal.upper()}_EXPORTER"
     found = list(entry_points(group=_GROUPS[signal], name=name))
     if not found and not (signal == "metrics" and name == "prometheus"):
@@ -143,7 +176,7 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> Made:
     if name == "otlp_proto_grpc":
         seen = Answers()
         answers = seen if watch_stub(signal, exporter, seen) else None
-    return Made(_label(signal, name), exporter, answers)
+    return NamedExporter(_label(signal, name), exporter, answers)
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:

@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs
-from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel._otel.sdk.spans import scope
 from dask_otel.core.records import (
@@ -33,7 +33,7 @@ class ExporterMetricSink(ExporterSink):
 
     Parameters
     ----------
-    made, resource, logs, version
+    named, resource, logs, version
         The exporter, and what goes with all that it gets.
     timeout_millis
         Of one export, for exporters that take it.
@@ -43,14 +43,14 @@ class ExporterMetricSink(ExporterSink):
 
     def __init__(
         self,
-        made: Made,
+        named: NamedExporter,
         resource: Resource,
         logs: ExporterLogs,
         version: str,
         timeout_millis: float | None,
         internal: Callable[[], Sequence[sdk.ScopeMetrics]] | None = None,
     ) -> None:
-        super().__init__(made, logs)
+        super().__init__(named, logs)
         self._resource = resource
         self._scope = scope(version)
         self._internal = internal

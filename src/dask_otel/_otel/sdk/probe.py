@@ -10,10 +10,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
@@ -44,6 +47,8 @@ class Probed:
     #: Items that were rejected although the request was taken, and what the server said.
     lost: int = 0
     said: str = ""
+    #: What to do where it can't be told from the answer.
+    advice: str = ""
     #: Who listens there, see `Listener`; None if nobody looked.
     listener: str | None = None
     seconds: float = 0.0
@@ -53,18 +58,19 @@ def probe(
     environment: Mapping[str, str],
     *,
     service_name: str,
-    instance_id: str,
     service_version: str,
     cluster_name: str | None,
     version: str,
+    files: FileTarget | None,
     seconds: float,
 ) -> dict[str, Any]:
     """Send a test span and a test counter to every endpoint that the variables name.
 
     Parameters
     ----------
-    environment, service_name, instance_id, service_version, cluster_name, version
-        As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`.
+    environment, service_name, service_version, cluster_name, version, files
+        As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`. What is
+        written into files is removed again.
     seconds
         The longest time to wait for answers.
 
@@ -76,6 +82,8 @@ def probe(
     """
     run, trace_id, span_id = secrets.token_hex(8), secrets.randbits(128), secrets.randbits(64)
     sent_ns = time.time_ns()
+    # No scheduler's: what it writes has files of its own.
+    instance = f"doctor-{run}"
     found: dict[str, Any] = {
         "run": run,
         "trace_id": f"{trace_id or 1:032x}",
@@ -90,10 +98,12 @@ def probe(
         outputs = build(
             environment,
             service_name=service_name,
-            instance_id=instance_id,
+            instance_id=instance,
             service_version=service_version,
             cluster_name=cluster_name,
             version=version,
+            files=files,
+            started_ns=sent_ns,
         )
     except ConfigurationError as error:
         found["problems"] = list(error.problems)
@@ -116,7 +126,17 @@ def probe(
         pending = [one for one in pending if not one.settled()]
         time.sleep(_PAUSE)
     found["results"] = [asdict(one.outcome()) for one in tries]
+    if files is not None:
+        cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
+        _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
     return found
+
+
+def _remove(folder: Path, prefix: str) -> None:
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if path.name.startswith(f"{prefix}-"):
+                path.unlink()
 
 
 def _span(trace_id: int, span_id: int, run: str, now_ns: int) -> SpanRecord:
@@ -150,7 +170,7 @@ class _Try:
     def __init__(self, signal: str, sink: Any, records: list[Any]) -> None:
         self._sink = sink
         self._records = records
-        self._probed = Probed(signal, sink.name)
+        self._probed = Probed(signal, sink.name, advice=sink.advice)
         self._endpoint = Endpoint.named(sink.name)
         #: An application's own provider says nothing of what becomes of spans.
         self._tells = not isinstance(sink, ProviderSpanSink)
@@ -224,7 +244,7 @@ class _Try:
             waited = time.monotonic() - self._began
             reason = self._sink.last_error() or f"no answer within {waited:.0f} s"
             # A copy: the thread may still write.
-            probed = Probed(probed.signal, probed.destination, False, reason, seconds=waited)
+            probed = replace(probed, ok=False, reason=reason, seconds=waited)
             self._thread(self._let_go)
         if probed.ok is False:
             self._looked.wait(max(0.0, self._began + 2 * _LOOK - time.monotonic()))

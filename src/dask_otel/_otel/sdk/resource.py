@@ -52,10 +52,12 @@ def make_resource(
         name = cluster_name or _cluster_name_from_environment()
         found[semconv.CLUSTER_NAME] = name or str(found[semconv.SERVICE_NAME])
     # What comes from the environment can hold bytes that are no UTF-8, as lone surrogates.
-    note = Sanitizer()
+    sanitizer = Sanitizer()
     return Resource(
         {
-            clean_text(key, note): clean_text(value, note) if isinstance(value, str) else value
+            clean_text(key, sanitizer): clean_text(value, sanitizer)
+            if isinstance(value, str)
+            else value
             for key, value in found.items()
         }
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter
-from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel.pump.breath import Breath
 
 
 class ExporterSink:
     """One exporter as the pump sees it; see `dask_otel.pump.sinks.Sink`."""
 
-    def __init__(self, made: Made, logs: ExporterLogs) -> None:
-        self.name = made.label
+    def __init__(self, named: NamedExporter, logs: ExporterLogs) -> None:
+        self.name = named.label
+        self.advice = named.advice
         self.rejected = False
         self.lost = 0
         self.said = ""
-        exporter = WatchedExporter(made.exporter, made.answers, logs)
+        exporter = WatchedExporter(named.exporter, named.answers, logs)
         self.surroundings = exporter.surroundings
         self.last_error = exporter.last_error
         self.shutdown = exporter.shutdown

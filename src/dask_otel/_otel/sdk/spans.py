@@ -23,14 +23,14 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs, uninstrumented
 from dask_otel._otel.sdk.environment import count
-from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, state_of, trace_of
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel.core.records import Attributes, SpanRecord
 from dask_otel.core.text import CUT
 from dask_otel.pump.breath import MadeInBreaths
 
-logger = logging.getLogger("dask_otel")
+logger = logging.getLogger("distributed.dask_otel")
 
 _UNSET: Final = Status()
 _LIMITS: Final = (
@@ -150,9 +150,9 @@ class ExporterSpanSink(ExporterSink):
     loss = "rejected"
 
     def __init__(
-        self, made: Made, spans: ReadableSpans, sampler: TraceSampler, logs: ExporterLogs
+        self, named: NamedExporter, spans: ReadableSpans, sampler: TraceSampler, logs: ExporterLogs
     ) -> None:
-        super().__init__(made, logs)
+        super().__init__(named, logs)
         self._spans = spans
         self._sampler = sampler
 
@@ -207,6 +207,7 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    advice = "Check the exporters of the application."
     rejected = False
     loss = "error"
     #: What the servers say is between them and the application's exporters.
@@ -227,7 +228,7 @@ class ProviderSpanSink:
             ids = _Ids(ids or provider.id_generator)
             tracer.id_generator = ids
         self._ids: _Ids = ids
-        self._told = False
+        self._warned = False
 
     def surroundings(self) -> AbstractContextManager[None]:
         """See `dask_otel.pump.sinks.Sink`. The application's messages stay in the log."""
@@ -246,8 +247,8 @@ class ProviderSpanSink:
             except Exception:
                 # One of the application's processors; others may have taken the span.
                 self.lost += 1
-                if not self._told:
-                    self._told = True
+                if not self._warned:
+                    self._warned = True
                     logger.warning(
                         "dask-otel: the application's tracer provider raised", exc_info=True
                     )

@@ -64,13 +64,13 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
                     raise
                 # Nothing of the data: it has been encoded.
                 raise requests.RequestException(words_of(error)) from error
-            _note(signal, response, answers)
+            _record_answer(signal, response, answers)
             return response
 
     return Session()
 
 
-def _note(signal: str, response: requests.Response, answers: Answers) -> None:
+def _record_answer(signal: str, response: requests.Response, answers: Answers) -> None:
     status = response.status_code
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = response.content[:_MOST]

@@ -40,7 +40,7 @@ class Observed(NamedTuple):
     #: What seceded tasks ran after they seceded and since the previous cut (rule 10).
     excess: float
     #: Whether a seceded task may have ended, with its seconds here, and its end is not told.
-    untold: bool
+    unannounced: bool
 
 
 class _EarlierEnd(NamedTuple):
@@ -48,15 +48,17 @@ class _EarlierEnd(NamedTuple):
 
     key: Hashable
     seconds: float | None
-    told: float
+    announced: float
     #: If it seceded: seconds before, and seconds since that are booked as excess.
     seceded: tuple[float, float] | None
 
     def is_owed(self, running: Container[Hashable], listed: bool, at: float) -> bool:
         """Whether it came before a cut. Two runs of a key never overlap."""
-        if self.told <= at:
+        if self.announced <= at:
             return True
-        began_after = not listed and self.seconds is not None and self.seconds <= self.told - at
+        began_after = (
+            not listed and self.seconds is not None and self.seconds <= self.announced - at
+        )
         return self.key not in running and not began_after
 
     def listed(self, elapsed: float) -> tuple[_EarlierEnd, float]:
@@ -195,15 +197,17 @@ class WorkerTasks:
         owed += sum(vanished.values())
         self._executing = running
         if self._again:
-            self._again = {key: told for key, told in self._again.items() if told > at}
+            self._again = {
+                key: announced for key, announced in self._again.items() if announced > at
+            }
         if self._seceded or ended:
             excess += self._book_seceded(running, ended)
         pending = sum(self._vanished.values())
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
         elapsed = sum(running.values())
-        untold = any(key not in executing for key in self._seceded)
-        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, untold)
+        unannounced = any(key not in executing for key in self._seceded)
+        return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
     def may_have_used(self, threads: int, now: float) -> float:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
@@ -282,12 +286,12 @@ class WorkerTasks:
         """
         owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, tuple[float | None, float]] = {}
-        for key, (seconds, told) in self._ended.items():
+        for key, (seconds, announced) in self._ended.items():
             if key in executing and self._lists_ended(key, at):
-                kept[key] = (seconds, told)
+                kept[key] = (seconds, announced)
                 continue
             if key in waiting:
-                kept[key] = (seconds, told)
+                kept[key] = (seconds, announced)
                 after += seconds or 0.0
                 continue
             elapsed = self._executing.get(key)
@@ -295,8 +299,8 @@ class WorkerTasks:
             if seconds is None:
                 owed += elapsed or 0.0
                 late += vanished + self.cut - self.cut_before if elapsed is None else 0.0
-            elif elapsed is None and not vanished and seconds <= told - at:
-                kept[key] = (seconds, told)
+            elif elapsed is None and not vanished and seconds <= announced - at:
+                kept[key] = (seconds, announced)
                 after += seconds
                 continue
             else:
@@ -305,7 +309,7 @@ class WorkerTasks:
                 owed += more
                 if elapsed is None:
                     unlisted += more
-                    late += seconds if vanished or seconds > told - self.cut else 0.0
+                    late += seconds if vanished or seconds > announced - self.cut else 0.0
             if key in self._seceded_ends:
                 before, booked = self._seceded_ends.pop(key)
                 excess += max(0.0, (seconds or 0.0) - before - booked)

@@ -131,7 +131,7 @@ class WorkerTime:
         rest = self._capacity_left() - self._maybe_busy - busy
         if rest < 0.0:
             beyond = self._settle_debt(rest, busy)
-            if seen.untold:
+            if seen.unannounced:
                 self._excess_ahead += beyond
             return Settlement(0.0, lost, excess + beyond)
         # What was held back at the previous cut is idle by now, but for late ends.
@@ -169,7 +169,7 @@ class WorkerTime:
     def _seceded_excess(self, seen: Observed) -> float:
         """Rule 10, less what an earlier cut has booked without knowing whose it was."""
         booked = min(seen.excess, self._excess_ahead)
-        self._excess_ahead = self._excess_ahead - booked if seen.untold else 0.0
+        self._excess_ahead = self._excess_ahead - booked if seen.unannounced else 0.0
         return seen.excess - booked
 
     def _settle_debt(self, rest: float, busy: float) -> float:

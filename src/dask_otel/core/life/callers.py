@@ -27,7 +27,7 @@ MAX_LINKS: Final = 31
 _UNREAD: Final = object()
 
 
-class Told(NamedTuple):
+class TaskContext(NamedTuple):
     """What a task is told, in the form of W3C Trace Context."""
 
     #: A traceparent.
@@ -39,12 +39,12 @@ class Told(NamedTuple):
 class _Open:
     """What is known of an open span's callers."""
 
-    __slots__ = ("carrier", "links", "told")
+    __slots__ = ("carrier", "context", "links")
 
     def __init__(self) -> None:
         #: That of the last task, and what that was told.
         self.carrier: object = _UNREAD
-        self.told: Told | None = None
+        self.context: TaskContext | None = None
         #: Callers of other traces.
         self.links: dict[Traceparent, None] = {}
 
@@ -123,7 +123,7 @@ class Callers:
         elif trace != caller.parent.trace_id and ident.dask_id == ident.root_id:
             self._link(span, self._line(span), caller.parent)
 
-    def told(self, span: OpenSpan, carrier: object) -> Told:
+    def task_context(self, span: OpenSpan, carrier: object) -> TaskContext:
         """Return what a task with this carrier is told; it has become work of the span.
 
         A task of another caller than its span's keeps its own caller: concurrent callers can share
@@ -132,11 +132,11 @@ class Callers:
         known = self._open.get(span)
         if known is None:
             known = self._line(span)
-        told = known.told
-        if known.carrier is not carrier or told is None:
-            told = known.told = self._tell(span, known, carrier)
+        context = known.context
+        if known.carrier is not carrier or context is None:
+            context = known.context = self._decide_context(span, known, carrier)
             known.carrier = carrier
-        return told
+        return context
 
     def _line(self, span: OpenSpan) -> _Open:
         known = self._open.get(span)
@@ -144,17 +144,17 @@ class Callers:
             known = self._open[span] = _Open()
         return known
 
-    def _tell(self, span: OpenSpan, known: _Open, carrier: object) -> Told:
+    def _decide_context(self, span: OpenSpan, known: _Open, carrier: object) -> TaskContext:
         caller = self.read(carrier)
         ident = span.identity
         if caller is not None and caller.parent.trace_id != ident.trace_id:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
-                return Told(format_traceparent(caller.parent), caller.state)
+                return TaskContext(format_traceparent(caller.parent), caller.state)
         trace = Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
         flags = 1 if self._sampled is None else int(self._sampled(trace))
         own = Traceparent(ident.trace_id, ident.span_id, flags)
-        return Told(format_traceparent(own), trace.state)
+        return TaskContext(format_traceparent(own), trace.state)
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
         """Keep a link from a span to a caller of another trace, unless its tree has it."""

@@ -114,7 +114,7 @@ class WorkerOffset:
         self._narrow(-inf, delay, received)
 
     def shown(
-        self, start: float, stop: float, made: float, sent: float, received: float
+        self, start: float, stop: float, stamped: float, sent: float, received: float
     ) -> tuple[float, float]:
         """Return when a run began and ended, on the scheduler's clock, and learn from it.
 
@@ -122,7 +122,7 @@ class WorkerOffset:
         ----------
         start, stop
             As the worker says, by its estimate of the scheduler's clock.
-        made
+        stamped
             When it made the message that it ended, by its own clock.
         sent
             When the task was sent to the worker; 0.0 if that is not known.
@@ -137,17 +137,17 @@ class WorkerOffset:
         """
         length = stop - start
         # What the worker takes the offset for, less what it took to notice the end.
-        applied = stop - made
+        applied = stop - stamped
         # Infinities don't add up to anything finite.
-        if not -inf < length + applied + made + sent + received < inf:
+        if not -inf < length + applied + stamped + sent + received < inf:
             return received, received
         if length < 0.0:
             length = 0.0
         # It may be longer: a clock was stepped meanwhile, or the run had begun before, for an
         # assignment that was taken back.
         fits = length <= received - sent
-        self._narrow(sent + length - made if fits else -inf, received - made, received)
-        stop = made + self._offset(applied)
+        self._narrow(sent + length - stamped if fits else -inf, received - stamped, received)
+        stop = stamped + self._offset(applied)
         # For what is lost in rounding.
         if stop > received:
             stop = received
@@ -194,13 +194,13 @@ class ClockOffsets:
 
     Parameters
     ----------
-    made_at
+    stimulus_time
         Reads from the id of a message when the worker made it, by its own clock; None if it does
         not say.
     """
 
-    def __init__(self, made_at: Callable[[str], float | None]) -> None:
-        self._made_at = made_at
+    def __init__(self, stimulus_time: Callable[[str], float | None]) -> None:
+        self._stimulus_time = stimulus_time
         self._workers: dict[str | None, WorkerOffset] = {}
 
     def __len__(self) -> int:
@@ -255,7 +255,7 @@ class ClockOffsets:
         start, stop
             As the worker says.
         message
-            Id of the message that it ended, for `made_at`.
+            Id of the message that it ended, for `stimulus_time`.
         sent, received
             See `WorkerOffset.shown`.
         """
@@ -267,10 +267,10 @@ class ClockOffsets:
             first, last = start - error, stop - error
             if sent <= first <= last <= received:
                 return first, last
-        made = self._made_at(message)
-        if made is None:
+        stamped = self._stimulus_time(message)
+        if stamped is None:
             return shifted(start, stop, received)
-        return offset.shown(start, stop, made, sent, received)
+        return offset.shown(start, stop, stamped, sent, received)
 
 
 def shifted(start: float, stop: float, received: float) -> tuple[float, float]:

@@ -311,8 +311,8 @@ class Lifecycle:
         self.tasks.recount(span, unfinished, now)
         if span.active != bool(unfinished):
             span.active = bool(unfinished)
-            tell = self._cluster.span_active if span.active else self._cluster.span_inactive
-            tell(span, now)
+            notify = self._cluster.span_active if span.active else self._cluster.span_inactive
+            notify(span, now)
 
     @staticmethod
     def _step(span: OpenSpan, trigger: Trigger) -> None:

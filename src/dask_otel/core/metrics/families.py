@@ -76,11 +76,11 @@ class Families:
     ----------
     limits
         The caps.
-    note
+    sanitizer
         Counts what had to be changed, and keys and metrics that nobody knows.
     rules
         What users decided about labels.
-    told
+    on_folded
         Called when something is folded by a cap, with the kind as in `drain_folded` and
         what was folded: a span name, a metric, a value.
     """
@@ -88,14 +88,14 @@ class Families:
     def __init__(
         self,
         limits: SeriesLimits,
-        note: Sanitizer,
+        sanitizer: Sanitizer,
         rules: LabelRules | None = None,
-        told: Callable[[str, str], None] | None = None,
+        on_folded: Callable[[str, str], None] | None = None,
     ) -> None:
         self._limits = limits
-        self._note = note
+        self._sanitizer = sanitizer
         self._rules = rules or LabelRules()
-        self._told = told
+        self._on_folded = on_folded
         self._families: dict[str, Family] = {}
         self._slots = NameSlots(limits.max_names)
         #: One for each label made of tags; their values follow the span's name and root.
@@ -148,7 +148,7 @@ class Families:
         found = self._labels.get(tags)
         if found is not None:
             return found
-        texts, denied = self._rules.span(tags, self._note)
+        texts, denied = self._rules.span(tags, self._sanitizer)
         if denied:
             self._count_folded("denied_names")
             texts = (semconv.FOLDED, semconv.FOLDED, *texts[2:])
@@ -176,7 +176,7 @@ class Families:
             return self._worker[key]
         route = route_worker_key(key)
         if route is None and not is_ignored_worker_key(key):
-            self._note.count("unknown_key")
+            self._sanitizer.count("unknown_key")
             return None
         series = None if route is None else self._series(route[0], None, route[1])
         if type(key) is str or _is_plain(key):
@@ -191,12 +191,12 @@ class Families:
             return found
         metric = METRICS.get(raw[0])  # type: ignore[call-overload]
         if metric is None:
-            self._note.count("unknown_metric")
+            self._sanitizer.count("unknown_metric")
             return None
         labels = raw[1:]
         missing = len(metric.labels) - len(labels)
         if missing:
-            self._note.count("shape")
+            self._sanitizer.count("shape")
             labels = (*labels, *[""] * missing)[: len(metric.labels)]
         label = None
         if semconv.SPAN in metric.labels:
@@ -215,7 +215,7 @@ class Families:
         family = self._families.get(metric.name)
         if family is None:
             family = self._families[metric.name] = Family(metric, self._rules.tag_labels)
-        texts = [label_text(value, self._note) for value in labels]
+        texts = [label_text(value, self._sanitizer) for value in labels]
         at = family.prefix_at
         if at >= 0 and not self._rules.allows_prefix(texts[at]):
             self._count_folded("denied_prefixes")
@@ -267,8 +267,8 @@ class Families:
 
     def _count_folded(self, kind: str, what: str | None = None) -> None:
         self._folded[kind] = self._folded.get(kind, 0) + 1
-        if what is not None and self._told is not None:
-            self._told(kind, what)
+        if what is not None and self._on_folded is not None:
+            self._on_folded(kind, what)
 
 
 def _is_plain(key: Hashable) -> bool:

@@ -98,25 +98,25 @@ class LabelRules:
         self._tags = [f"{tag}:" for tag in tags]
         self.tag_labels = tuple([f"{semconv.TAG}.{tag}" for tag in tags])
 
-    def span(self, tags: tuple[Hashable, ...], note: Sanitizer) -> SpanTexts:
+    def span(self, tags: tuple[Hashable, ...], sanitizer: Sanitizer) -> SpanTexts:
         """Return the label values of a span with these tags."""
         shown: Sequence[object] = tags[:1] if self._by_root else tags
         root = tags[0] if tags else ""
         if self._rules:
-            shown = [self._ruled(tag, note) for tag in shown]
+            shown = [self._ruled(tag, sanitizer) for tag in shown]
             root = shown[0] if shown else ""
             shown = [tag for tag in shown if tag]
-        name = label_text(span_path(shown, note), note)
-        values = [name, label_text(root, note)]
-        values += [label_text(self._value(key, tags), note) for key in self._tags]
+        name = label_text(span_path(shown, sanitizer), sanitizer)
+        values = [name, label_text(root, sanitizer)]
+        values += [label_text(self._value(key, tags), sanitizer) for key in self._tags]
         return SpanTexts(tuple(values), not self._names.let_through(name))
 
     def allows_prefix(self, prefix: str) -> bool:
         """Return whether a prefix keeps its label; that there is none is always told."""
         return prefix == semconv.EMPTY or self._prefixes.let_through(prefix)
 
-    def _ruled(self, tag: object, note: Sanitizer) -> str:
-        text = plain_text(tag, note)
+    def _ruled(self, tag: object, sanitizer: Sanitizer) -> str:
+        text = plain_text(tag, sanitizer)
         head, rest = text[:RULE_LIMIT], text[RULE_LIMIT:]
         for pattern, replace in self._rules:
             # A replacement can make it longer again.

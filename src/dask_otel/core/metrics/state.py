@@ -68,7 +68,7 @@ class MetricState:
         of them through.
     rules
         What users decided about labels.
-    told
+    on_folded
         Called when a cap folds something: see `Families`.
     breathe
         Called after each small piece of work: this thread may let others go first.
@@ -83,15 +83,15 @@ class MetricState:
         sanitizer: Sanitizer | None = None,
         sampled: Callable[[int], bool] | None = None,
         rules: LabelRules | None = None,
-        told: Callable[[str, str], None] | None = None,
+        on_folded: Callable[[str, str], None] | None = None,
         breathe: Callable[[], None] = lambda: None,
     ) -> None:
         self._breathe = breathe
         self._limits = limits or SeriesLimits()
         self._delta = temporality == "delta"
         self._sampled = sampled
-        self._note = sanitizer or Sanitizer()
-        self._families = Families(self._limits, self._note, rules, told)
+        self._sanitizer = sanitizer or Sanitizer()
+        self._families = Families(self._limits, self._sanitizer, rules, on_folded)
         self._last_ns = start_time_ns
         # The export that the next change belongs to, the last one sent, and the last one
         # accepted.
@@ -148,7 +148,7 @@ class MetricState:
         try:
             call(*args)
         except Exception:  # noqa: BLE001
-            self._note.count("error")
+            self._sanitizer.count("error")
 
     def _apply_span(self, deltas: SpanDeltas, time_ns: int) -> None:
         label = self._families.label(deltas.tags)
@@ -159,13 +159,13 @@ class MetricState:
             try:
                 checked = number(value)
                 if checked is None:
-                    self._note.count("value")
+                    self._sanitizer.count("value")
                     continue
                 series = routes.get(key) or self._families.of_span(label, key)
                 if not series.add(checked, epoch, ids, time_ns):
-                    self._note.count("value")
+                    self._sanitizer.count("value")
             except Exception:  # noqa: BLE001 - users' code runs here: hashes, comparisons
-                self._note.count("error")
+                self._sanitizer.count("error")
 
     def _apply_worker(self, key: Hashable, value: float, time_ns: int) -> None:
         checked = self._checked(value)
@@ -187,12 +187,12 @@ class MetricState:
         if isinstance(series, LevelSeries):
             series.set(checked, self._epoch)
         else:
-            self._note.count("shape")
+            self._sanitizer.count("shape")
 
     def _merge(self, raw: RawSeries, durations: Distribution) -> None:
         series = self._families.of_raw(raw)
         if not isinstance(series, HistogramSeries) or not series.merge(durations, self._epoch):
-            self._note.count("shape")
+            self._sanitizer.count("shape")
 
     def _end(self, raw: RawSeries) -> None:
         series = self._families.of_raw(raw)
@@ -208,12 +208,12 @@ class MetricState:
         """Return a finite number or None, counted, so that no series is made for none."""
         checked = number(value)
         if checked is None:
-            self._note.count("value")
+            self._sanitizer.count("value")
         return checked
 
     def _add(self, series: AnySeries, value: int | float, ids: Ids | None, time_ns: int) -> None:
         if not series.add(value, self._epoch, ids, time_ns):
-            self._note.count("value")
+            self._sanitizer.count("value")
 
     def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
         if not ids or self._sampled is None:
@@ -221,7 +221,7 @@ class MetricState:
         try:
             return ids if self._sampled(ids[0]) else None
         except Exception:  # noqa: BLE001 - a sampler may be a user's; the value still counts
-            self._note.count("error")
+            self._sanitizer.count("error")
             return None
 
     # ------------------------------------------------------------------------- what goes out
@@ -308,7 +308,7 @@ class MetricState:
     def _count_own(self) -> None:
         """Book what was sanitised and folded since the last export."""
         counts: tuple[tuple[Metric, Mapping[str, int]], ...] = (
-            (semconv.OTEL_SANITIZED, self._note.drain()),
+            (semconv.OTEL_SANITIZED, self._sanitizer.drain()),
             (semconv.OTEL_FOLDED, self._families.drain_folded()),
         )
         for metric, by_kind in counts:

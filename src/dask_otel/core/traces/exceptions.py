@@ -36,20 +36,20 @@ _LONGEST: Final = 65536
 _HEADER: Final = "Traceback (most recent call last):\n"
 
 
-def error_type(failure: Failure, note: Sanitizer) -> str:
+def error_type(failure: Failure, sanitizer: Sanitizer) -> str:
     """Return the name of what failed.
 
     What the scheduler decided has its own name; otherwise it is the leading dotted name
     of the exception's text, and `semconv.FOLDED` where the text begins with none.
     """
     if failure.scheduler_error:
-        return attribute_text(failure.scheduler_error, note)
+        return attribute_text(failure.scheduler_error, sanitizer)
     text = failure.text
     if not isinstance(text, str):
         return semconv.FOLDED
     # A type's name is short: no need to look through a message of megabytes.
     found = _TYPE_NAME.match(text[:ATTRIBUTE_LIMIT].strip())
-    return attribute_text(found[0], note) if found else semconv.FOLDED
+    return attribute_text(found[0], sanitizer) if found else semconv.FOLDED
 
 
 def said(text: object) -> str | None:
@@ -63,28 +63,28 @@ def said(text: object) -> str | None:
     return found["string"] if found["type"] == "KeyError" else str(literal_eval(found["string"]))
 
 
-def message(text: object, note: Sanitizer, limit: int) -> str:
+def message(text: object, sanitizer: Sanitizer, limit: int) -> str:
     """Return an exception's message; its ``repr`` where nothing else is known."""
     words = said(text)
-    return attribute_text(text if words is None else words, note, limit)
+    return attribute_text(text if words is None else words, sanitizer, limit)
 
 
-def last_line(failure: Failure, note: Sanitizer, limit: int) -> str:
+def last_line(failure: Failure, sanitizer: Sanitizer, limit: int) -> str:
     """Return the line with which Python ends a traceback: type and message.
 
     The type alone where messages must not be shown (`limit` 0).
     """
-    kind = error_type(failure, note)
+    kind = error_type(failure, sanitizer)
     if failure.text is None or not limit:
         return "" if kind == semconv.FOLDED else kind
-    words = message(failure.text, note, limit)
+    words = message(failure.text, sanitizer, limit)
     # A repr begins with the type, if there is one in it.
     return words if said(failure.text) is None else f"{kind}: {words}"
 
 
-def stacktrace(failure: Failure, note: Sanitizer, limit: int) -> str:
+def stacktrace(failure: Failure, sanitizer: Sanitizer, limit: int) -> str:
     """Return a traceback as Python prints it; `limit` is the message's."""
-    frames = plain_text(failure.traceback, note)
+    frames = plain_text(failure.traceback, sanitizer)
     header = _HEADER if frames.startswith("  File ") else ""
     end = "" if not frames or frames.endswith("\n") else "\n"
     # What had to be changed in the message was counted where the message is.

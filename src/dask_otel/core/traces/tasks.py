@@ -30,14 +30,14 @@ class TaskRecords(Parts):
         return exceptions.last_line(failure, Sanitizer(), self.limits.message)
 
     def _exception(self, failure: Failure) -> Event:
-        note, limits = self.note, self.limits
-        out: Written = {semconv.EXCEPTION_TYPE: error_type(failure, note)}
+        sanitizer, limits = self.sanitizer, self.limits
+        out: Written = {semconv.EXCEPTION_TYPE: error_type(failure, sanitizer)}
         if limits.message and failure.text is not None:
-            message = exceptions.message(failure.text, note, limits.message)
+            message = exceptions.message(failure.text, sanitizer, limits.message)
             out[semconv.EXCEPTION_MESSAGE] = message
         if limits.stacktrace and failure.traceback is not None:
-            whole = exceptions.stacktrace(failure, note, limits.message)
-            out[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(whole, note, limits.stacktrace)
+            whole = exceptions.stacktrace(failure, sanitizer, limits.message)
+            out[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(whole, sanitizer, limits.stacktrace)
         out[semconv.TASK_KEY] = self._text(failure.key)
         out[semconv.TASK_PREFIX] = self._text(failure.prefix)
         if failure.worker_name is not None:
@@ -80,7 +80,7 @@ class TaskRecords(Parts):
             out[semconv.TASK_OUTPUT_TYPE] = self._text(task.type)
         error = None
         if task.failure is not None:
-            failed = error_type(task.failure, self.note)
+            failed = error_type(task.failure, self.sanitizer)
             out[semconv.ERROR_TYPE] = failed
             error = self._text(self._last_line(task.failure, failed))
             events.append(self._exception(task.failure))

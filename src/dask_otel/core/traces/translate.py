@@ -39,7 +39,7 @@ _DEFAULT_LIMITS: Final = SpanLimits()
 def translate(
     finished: FinishedSpan,
     limits: SpanLimits = _DEFAULT_LIMITS,
-    note: Sanitizer | None = None,
+    sanitizer: Sanitizer | None = None,
 ) -> list[SpanRecord]:
     """Return the OpenTelemetry spans of one generation of a Dask span.
 
@@ -52,20 +52,20 @@ def translate(
         What Dask said.
     limits
         Sizes and numbers.
-    note
+    sanitizer
         Counts what had to be changed, by kind.
     """
-    return _Translation(finished, limits, note or Sanitizer()).records()
+    return _Translation(finished, limits, sanitizer or Sanitizer()).records()
 
 
 def translate_progress(
     progress: Progress,
     limits: SpanLimits = _DEFAULT_LIMITS,
-    note: Sanitizer | None = None,
+    sanitizer: Sanitizer | None = None,
 ) -> list[SpanRecord]:
     """Return the child that shows a span which has not ended. Never raises."""
     parts = _ProgressTranslation(
-        progress.identity, progress.start, progress.stop, limits, note or Sanitizer()
+        progress.identity, progress.start, progress.stop, limits, sanitizer or Sanitizer()
     )
     return [parts.record(progress)]
 
@@ -100,8 +100,8 @@ class _ProgressTranslation(Parts):
 class _Translation(TaskRecords):
     """One call of `translate`: the finished span with its limits, times and texts."""
 
-    def __init__(self, finished: FinishedSpan, limits: SpanLimits, note: Sanitizer) -> None:
-        super().__init__(finished.identity, finished.start, finished.stop, limits, note)
+    def __init__(self, finished: FinishedSpan, limits: SpanLimits, sanitizer: Sanitizer) -> None:
+        super().__init__(finished.identity, finished.start, finished.stop, limits, sanitizer)
         self.finished = finished
 
     def records(self) -> list[SpanRecord]:
@@ -182,7 +182,7 @@ class _Translation(TaskRecords):
         for raw, given in self.finished.attributes.items():
             key, value = self._text(raw), self._value(given)
             if key in out or key.startswith(RESERVED):
-                self.note.count("reserved")
+                self.sanitizer.count("reserved")
             elif key and value is not None:
                 out[key] = value
 
@@ -194,7 +194,9 @@ class _Translation(TaskRecords):
             out[semconv.COLLECTION_TYPES] = self._distinct(finished.collections)
         if finished.requested is not None:
             out[semconv.SPAN_COLLISION] = True
-            out[semconv.SPAN_REQUESTED_NAME] = self._text(span_path(finished.requested, self.note))
+            out[semconv.SPAN_REQUESTED_NAME] = self._text(
+                span_path(finished.requested, self.sanitizer)
+            )
         if finished.late:
             out[semconv.SPAN_LATE] = True
         if finished.code is not None:
@@ -213,7 +215,7 @@ class _Translation(TaskRecords):
             return None
         if finished.tree_failure is None:
             return semconv.FOLDED
-        return error_type(finished.tree_failure, self.note)
+        return error_type(finished.tree_failure, self.sanitizer)
 
     def _description(self, failed: str) -> str:
         if self.finished.result == "error":

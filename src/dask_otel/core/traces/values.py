@@ -74,13 +74,13 @@ class Parts:
         start: float,
         stop: float,
         limits: SpanLimits,
-        note: Sanitizer,
+        sanitizer: Sanitizer,
     ) -> None:
         self.who = who
         self.limits = limits
-        self.note = note
-        self.tags = attribute_array(who.tags, note, limits.text)
-        self.name = self._text(span_path(who.tags, note))
+        self.sanitizer = sanitizer
+        self.tags = attribute_array(who.tags, sanitizer, limits.text)
+        self.name = self._text(span_path(who.tags, sanitizer))
         self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
         self.root_name = self.tags[0] if self.tags else ""
         self.dask_id = self._text(who.dask_id)
@@ -108,7 +108,7 @@ class Parts:
         for raw, value in seconds.items():
             number = self._seconds(value)
             if number is not None:
-                suffix = suffix_text(raw, self.note)
+                suffix = suffix_text(raw, self.sanitizer)
                 sums[suffix] = sums.get(suffix, 0.0) + number
         limit = self.limits.activities
         if len(sums) > limit:
@@ -126,7 +126,7 @@ class Parts:
         if -_INT64_MAX <= count <= _INT64_MAX:
             out[key] = count
         else:
-            self.note.count("value")
+            self.sanitizer.count("value")
 
     def _put_seconds(self, out: Written, key: str, value: object) -> None:
         seconds = self._seconds(value)
@@ -137,16 +137,18 @@ class Parts:
         limit = self.limits.attributes
         if limit is None or len(attributes) <= limit:
             return attributes
-        self.note.count("cut")
+        self.sanitizer.count("cut")
         return dict(list(attributes.items())[:limit])
 
     # ---------------------------------------------------------------------- single values
 
     def _text(self, value: object) -> str:
-        return attribute_text(value, self.note, self.limits.text)
+        return attribute_text(value, self.sanitizer, self.limits.text)
 
     def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
-        return attribute_array(dict.fromkeys([self._text(value) for value in values]), self.note)
+        return attribute_array(
+            dict.fromkeys([self._text(value) for value in values]), self.sanitizer
+        )
 
     def _value(self, value: object) -> AttributeValue | None:
         """Return an attribute value of any of the allowed types; others become text."""
@@ -157,7 +159,7 @@ class Parts:
         if isinstance(value, float):
             return self._seconds(value)
         if isinstance(value, (tuple, list)):
-            return attribute_array(value, self.note, self.limits.text)
+            return attribute_array(value, self.sanitizer, self.limits.text)
         return self._text(value)
 
     def _count(self, value: object) -> int | None:
@@ -165,7 +167,7 @@ class Parts:
         try:
             return int(value)  # type: ignore[call-overload, no-any-return]
         except Exception:  # noqa: BLE001 - anything can come
-            self.note.count("value")
+            self.sanitizer.count("value")
             return None
 
     def _seconds(self, value: object, origin: object = 0.0) -> float | None:
@@ -178,7 +180,7 @@ class Parts:
             seconds = float("nan")
         if seconds - seconds == 0:
             return seconds
-        self.note.count("value")
+        self.sanitizer.count("value")
         return None
 
     def _time(self, seconds: object) -> int | None:
@@ -189,7 +191,7 @@ class Parts:
         scaled = value * 1e9
         if 1 <= scaled < _TIME_LIMIT_NS:
             return int(scaled)
-        self.note.count("value")
+        self.sanitizer.count("value")
         return None
 
     def _interval(self, start: object, stop: object) -> tuple[int, int]:
@@ -209,7 +211,7 @@ class Parts:
         all that tells them apart. So where it is too long, its last word stays.
         """
         room = max(self.limits.text - len(what) - 1, 1)
-        return f"{attribute_text(subject, self.note, room)} {what}"
+        return f"{attribute_text(subject, self.sanitizer, room)} {what}"
 
 
 def _descending(item: tuple[str, float]) -> float:

@@ -65,19 +65,19 @@ class SettledSpans:
         """
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
-        moved = asyncio.Event()
-        self._waiting.append(moved)
+        changed = asyncio.Event()
+        self._waiting.append(changed)
         try:
-            await asyncio.wait_for(self._settled(span_id, moved), timeout)
+            await asyncio.wait_for(self._settled(span_id, changed), timeout)
         except (TimeoutError, asyncio.TimeoutError):  # two classes on Python 3.10
             return self._timed_out(span_id, timeout)
         finally:
-            self._waiting.remove(moved)
+            self._waiting.remove(changed)
         if self._closed:
             return Refusal("closed", f"the bridge was stopped before span {span_id} had settled")
         return self._read(self._spans[span_id])
 
-    def moved(self) -> None:
+    def notify(self) -> None:
         """Look again: spans may have settled."""
         for event in self._waiting:
             event.set()
@@ -85,9 +85,9 @@ class SettledSpans:
     def close(self) -> None:
         """Send everybody away who still waits."""
         self._closed = True
-        self.moved()
+        self.notify()
 
-    async def _settled(self, span_id: str, moved: asyncio.Event) -> None:
+    async def _settled(self, span_id: str, changed: asyncio.Event) -> None:
         last: OpenSpan | None = None
         while not self._closed:
             # The tree is walked only when the span has settled that was found last.
@@ -97,8 +97,8 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
-            moved.clear()
-            await moved.wait()
+            changed.clear()
+            await changed.wait()
 
     def _unsettled(self, dask_span: Span) -> Iterator[OpenSpan]:
         open_spans = self._adapter.lifecycle.open

@@ -1,0 +1,35 @@
+"""What is said of one key of the configuration, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]  # comes with dask
+
+from dask_otel.settings.rules import Rule
+
+#: Where a field's metadata has its `Knob`.
+KNOB: Final = "knob"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What is said of one key, once: its default, what is allowed, and what it means.
+
+    ``otel.yaml``, ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of it
+    by ``tools/build_settings.py``.
+    """
+
+    #: As it stands in YAML.
+    default: str
+    rule: Rule
+    #: A summary without a full stop; after a blank line, more. Links are relative to ``docs/``.
+    meaning: str
+
+
+def knob(default: str, rule: Rule, meaning: str) -> Any:
+    """Return the field of a setting; see `Knob`."""
+    value = rule.parse(yaml.safe_load(default))
+    return field(default=value, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})
