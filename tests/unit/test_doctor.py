@@ -191,6 +191,17 @@ def test_notes() -> None:
     assert exit_code(all_findings(said)) == 0
 
 
+def test_no_endpoint_is_configured() -> None:
+    said = facts()
+    said["process"]["probe"]["results"] = [
+        result("traces", ok=False, reason="ConnectionRefusedError", listener="refused"),
+        result("metrics"),
+    ]
+    assert "No endpoint is configured" in found(said)["export.traces"].why
+    said["process"]["variables"] = [["OTEL_EXPORTER_OTLP_ENDPOINT", "x", "environment"]]
+    assert "Nothing listens at collector:4317" in found(said)["export.traces"].why
+
+
 def test_an_application_s_provider_keeps_the_answers() -> None:
     said = facts()
     said["process"]["probe"]["results"][0] |= {"ok": None, "destination": "the provider"}

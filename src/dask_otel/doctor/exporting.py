@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from dask_otel.core.endpoints.address import Endpoint, oddities
@@ -44,7 +46,7 @@ def export_findings(facts: Facts) -> Iterator[Finding]:
         if not found:
             yield _nowhere(signal, facts)
         for result in found:
-            yield from _of_result(signal, result)
+            yield from (_unnamed(finding, facts) for finding in _of_result(signal, result))
     yield from _strange(results)
     yield from _sampler(facts)
 
@@ -91,6 +93,19 @@ def _of_result(signal: str, result: Facts) -> Iterator[Finding]:
         )
     else:
         yield Finding(check, "ok", f"The {sent} was taken by {place}.")
+
+
+def _unnamed(finding: Finding, facts: Facts) -> Finding:
+    """Say so where nobody listens at the default endpoint because nobody has named another."""
+    named = any(re.fullmatch(r"OTEL_[A-Z_]*ENDPOINT", name) for name, _, _ in facts["variables"])
+    if named or finding.kind != "refused":
+        return finding
+    return replace(
+        finding,
+        why="No endpoint is configured, and nothing listens at the default one.",
+        todo="Set OTEL_EXPORTER_OTLP_ENDPOINT where the scheduler runs; or otel.files.path, to write "
+        "files instead.",
+    )
 
 
 def _failed(check: str, signal: str, result: Facts) -> Finding:
