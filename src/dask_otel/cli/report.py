@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import webbrowser
@@ -91,6 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
         if page:
             return _write_page(report, arguments)
         _print(report, arguments)
+    except BrokenPipeError:
+        # Whoever read has seen enough; nothing is left to be said at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (OSError, ValueError) as error:
         return _error(str(error))
     except KeyboardInterrupt:
@@ -122,12 +127,12 @@ def _read(arguments: argparse.Namespace) -> Report:
 
 def _print(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+        print(json.dumps(report.to_dict(), indent=2, allow_nan=False), flush=True)
         return
     encoding = (sys.stdout.encoding or "ascii").lower()
     width = max(60, min(160, shutil.get_terminal_size((100, 24)).columns))
     said = report.text(width, ascii_only=not encoding.startswith("utf"))
-    print(said.encode(encoding, "replace").decode(encoding))
+    print(said.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:
