@@ -68,7 +68,8 @@ class Server:
     @property
     def folder(self) -> Path:
         """Where its binaries are, or would be."""
-        return cache_folder() / f"{self.name}-{self.pin['version']}"
+        parts = (self.name, self.pin["version"], self.pin.get("build"))
+        return cache_folder() / "-".join(str(part) for part in parts if part is not None)
 
     @property
     def refusal_file(self) -> Path:

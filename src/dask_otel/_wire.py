@@ -30,6 +30,11 @@ MetricKey: TypeAlias = tuple[Hashable, ...]
 KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
 
+_NO_BRIDGE = (
+    "dask-otel does not run on this scheduler: call dask_otel.register(client), or start the "
+    "scheduler with --preload dask_otel.preload"
+)
+
 # --------------------------------------------------------------------------- questions
 
 
@@ -69,10 +74,22 @@ async def settled_metrics(
     if plugin is None or plugin.bridge is None:
         return Refusal(
             "no bridge",
-            "dask-otel does not run on this scheduler: call dask_otel.register(client), or start "
-            "the scheduler with --preload dask_otel.preload",
+            _NO_BRIDGE,
         )
     return await plugin.bridge.settled.answer(span_id, timeout, submitted)
+
+
+def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Refusal:
+    """Return what goes on, in so many spans and workers at most; see ``dask-otel top``.
+
+    Schedulers of versions before 0.1.0 do not know this question.
+    """
+    from dask_otel.scheduler.plugin import plugin_of
+
+    plugin = plugin_of(dask_scheduler)
+    if plugin is None or plugin.bridge is None:
+        return Refusal("no bridge", _NO_BRIDGE)
+    return plugin.bridge.present(spans, workers)
 
 
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
@@ -132,9 +149,11 @@ class SpanMetrics:
     ended while there was no bridge, unless one is known to have failed.
     """
 
+    #: Dask's id of the span.
     id: str
     #: Its tags and those of its ancestors, outermost first.
     name: tuple[Hashable, ...]
+    #: Dask's id of its root.
     root_id: str
     #: Tree: ``success``, ``cancellation`` or ``failure``, the worst wins.
     result: str | None
@@ -152,16 +171,19 @@ class SpanMetrics:
     #: The same, summed over the tree: Dask's ``cumulative_worker_metrics`` without the entry that
     #: is no measurement ("idle or other spans", here `dask_idle_time`).
     tree: Mapping[MetricKey, float]
-    #: Tree: share of the cluster's idle seconds, and that plus reported execute seconds.
+    #: Tree: share of the cluster's idle seconds.
     idle_time: float | None
+    #: Tree: that share, and the reported execute seconds.
     capacity_time: float | None
-    #: Tree: Dask's ``active_cpu_seconds`` and "idle or other spans".
+    #: Tree: Dask's ``active_cpu_seconds``.
     dask_active_cpu_time: float
+    #: Tree: Dask's "idle or other spans".
     dask_idle_time: float
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
-    #: Where it is found in a tracing backend, in hex; None from a scheduler of an older version.
+    #: The trace that it is in, 32 hex digits; None from a scheduler of an older version.
     trace_id: str | None = None
+    #: Its OpenTelemetry span, 16 hex digits; None as above.
     span_id: str | None = None
 
     @property
@@ -229,6 +251,72 @@ def _columns(key: MetricKey) -> tuple[Any, ...]:
         return (key[0], *middle, key[-1] if len(key) > 1 else None)[: len(KEY_COLUMNS)]
     # An activity of several parts, as Dask makes them of nested context meters.
     return (key[0], key[1], key[2:-1], key[-1])
+
+
+@dataclass(frozen=True)
+class PresentSpan:
+    """An open Dask span. Numbers are of its own tasks, seconds of one thread."""
+
+    id: str
+    #: The nearest open span above it.
+    parent: str | None
+    #: Its last tag.
+    name: str
+    #: ``open``, ``settling`` or ``lingering``.
+    phase: str
+    #: Seconds since it was enqueued.
+    age: float
+    #: Tasks that wait or run.
+    unfinished: int
+    #: All of its tasks, and those that failed for good; None where there were too many groups to
+    #: look at.
+    tasks: int | None
+    failed: int | None
+    #: Execute seconds that were reported, and its share of the idle seconds as of the last export.
+    busy: float
+    idle: float
+
+
+@dataclass(frozen=True)
+class PresentWorker:
+    """A worker, as the scheduler sees it. What it has not reported is None."""
+
+    name: str
+    threads: int
+    #: Tasks that run, and those that were sent to it.
+    executing: int
+    processing: int
+    #: Bytes of the process, and its limit.
+    memory: int | None
+    memory_limit: int | None
+    #: Cores in use.
+    cpu: float | None
+    #: Seconds since its last heartbeat.
+    seen: float
+
+
+@dataclass(frozen=True)
+class Present:
+    """What goes on at a scheduler. Seconds are of one thread, and grow from the bridge's start."""
+
+    #: Seconds since the epoch, on the scheduler's clock; when the bridge started.
+    time: float
+    since: float
+    threads: int
+    #: Threads that no task can occupy.
+    free: int
+    #: Execute seconds by activity.
+    seconds: Mapping[str, float]
+    idle: float
+    unused: float
+    lost: float
+    capacity: float
+    excess: float
+    #: Spans in an order in which what is above comes first, and how many were left out.
+    spans: tuple[PresentSpan, ...] = ()
+    more_spans: int = 0
+    workers: tuple[PresentWorker, ...] = ()
+    more_workers: int = 0
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,16 @@ def test_a_changed_pin_is_built_again(server: build_backends.Server, fake_go: Pa
     assert (changed.state(), server.state()) == ("built", "missing")
 
 
+def test_what_is_made_otherwise_of_the_same_version_goes_beside_it(
+    server: build_backends.Server, fake_go: Path
+) -> None:
+    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+    build_backends.build(server)
+    second = build_backends.Server("example", {**PIN, "build": 2})
+    build_backends.build(second)
+    assert (second.state(), server.state()) == ("built", "built")
+
+
 def test_a_refusal_is_kept_and_not_asked_again(
     server: build_backends.Server, fake_go: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +143,10 @@ def test_the_collector_manifest_lists_every_pinned_component(tmp_path: Path) -> 
     manifest = json.loads(build_backends.collector_manifest(pin, tmp_path))
     listed = {item["gomod"] for kind in pin["components"] for item in manifest[kind]}
     assert listed == {module for modules in pin["components"].values() for module in modules}
-    assert all(module.endswith(" v" + pin["version"]) for module in listed)
+    others = {module for module in listed if not module.endswith(" v" + pin["version"])}
+    assert {module.partition(" ")[0].rpartition("/")[2] for module in others} == {
+        "otlpjsonfilereceiver"
+    }
 
 
 @pytest.mark.parametrize("own", [True, False])

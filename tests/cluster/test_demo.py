@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
-import socket
+import stat
 import subprocess
 import sys
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Status, TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from rich.console import Console
 
 from dask_otel import semconv
-from dask_otel.cli import otlp_json
+from dask_otel.cli import otlp_json, showcase
+from dask_otel.cli.cluster import export_environment
 from dask_otel.cli.received import plain_attributes, spans
-from dask_otel.cli.sink import Sink
 from dask_otel.cli.trace_tree import build_trees, span_names
+from tests.receiver import receiver
 
 pytestmark = [
     pytest.mark.cluster,
@@ -42,20 +42,14 @@ NAMES = [
 
 
 @pytest.fixture
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-@pytest.fixture
-def environ(free_port):
-    """An environment without OTEL_ variables whose endpoint nobody listens at."""
+def environ():
+    """An environment in which nothing is sent anywhere."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
-    endpoint = f"http://127.0.0.1:{free_port}"
     # The package under test, also from a checkout that is not installed.
     path = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
     return clean | {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_METRICS_EXPORTER": "none",
         "COLUMNS": "80",
         "PYTHONPATH": path,
     }
@@ -74,41 +68,36 @@ def demo(directory, environ, *options):
     )
 
 
-def read_traces(path):
-    (line,) = path.read_text(encoding="utf-8").splitlines()
-    data = TracesData()
-    otlp_json.from_json(line, data)
-    return data
-
-
-def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ, free_port):
+def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
     done = demo(tmp_path, environ, "--save-svg", "demo.svg")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"Nothing listens at http://127.0.0.1:{free_port} (gRPC)" in done.stdout
     # Piped: text only.
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout)
     for line in ("├── data load ", "│   ├── shuffle ", "thread-cpu ", "all spans "):
         assert line in done.stdout
-    assert "dask-otel-demo-traces.json" in done.stdout
+    files = list((tmp_path / "dask-otel-demo").iterdir())
+    for path in files:
+        assert f"\n  dask-otel-demo/{path.name}\n" in done.stdout
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    data = read_traces(tmp_path / "dask-otel-demo-traces.json")
-    roots = build_trees([data])
+    telemetry = otlp_json.read_folder(tmp_path / "dask-otel-demo")
+    roots = build_trees(telemetry.traces)
     assert sorted(span_names(roots)) == sorted(NAMES)
     assert [root.span.name for root in roots] == ["Alice's workflow"]
-    for span in spans([data]):
+    for span in spans(telemetry.traces):
         assert span.end_time_unix_nano >= span.start_time_unix_nano > 0
         attributes = plain_attributes(span.attributes)
         if attributes[semconv.SPAN_TYPE] == "span":
             assert attributes[semconv.SPAN_RESULT] == "success"
             assert attributes[semconv.SPAN_COMPLETE] is True
 
-    lines = (tmp_path / "dask-otel-demo-metrics.json").read_text(encoding="utf-8").splitlines()
-    names = set()
-    for line in lines:
-        request = ExportMetricsServiceRequest()
-        otlp_json.from_json(line, request)
-        for resource in request.resource_metrics:
-            names |= {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
+    names = {
+        metric.name
+        for request in telemetry.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
     assert {semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_P2P_IO.name} <= names
 
     svg = (tmp_path / "demo.svg").read_text(encoding="utf-8")
@@ -117,47 +106,74 @@ def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ, free_p
 
 
 def test_failing_workflow_is_shown_and_is_what_was_asked_for(tmp_path, environ):
-    done = demo(tmp_path, environ, "--fail", "--output", "traces.json")
+    done = demo(tmp_path, environ, "--fail", "--output", "out")
     assert (done.returncode, done.stderr) == (0, "")
     assert "has a price of -1.0" in done.stdout
     failed = {
         span.name
-        for span in spans([read_traces(tmp_path / "traces.json")])
+        for span in spans(otlp_json.read_folder(tmp_path / "out").traces)
         if span.status.code == Status.STATUS_CODE_ERROR
         and plain_attributes(span.attributes)[semconv.SPAN_TYPE] == "span"
     }
     assert failed == {"Alice's workflow", "preprocessing", "shuffle"}
-    assert (tmp_path / "traces-metrics.json").exists()
 
 
-def test_endpoint_that_listens_gets_everything(tmp_path, environ):
-    with Sink() as sink:
-        environ |= {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": sink.endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+def test_a_named_endpoint_gets_everything(tmp_path, environ):
+    with receiver("http/protobuf") as server:
+        environ |= server.environ | {
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_METRICS_EXPORTER": "",
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
             "OTEL_RESOURCE_ATTRIBUTES": "team=shop",
         }
         done = demo(tmp_path, environ)
-        telemetry = sink.telemetry()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"Sent the traces to {sink.endpoint} (HTTP)." in done.stdout
-    assert f"Sent the metrics to {sink.endpoint} (HTTP)." in done.stdout
-    assert sorted(span_names(build_trees(telemetry.traces))) == sorted(NAMES)
-    assert telemetry.metrics
-    resource = telemetry.traces[0].resource_spans[0].resource
-    assert plain_attributes(resource.attributes)["team"] == "shop"
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"The telemetry goes to {server.endpoint} (OTLP over HTTP), too." in done.stdout
+        assert {s.name for s in server.spans if s.type == "span"} == {
+            name.rpartition("/")[2] for name in NAMES
+        }
+        assert server.last(semconv.SPAN_EXECUTE_TIME.name)
+        assert server.spans[0].resource["team"] == "shop"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_endpoint_that_is_no_receiver_is_reported_and_files_are_written(tmp_path, environ):
-    with Sink() as sink:
-        environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.endpoint + "/not/here"}
-        environ |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-        done = demo(tmp_path, environ)
-    assert done.returncode == 1
-    assert "does not take traces (HTTP 404" in done.stderr
-    assert (tmp_path / "dask-otel-demo-traces.json").exists()
+def test_an_endpoint_that_is_no_receiver_is_said(tmp_path, environ):
+    with receiver("http/protobuf") as server:
+        server.answer = 404
+        environ |= server.environ | {"OTEL_TRACES_EXPORTER": "otlp"}
+        done = demo(tmp_path, environ, "--output", "out")
+    assert done.returncode == 0
+    assert f"can't export spans to {server.endpoint} (OTLP over HTTP): HTTP status 404" in (
+        done.stderr
+    )
+    assert otlp_json.read_folder(tmp_path / "out").traces
+
+
+@pytest.mark.parametrize(
+    ("variables", "listens", "expected"),
+    [
+        ({}, False, (False, None)),
+        ({}, True, (True, "http://localhost:4317")),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}, True, (True, None)),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}, True, (False, None)),
+        ({"OTEL_SDK_DISABLED": "true"}, True, (False, None)),
+    ],
+)
+def test_where_the_telemetry_goes(monkeypatch, variables, listens, expected):
+    for key in list(os.environ):
+        if key.startswith("OTEL_"):
+            monkeypatch.delenv(key)
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(showcase, "_listens", lambda address: listens)
+    assert showcase._destinations(Console(file=io.StringIO())) == expected
+
+
+def test_a_program_that_disables_the_sdk_sends_nothing():
+    given = {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"}
+    made = export_environment(given, None)
+    assert "OTEL_SDK_DISABLED" not in made
+    assert made["OTEL_TRACES_EXPORTER"] == made["OTEL_METRICS_EXPORTER"] == "none"
 
 
 def test_bridge_that_is_switched_off_is_an_error_with_advice(tmp_path, environ):
@@ -200,6 +216,7 @@ def test_unwritable_file_is_reported_at_once(tmp_path, environ, option):
 
 
 def test_unusable_endpoint_is_reported_at_once(tmp_path, environ):
-    done = demo(tmp_path, environ | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})
+    variables = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
+    done = demo(tmp_path, environ | variables)
     assert done.returncode == 1
-    assert "OTLP protocol 'http/json': it can be grpc or http/protobuf" in done.stderr
+    assert "OTEL_EXPORTER_OTLP_PROTOCOL is 'http/json'. Allowed: grpc" in done.stderr

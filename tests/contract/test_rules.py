@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,16 @@ def test_an_alert_has_a_runbook_and_texts(name: str) -> None:
 
 def test_every_runbook_has_an_alert() -> None:
     assert {page.stem for page in RUNBOOKS.glob("*.md")} == {"README", *ALERTS}
+
+
+def test_the_list_of_runbooks_has_every_alert_with_its_severity() -> None:
+    listed = re.findall(
+        r"^\| \[(Dask\w+)\]\(\1\.md\) \| (\w+) \|",
+        (RUNBOOKS / "README.md").read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
+    assert len(listed) == len(ALERTS)
+    assert dict(listed) == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
 
 
 def test_every_alert_is_tested_to_fire_and_not_to_fire() -> None:

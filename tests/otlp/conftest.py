@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
-from dask_otel._otel.sdk.outputs import Outputs
+from dask_otel._otel.sdk.outputs import FileTarget, Outputs
 from tests.receiver import Receiver, receiver
 
 PROTOCOLS = ("grpc", "http/protobuf")
@@ -42,6 +42,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             *,
             defaults: Mapping[str, str] | None = None,
             cluster_name: str | None = None,
+            files: FileTarget | None = None,
             **variables: str,
         ) -> Outputs:
             for key, value in {**(environ or {}), **variables}.items():
@@ -53,6 +54,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
                 service_version="2026.1",
                 cluster_name=cluster_name,
                 version="1.2.3",
+                files=files,
             )
             assert outputs is not None
             sinks: tuple[Any, ...] = (*outputs.span_sinks, *outputs.metric_sinks)

@@ -1,18 +1,13 @@
-"""OTLP/JSON as the specification wants it, and back."""
+"""OTLP/JSON, read back."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
+from dask_otel._otel.sdk.otlp_json import lines
 from dask_otel.cli import otlp_json
 
 
@@ -34,27 +29,22 @@ def request(number: int) -> ExportTraceServiceRequest:
         ],
     )
     result = ExportTraceServiceRequest()
-    result.resource_spans.add().scope_spans.add().spans.append(span)
+    resource = result.resource_spans.add()
+    resource.resource.SetInParent()
+    scope = resource.scope_spans.add(spans=[span])
+    scope.scope.name = "tests"
     return result
 
 
-def test_encoding_follows_the_specification():
-    text = otlp_json.to_json(request(1))
-    assert "\n" not in text
-    span = json.loads(text)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
-    assert span["traceId"] == "000102030405060708090a0b0c0d0e0f"
-    assert span["spanId"] == "01" * 8
-    assert span["parentSpanId"] == "ab" * 8
-    assert span["links"][0] == {"traceId": "ff" * 16, "spanId": "fe" * 8}
-    assert span["kind"] == 2
-    assert span["status"] == {"message": "m", "code": 2}
-    assert span["startTimeUnixNano"] == "1700000000123456789"
-    assert span["attributes"][0] == {"key": "traceId", "value": {"stringValue": "not hex"}}
+def line(number: int) -> str:
+    """Return a request as the exporter's own writer makes it."""
+    (made,) = lines(request(number), lambda: None)
+    return made
 
 
 def test_reading_back_gives_the_same_message():
     read = ExportTraceServiceRequest()
-    otlp_json.from_json(otlp_json.to_json(request(1)), read)
+    otlp_json.from_json(line(1), read)
     assert read == request(1)
 
 
@@ -64,33 +54,11 @@ def test_what_is_no_otlp_is_an_error(text):
         otlp_json.from_json(text, TracesData())
 
 
-def test_traces_are_one_object_on_one_line(tmp_path):
-    path = tmp_path / "t.json"
-    otlp_json.write_traces(path, [request(1), request(2)])
-    line, end = path.read_text(encoding="utf-8").split("\n")
-    assert end == ""
-    read = TracesData()
-    otlp_json.from_json(line, read)
-    assert [r.scope_spans[0].spans[0].span_id[0] for r in read.resource_spans] == [1, 2]
-
-
-def test_metrics_are_one_request_a_line(tmp_path):
-    path = tmp_path / "m.json"
-    requests = [ExportMetricsServiceRequest(), ExportMetricsServiceRequest()]
-    for number, item in enumerate(requests):
-        point = item.resource_metrics.add().scope_metrics.add().metrics.add(name="m").sum
-        point.data_points.add(as_int=number, time_unix_nano=5 + number)
-    otlp_json.write_metrics(path, requests)
-    read = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        read.append(ExportMetricsServiceRequest())
-        otlp_json.from_json(line, read[-1])
-    assert read == requests
-
-
-@pytest.mark.parametrize(
-    ("traces", "metrics"),
-    [("x-traces.json", "x-metrics.json"), ("d/x.json", "d/x-metrics.json"), ("x", "x-metrics")],
-)
-def test_metrics_go_beside_the_traces(traces, metrics):
-    assert otlp_json.metrics_path(Path(traces)) == Path(metrics)
+def test_a_folder_is_read_in_the_order_of_its_files(tmp_path):
+    (tmp_path / "a-0002-traces.jsonl").write_text(line(3) + "\n")
+    (tmp_path / "a-0001-traces.jsonl").write_text(line(1) + "\n" + line(2) + "\n")
+    (tmp_path / "a-0001-metrics.jsonl").write_text('{"resourceMetrics":[]}\n')
+    (tmp_path / "notes.txt").write_text("nothing")
+    read = otlp_json.read_folder(tmp_path)
+    assert read.traces == [request(1), request(2), request(3)]
+    assert len(read.metrics) == 1

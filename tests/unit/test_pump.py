@@ -72,6 +72,7 @@ class FakeSink:
         self.rejected = False
         self.lost = 0
         self.said = ""
+        self.advice = ""
         self.loss = "error"
         self.ok = True
         self.error: Exception | None = None

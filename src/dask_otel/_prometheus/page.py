@@ -87,6 +87,7 @@ class MetricPage:
     any, at any time.
     """
 
+    advice = ""
     name = "the scheduler's own HTTP server"
     #: Nothing is ever refused.
     rejected = False

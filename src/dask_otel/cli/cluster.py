@@ -1,4 +1,4 @@
-"""A local cluster whose scheduler exports to an endpoint of our choice, for a while."""
+"""A local cluster whose scheduler writes what it exports into files, for a while."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import dask.config
@@ -18,23 +19,6 @@ WORKERS: Final = 2
 #: a traceback each. (A preload may be a module's text.)
 _IGNORE_CTRL_C: Final = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
 
-#: The user's variables for the user's endpoint: headers may carry a token, certificates
-#: and compression may not fit ours. Other preferences, such as the temporality, stay.
-_ENDPOINT_VARIABLES: Final = tuple(
-    f"OTEL_EXPORTER_OTLP_{signal}{name}"
-    for signal in ("", "TRACES_", "METRICS_")
-    for name in (
-        "ENDPOINT",
-        "PROTOCOL",
-        "HEADERS",
-        "INSECURE",
-        "COMPRESSION",
-        "TIMEOUT",
-        "CERTIFICATE",
-        "CLIENT_CERTIFICATE",
-        "CLIENT_KEY",
-    )
-)
 #: What would keep a trace from being shown.
 _SILENCING_VARIABLES: Final = (
     "OTEL_SDK_DISABLED",
@@ -54,28 +38,28 @@ def configured_environment() -> dict[str, str]:
     return {key: str(value) for key, value in defaults.items()} | dict(os.environ)
 
 
-def export_environment(environ: Mapping[str, str], endpoint: str) -> dict[str, str]:
-    """Return an environment like the given one that exports everything to an endpoint.
+def export_environment(environ: Mapping[str, str], endpoint: str | None) -> dict[str, str]:
+    """Return an environment like the given one in which everything is exported.
 
     Parameters
     ----------
     endpoint
-        Base URL of an OTLP/HTTP receiver on the loopback interface.
+        Where to, beside the files, where the environment does not say it; None for nowhere.
     """
-    without = {*_ENDPOINT_VARIABLES, *_SILENCING_VARIABLES}
-    result = {key: value for key, value in environ.items() if key not in without}
-    result |= {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_METRICS_EXPORTER": "otlp",
-    }
+    result = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
+    if is_disabled(environ):
+        # The files are the demo's; nobody else is to get anything.
+        result |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+    elif endpoint is not None:
+        result["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     # A few exports within the demo instead of one: the series get some points.
     result.setdefault("OTEL_METRIC_EXPORT_INTERVAL", "5000")
-    for name in ("NO_PROXY", "no_proxy"):
-        # The HTTP exporter would ask a proxy for the loopback interface.
-        result[name] = ",".join(filter(None, (result.get(name), "127.0.0.1")))
     return result
+
+
+def is_disabled(environ: Mapping[str, str]) -> bool:
+    """Whether the user has switched the export off."""
+    return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 @contextmanager
@@ -99,15 +83,19 @@ def _with_preload(key: str, preload: str) -> list[Any]:
 
 
 @contextmanager
-def observed_cluster(endpoint: str, log_level: int = logging.ERROR) -> Iterator[Client]:
+def observed_cluster(
+    files: Path, endpoint: str | None = None, log_level: int = logging.ERROR
+) -> Iterator[Client]:
     """Give a client of a fresh local cluster whose scheduler has loaded the bridge.
 
     When the context ends, the cluster is closed and everything has been exported.
 
     Parameters
     ----------
+    files
+        The folder into which the bridge writes.
     endpoint
-        Base URL of an OTLP/HTTP receiver on the loopback interface.
+        Where it exports to as well, where the standard variables do not say it.
     log_level
         From which level on Dask's own log messages are shown.
     """
@@ -117,7 +105,8 @@ def observed_cluster(endpoint: str, log_level: int = logging.ERROR) -> Iterator[
     }
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
-        # Is in the environment already, without what would lead past our endpoint.
+        "otel.files.path": str(files),
+        # Is in the environment already.
         "otel.environment": {},
         # Fusion of array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,

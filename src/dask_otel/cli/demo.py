@@ -19,13 +19,13 @@ peer-to-peer shuffle), and show its trace and where its time went, as a backend 
 """
 
 _EPILOG: Final = """\
-If something listens at the configured OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and so on,
-by default gRPC on localhost:4317), the telemetry goes there too; otherwise into two files:
-the traces for Jaeger's UI (upload) or the Collector (otlpjsonfile receiver), the metrics,
-beside it, for the Collector.
+If the standard variables name an OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and so on), or
+something listens at localhost:4317, the telemetry goes there, too; otherwise into files of
+OTLP/JSON: the traces for Jaeger's UI (upload), both for the Collector (otlpjsonfile receiver).
 
-exit codes: 0 all went well (with --fail: the workflow failed as it should), 1 a step failed,
-2 wrong arguments, 130 interrupted
+exit codes: 0 all went well (with --fail: the workflow failed as it should), also where an
+endpoint did not take the telemetry, which is said; 1 a step failed; 2 wrong arguments;
+130 interrupted
 """
 
 
@@ -47,9 +47,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--output",
         type=Path,
-        metavar="FILE",
-        help="write the traces to FILE and the metrics beside it, also where an endpoint"
-        " listens (default: dask-otel-demo-traces.json, where none does)",
+        metavar="DIR",
+        help="write the files into DIR, also where the telemetry goes to an endpoint"
+        " (default: dask-otel-demo, where it does not)",
     )
     parser.add_argument(
         "--save-svg", type=Path, metavar="FILE", help="save a picture of the result"

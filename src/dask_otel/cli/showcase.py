@@ -1,10 +1,8 @@
 """What ``dask-otel demo`` does, step by step.
 
-The bridge in the demo's scheduler exports to a receiver inside this process (`Sink`). What
-arrived there is shown, and sent on or written to files. So the real path is proven (real
-exporter, real socket), the endpoint's answer is known, and no telemetry is lost where
-nothing listens. The alternative, a second exporter by entry point, would have to be
-installed for everybody and would show what the bridge made, not what came out.
+The bridge in the demo's scheduler writes files (``otel.files.path``), and what is in them is
+shown: what left the process, not what was meant to. Where the standard variables name an endpoint,
+or something listens at the default one, the bridge itself exports there, too.
 """
 
 from __future__ import annotations
@@ -13,10 +11,12 @@ import io
 import logging
 import os
 import re
+import shutil
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,23 +26,32 @@ from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dask_otel.cli import forward, otlp_json, text, workflow
-from dask_otel.cli.cluster import PRELOAD, WORKERS, configured_environment, observed_cluster
+from dask_otel.cli import otlp_json, text, workflow
+from dask_otel.cli.cluster import (
+    PRELOAD,
+    WORKERS,
+    configured_environment,
+    is_disabled,
+    observed_cluster,
+)
 from dask_otel.cli.problems import DemoError
 from dask_otel.cli.received import Telemetry, spans
-from dask_otel.cli.sink import Sink
 from dask_otel.cli.time_table import TimeTable, time_by_span
 from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.core import identity
+from dask_otel.settings.problems import ConfigurationError
 
-DEFAULT_OUTPUT: Final = Path("dask-otel-demo-traces.json")
+DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
+#: Where OTLP goes if nothing says where: host and port, and as an endpoint.
+_DEFAULT_ADDRESS: Final = ("localhost", 4317)
+_DEFAULT_ENDPOINT: Final = "http://localhost:4317"
 #: Seconds to wait for the root span: a heartbeat or two, then the bridge's linger.
 SETTLE_LIMIT: Final = 20.0
 SVG_WIDTH: Final = 112
 
 _NOTHING_CAME: Final = """\
 the workflow ran, but the bridge exported no {what}.
-Is there a message of dask_otel above? Other causes: `otel:` in a Dask config file switches it
+Is there a message of dask-otel above? Other causes: `otel:` in a Dask config file switches it
 off, or the program runs under `opentelemetry-instrument`, whose own exporter got the spans."""
 
 
@@ -75,16 +84,23 @@ def perform(options: Options) -> None:
         # A name that the terminal's encoding can't show must not end the demo.
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
-    targets = _targets(console)
-    telemetry, failure = _compute(options, console)
-    result = _result(telemetry)
-    console.print()
-    console.print(result)
-    console.print()
-    if options.svg is not None:
-        _save_svg(options.svg, _result(telemetry, brief=True))
-    errors = [*_missing(telemetry), *_hand_over(options, console, targets, telemetry)]
-    errors += _unexpected(options, failure)
+    sent, endpoint = _destinations(console)
+    with tempfile.TemporaryDirectory(prefix="dask-otel-demo-") as temporary:
+        folder = Path(temporary)
+        with _Messages() as said:
+            failure = _compute(options, console, folder, endpoint)
+        telemetry = _read(folder / "files")
+        result = _result(telemetry)
+        console.print()
+        console.print(result)
+        console.print()
+        if options.svg is not None:
+            _save_svg(options.svg, _result(telemetry, brief=True))
+        for line in said.lines:
+            print(line, file=sys.stderr)
+        errors = [*_missing(telemetry), *_unexpected(options, failure)]
+        if options.output is not None or not sent:
+            errors += _copy(console, folder / "files", options.output or DEFAULT_OUTPUT)
     if errors:
         raise DemoError("\n".join(errors))
 
@@ -96,23 +112,74 @@ def _check_writable(options: Options) -> None:
             raise DemoError(f"can't write {path}: no such directory, or no permission")
 
 
-def _targets(console: Console) -> list[forward.Destination]:
-    """Return the configured destinations at which something listens, and say which."""
-    found = []
-    environ = configured_environment()
-    for signal in ("traces", "metrics"):
+def _destinations(console: Console) -> tuple[bool, str | None]:
+    """Say where the telemetry goes, beside the files.
+
+    Returns
+    -------
+    sent
+        Whether it goes anywhere.
+    endpoint
+        The default one, if it is to be used.
+
+    Raises
+    ------
+    DemoError
+        If a standard variable has a value that is not allowed.
+    """
+    # Imports the SDK.
+    from dask_otel._otel.sdk.environment import defaults_for_environment
+    from dask_otel._otel.sdk.exporters import destinations, is_named
+
+    if is_disabled(configured_environment()):
+        console.print("OTEL_SDK_DISABLED: the telemetry goes to files alone.", style="yellow")
+        return False, None
+    with defaults_for_environment(configured_environment()):
+        named = [signal for signal in ("traces", "metrics") if is_named(signal)]
         try:
-            target = forward.destination(signal, environ)
-        except ValueError as error:
-            raise DemoError(f"can't use the configured endpoint for {signal}: {error}") from error
-        if target is None:
-            console.print(f"The environment switches the export of {signal} off.", style="yellow")
-        else:
-            found.append(target)
-    silent = {str(target) for target in found if not forward.listens(target)}
-    for place in sorted(silent):
-        console.print(f"Nothing listens at {place}: the telemetry goes to files.", style="yellow")
-    return [target for target in found if str(target) not in silent]
+            places = {place: None for signal in named for place in destinations(signal)}
+        except ConfigurationError as error:
+            raise DemoError(f"can't use the configured endpoint: {error}") from error
+    if named:
+        for place in places:
+            console.print(f"The telemetry goes to {place}, too.", style="green")
+        return bool(places), None
+    if not _listens(_DEFAULT_ADDRESS):
+        return False, None
+    console.print(f"The telemetry goes to {_DEFAULT_ENDPOINT}, too.", style="green")
+    return True, _DEFAULT_ENDPOINT
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+class _Messages(logging.Handler):
+    """Keeps the bridge's warnings for the end, each once: the terminal belongs to the demo."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: dict[str, None] = {}
+        self._logger = logging.getLogger("distributed.dask_otel")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        self.lines[record.getMessage()] = None
+
+    def __enter__(self) -> _Messages:
+        self._before = self._logger.level, self._logger.propagate
+        self._logger.setLevel(logging.WARNING)
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.level, self._logger.propagate = self._before
 
 
 class _Steps:
@@ -137,47 +204,73 @@ class _Steps:
             self._console.print(Text.assemble((mark, style), f" {title} ", (took, "dim")))
 
 
-def _compute(options: Options, console: Console) -> tuple[Telemetry, Exception | None]:
-    """Run the workflow; return what was exported, and how the workflow failed."""
+def _compute(
+    options: Options, console: Console, folder: Path, endpoint: str | None
+) -> Exception | None:
+    """Run the workflow, with files in `folder`; return how it failed."""
     step = _Steps(console)
     size = workflow.QUICK if options.quick else workflow.FULL
     failure: Exception | None = None
-    with ExitStack() as stack:
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="dask-otel-demo-"))
-        data = Path(temporary) / "data"
-        with step("Generating the data"):
-            workflow.generate(data, size, broken=options.fail)
-        sink = stack.enter_context(_open_sink())
-        cluster = stack.enter_context(ExitStack())
+    data, files = folder / "data", folder / "files"
+    with step("Generating the data"):
+        workflow.generate(data, size, broken=options.fail)
+    with ExitStack() as cluster:
         with step(f"Starting a cluster of {WORKERS} workers with {PRELOAD}"):
             # A task that is to fail is shown in the trace, not by the worker's log.
             level = logging.CRITICAL if options.fail else logging.ERROR
-            client = _start(cluster, sink, level)
+            client = _start(cluster, files, endpoint, level)
         with span(workflow.ROOT) as root_id:
             try:
                 workflow.run(client, data, size, step)
             except Exception as error:  # noqa: BLE001 - whatever it is, its trace counts
                 failure = error
         with step("Waiting for the spans to settle"):
-            sink.wait_for_span(identity.span_id(root_id), SETTLE_LIMIT)
+            _wait_for_span(files, identity.span_id(root_id))
         with step("Closing the cluster"):
             cluster.close()
-        return sink.telemetry(), failure
+    return failure
 
 
-def _open_sink() -> Sink:
+def _start(stack: ExitStack, files: Path, endpoint: str | None, log_level: int) -> Client:
     try:
-        return Sink()
-    except OSError as error:
-        raise DemoError(f"can't open a port on 127.0.0.1 to receive on: {error}") from error
-
-
-def _start(stack: ExitStack, sink: Sink, log_level: int) -> Client:
-    try:
-        return stack.enter_context(observed_cluster(sink.endpoint, log_level))
+        return stack.enter_context(observed_cluster(files, endpoint, log_level))
     except Exception as error:
         # Ports, memory, a broken Dask configuration: Dask's text says what.
         raise DemoError(f"the cluster did not start: {error}") from error
+
+
+def _wait_for_span(files: Path, span_id: int) -> None:
+    """Wait until a span has been written, or for `SETTLE_LIMIT` seconds."""
+    wanted = f'"spanId":"{span_id:016x}"'
+    deadline = time.monotonic() + SETTLE_LIMIT
+    while time.monotonic() < deadline:
+        if any(wanted in path.read_text("utf-8") for path in otlp_json.paths(files, "traces")):
+            return
+        time.sleep(0.1)
+
+
+def _read(files: Path) -> Telemetry:
+    try:
+        return otlp_json.read_folder(files)
+    except (OSError, ValueError) as error:
+        raise DemoError(f"can't read what the bridge has written: {error}") from error
+
+
+def _copy(console: Console, files: Path, folder: Path) -> list[str]:
+    """Copy the files to where they stay; return what went wrong."""
+    if not files.exists():
+        return []
+    try:
+        folder.mkdir(exist_ok=True)
+        written = [shutil.copy(path, folder) for path in sorted(files.iterdir())]
+    except OSError as error:
+        return [f"can't write the telemetry: {error}"]
+    title = "Traces and metrics, for Jaeger's UI (upload) or the Collector (otlpjsonfile receiver):"
+    console.print(title, style="green")
+    # Paths as they are, on a line of their own: for copying.
+    for path in written:
+        console.print(Text(f"  {path}"), soft_wrap=True)
+    return []
 
 
 def _result(telemetry: Telemetry, *, brief: bool = False) -> RenderableType:
@@ -209,67 +302,6 @@ def _unexpected(options: Options, failure: Exception | None) -> list[str]:
             return []
         return [f"the workflow should have failed with BadData, but: {failure or 'it succeeded'}"]
     return [f"the workflow failed: {type(failure).__name__}: {failure}"] if failure else []
-
-
-# ------------------------------------------------------------------------- handing over
-
-
-def _hand_over(
-    options: Options,
-    console: Console,
-    targets: list[forward.Destination],
-    telemetry: Telemetry,
-) -> list[str]:
-    """Send the telemetry on, or write it to files; return what went wrong."""
-    sent, errors = _send(console, targets, telemetry)
-    if options.output is None and (sent or not (telemetry.traces or telemetry.metrics)):
-        return errors
-    return [*errors, *_write(console, options.output or DEFAULT_OUTPUT, telemetry)]
-
-
-def _send(
-    console: Console, targets: list[forward.Destination], telemetry: Telemetry
-) -> tuple[bool, list[str]]:
-    """Send to all targets; return whether any took something, and what went wrong."""
-    sent = False
-    errors: list[str] = []
-    unknown: list[str] = []
-    for target in targets:
-        requests: Sequence[forward.Request] = (
-            telemetry.traces if target.signal == "traces" else telemetry.metrics
-        )
-        try:
-            forward.send(target, requests)
-        except forward.SignalNotTaken as error:
-            unknown.append(f"{target} does not take {target.signal} ({error})")
-        except forward.ForwardError as error:
-            errors.append(f"{target} did not take the {target.signal}: {error}")
-        else:
-            sent = True
-            console.print(f"Sent the {target.signal} to {target}.", style="green")
-    if not sent:
-        return False, errors + unknown
-    # As Jaeger, which keeps traces only: nothing is wrong with that.
-    for line in unknown:
-        console.print(f"{line}.", style="yellow")
-    return True, errors
-
-
-def _write(console: Console, path: Path, telemetry: Telemetry) -> list[str]:
-    metrics = otlp_json.metrics_path(path)
-    try:
-        otlp_json.write_traces(path, telemetry.traces)
-        otlp_json.write_metrics(metrics, telemetry.metrics)
-    except OSError as error:
-        return [f"can't write the telemetry: {error}"]
-    # Paths as they are, on a line of their own: for copying.
-    for title, file in (
-        ("Traces, to upload in Jaeger's UI or for the Collector's otlpjsonfile receiver:", path),
-        ("Metrics, for the same receiver:", metrics),
-    ):
-        console.print(title, style="green")
-        console.print(Text(f"  {file}"), soft_wrap=True)
-    return []
 
 
 def _save_svg(path: Path, result: RenderableType) -> None:

@@ -13,6 +13,11 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
 
+_ENDPOINT_ADVICE: Final = (
+    "Check that a collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
+    "OTEL_EXPORTER_OTLP_PROTOCOL."
+)
+
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
 
@@ -30,10 +35,15 @@ class Health:
         Of the destination.
     now
         Seconds on a monotonic clock.
+    advice
+        What a person can do where it fails; by default what helps with an endpoint.
     """
 
-    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ""
+    ) -> None:
         self._name = name
+        self._advice = advice
         self._now = now
         self._failing: set[str] = set()
         #: Whether the failure that goes on was told, and when the last one was.
@@ -60,12 +70,11 @@ class Health:
             logger.log(
                 level,
                 "dask-otel can't export %s to %s: %s. Dask is not affected; the bridge keeps what "
-                "fits its queue and goes on trying, without saying so each time. Check that a "
-                "collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
-                "OTEL_EXPORTER_OTLP_PROTOCOL.",
+                "fits its queue and goes on trying, without saying so each time. %s",
                 signal,
                 self._name,
                 reason or "no reason given",
+                self._advice or _ENDPOINT_ADVICE,
             )
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:

@@ -75,8 +75,8 @@ class Pump:
         self._sanitized = sanitized
         self._translate = translate
         self._tally = Tally()
-        names = {sink.name for sink in span_sinks} | {sink.name for sink, _ in metric_sinks}
-        healths = {name: Health(name) for name in names}
+        sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
+        healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
         self._spans = [
             SpanLane(
                 sink,

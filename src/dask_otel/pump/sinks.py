@@ -18,6 +18,8 @@ class Sink(Protocol):
 
     #: What a person needs to recognise it: the exporter and its endpoint.
     name: str
+    #: What a person can do where it fails; empty for what helps with an endpoint.
+    advice: str
     #: Whether the last export was refused as invalid, so that nothing of it was stored.
     rejected: bool
     #: Items of the last export that got lost alone, although it returned True.

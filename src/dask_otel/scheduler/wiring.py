@@ -76,6 +76,10 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     """
     from dask_otel._otel.sdk import outputs as _otel
 
+    files = settings.files
+    target = None
+    if files.path is not None:
+        target = _otel.FileTarget(files.path, files.max_size, files.max_files)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -83,6 +87,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
+        files=target,
+        started_ns=started_ns,
         own_provider=settings.provider == "own",
     )
     if outputs is None:

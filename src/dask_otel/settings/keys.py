@@ -5,7 +5,8 @@ everything that the user has set, as Dask's satellites do. Unlike some of these 
 file into the user's configuration directory.
 
 Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
-no key here. Every key has its default, its rule and its meaning here; ``otel.yaml``,
+no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in
+`dask_otel.settings.files`); ``otel.yaml``,
 ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
 """
 
@@ -17,7 +18,9 @@ from typing import Any, Final, Literal
 
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.defaults import put_into_dask
-from dask_otel.settings.knobs import knob as _knob
+from dask_otel.settings.files import FileSettings
+from dask_otel.settings.knob import KNOB, Knob
+from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
     DAY,
@@ -39,8 +42,11 @@ from dask_otel.settings.rules import (
 )
 
 __all__ = [
+    "KNOB",
     "ClientSettings",
     "ConfigurationError",
+    "FileSettings",
+    "Knob",
     "LogSettings",
     "MetricSettings",
     "PatternSettings",
@@ -49,7 +55,6 @@ __all__ = [
     "TaskSettings",
     "WorkerSettings",
 ]
-
 
 # ------------------------------------------------------------------------------ settings
 
@@ -459,6 +464,7 @@ class Settings:
     metrics: MetricSettings = field(default_factory=MetricSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     logs: LogSettings = field(default_factory=LogSettings)
+    files: FileSettings = field(default_factory=FileSettings)
 
     @classmethod
     def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:

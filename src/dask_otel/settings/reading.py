@@ -13,7 +13,7 @@ import dask.config
 
 from dask_otel.settings import problems as problem
 from dask_otel.settings.keys import SECTIONS, Settings
-from dask_otel.settings.knobs import KNOB, Knob
+from dask_otel.settings.knob import KNOB, Knob
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import ENVIRONMENT_SCHEMA, VARIABLE_NAME, Rule, variable
 

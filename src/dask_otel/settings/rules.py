@@ -15,7 +15,7 @@ from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
-from dask.utils import parse_timedelta
+from dask.utils import parse_bytes, parse_timedelta
 
 from dask_otel.core.attributes import KEY_LIMIT, RESERVED
 from dask_otel.core.metrics.labels import NameRule
@@ -168,6 +168,57 @@ def cluster_name() -> Rule:
         "null, or a text of 1 to 1024 characters (digits in quotes)",
         parse,
         {"type": ["string", "null"], "minLength": 1, "maxLength": 1024},
+    )
+
+
+def file_path() -> Rule:
+    """Return the rule for a path that may be left out (null)."""
+
+    def parse(value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value.strip() or len(value) > 4096:
+            raise ValueError
+        if "\0" in value:  # no system has such a path
+            raise ValueError
+        value.encode()
+        return value
+
+    return Rule(
+        "null, or a path of 1 to 4096 characters",
+        parse,
+        {
+            "type": ["string", "null"],
+            "minLength": 1,
+            "maxLength": 4096,
+            "pattern": r"^[^\x00]+$",
+        },
+    )
+
+
+def size(least: int, most: int) -> Rule:
+    """Return the rule for a number of bytes; both limits are allowed."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        # Dask puts a 1 before what does not begin with a digit.
+        if isinstance(value, str) and not value.strip()[:1].isdigit():
+            raise ValueError
+        try:
+            read = int(parse_bytes(value))
+        except (ArithmeticError, IndexError) as error:  # no number; one that is too large
+            raise ValueError from error
+        if not least <= read <= most:
+            raise ValueError
+        return read
+
+    limits = f"{least:,} to {most:,} bytes"
+    return Rule(
+        f"a size from {limits}: a number of bytes, or a number and a unit, such as 100 MB",
+        parse,
+        {"type": ["string", "integer"], "minimum": least, "maximum": most},
+        limits,
     )
 
 

@@ -33,6 +33,16 @@ _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
 }
+#: What says which server is meant, or how it is reached; a time or a temporality does not.
+_REACHING: Final = (
+    "ENDPOINT",
+    "PROTOCOL",
+    "HEADERS",
+    "INSECURE",
+    "CERTIFICATE",
+    "CLIENT_KEY",
+    "CLIENT_CERTIFICATE",
+)
 #: Of OTLP exporters, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 
@@ -46,6 +56,8 @@ class NamedExporter:
     exporter: Any
     #: The answers that it gets, if it speaks OTLP.
     answers: Answers | None
+    #: What a person can do where it fails; empty for what helps with an endpoint.
+    advice: str = ""
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -71,6 +83,27 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
         shut_down(exporters)
         raise
     return exporters
+
+
+def destinations(signal: str) -> list[str]:
+    """Return the labels of a signal's exporters, without making them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the protocol is unknown.
+    """
+    return [_label(signal, name) for name in exporter_names(signal)]
+
+
+def is_named(signal: str) -> bool:
+    """Whether the standard variables say where a signal goes: an exporter, or a server."""
+    return bool(
+        first_set(
+            f"OTEL_{signal.upper()}_EXPORTER",
+            *(variable for what in _REACHING for variable in _variables(signal, what)),
+        )
+    )
 
 
 def shut_down(exporters: list[NamedExporter]) -> None:

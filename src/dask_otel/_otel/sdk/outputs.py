@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs
 from dask_otel._otel.sdk.environment import (
     Environment,
@@ -26,9 +27,11 @@ from dask_otel._otel.sdk.exporters import (
     NamedExporter,
     export_timeout_millis,
     exporter_names,
+    is_named,
     make_exporters,
     shut_down,
 )
+from dask_otel._otel.sdk.files import FileTarget, make_file_exporter, run_name
 from dask_otel._otel.sdk.internal import InternalMetrics, internal_metrics
 from dask_otel._otel.sdk.metrics import ExporterMetricSink
 from dask_otel._otel.sdk.resource import make_resource
@@ -42,7 +45,7 @@ from dask_otel._otel.sdk.spans import (
 from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
 
-__all__ = ["Outputs", "build"]
+__all__ = ["FileTarget", "Outputs", "build"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Outputs:
     """Everything that the pump needs of OpenTelemetry."""
 
     environment: Environment
-    span_sinks: tuple[ExporterSpanSink | ProviderSpanSink, ...]
+    span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
     metric_sinks: tuple[ExporterMetricSink, ...]
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
@@ -67,9 +70,11 @@ def build(
     service_version: str,
     cluster_name: str | None,
     version: str,
+    files: FileTarget | None = None,
+    started_ns: int = 0,
     own_provider: bool = False,
 ) -> Outputs | None:
-    """Make the exporters that the standard variables name.
+    """Make the exporters that the standard variables name, and those that write files.
 
     Parameters
     ----------
@@ -79,6 +84,11 @@ def build(
         For the resource; see `dask_otel._otel.sdk.resource.make_resource`.
     version
         Of the bridge, for the instrumentation scope.
+    files
+        Where files are written, if they are. A signal of which the standard variables do not say
+        where it goes is then sent nowhere else.
+    started_ns
+        When the bridge started, for the names of the files.
     own_provider
         Whether to leave alone a tracer provider that the application has set; its environment
         is then not the bridge's either.
@@ -104,14 +114,23 @@ def build(
         timeout = export_timeout_millis("metrics")
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        internal = internal_metrics(resource, read.temporality, len(exporter_names("metrics")))
-        traces = make_exporters("traces", internal) if provider is None else []
-        metrics = _make_metrics(traces, internal)
+        to_files = files is not None
+        sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}
+        readers = len(exporter_names("metrics")) * sent["metrics"] + to_files
+        internal = internal_metrics(resource, read.temporality, readers)
+        traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
+        metrics = _make_metrics(traces, internal) if sent["metrics"] else []
+        if files is not None:
+            cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
+            run = run_name(cluster, instance_id, started_ns)
+            traces.append(make_file_exporter("traces", files, run))
+            metrics.append(make_file_exporter("metrics", files, run))
         return Outputs(
             read,
-            (ProviderSpanSink(provider, version),)
-            if provider is not None
-            else tuple(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
+            (
+                *([] if provider is None else [ProviderSpanSink(provider, version)]),
+                *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
+            ),
             tuple(
                 ExporterMetricSink(
                     named,

@@ -12,6 +12,7 @@ class ExporterSink:
 
     def __init__(self, named: NamedExporter, logs: ExporterLogs) -> None:
         self.name = named.label
+        self.advice = named.advice
         self.rejected = False
         self.lost = 0
         self.said = ""

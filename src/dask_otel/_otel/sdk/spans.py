@@ -207,6 +207,7 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    advice = "Check the exporters of the application."
     rejected = False
     loss = "error"
     #: What the servers say is between them and the application's exporters.

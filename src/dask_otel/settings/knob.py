@@ -1,4 +1,4 @@
-"""What is said of one key of the configuration, and where it is kept: with its dataclass field."""
+"""What is said of one key of the configuration, in one place."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class Knob:
 
 
 def knob(default: str, rule: Rule, meaning: str) -> Any:
-    """Return the dataclass field of a key, with what is said of it."""
+    """Return the field of a setting; see `Knob`."""
     value = rule.parse(yaml.safe_load(default))
     return field(default=value, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})

@@ -1,0 +1,47 @@
+"""The directive ``command-line``: what each command of ``dask-otel`` says of itself.
+
+So a page has every command that there is, with the options that it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+
+from dask_otel import cli
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Add the directive."""
+    app.add_directive("command-line", CommandLine)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+class CommandLine(SphinxDirective):
+    """A section for each command."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the sections."""
+        (commands,) = (
+            action
+            for action in cli._parser()._actions
+            if isinstance(action, argparse._SubParsersAction)
+        )
+        return [self._section(name, parser) for name, parser in sorted(commands.choices.items())]
+
+    def _section(self, name: str, parser: argparse.ArgumentParser) -> nodes.section:
+        section = nodes.section(ids=[name], names=[name], classes=["command-line"])
+        # As wide as a page.
+        with patch.dict(os.environ, {"COLUMNS": "78"}):
+            text = parser.format_help()
+        section += nodes.title("", "", nodes.literal("", f"dask-otel {name}"))
+        section += nodes.literal_block(text, text, language="text")
+        return section

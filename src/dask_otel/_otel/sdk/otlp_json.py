@@ -1,0 +1,135 @@
+"""OTLP/JSON: export requests as lines of text, as the Collector's otlpjsonfile receiver reads them.
+
+Made with protobuf's own JSON mapping and the two deviations of OTLP/JSON
+(https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding): trace and span ids are
+hexadecimal and not base64, enums are integers and not names.
+
+Each line is a whole request of one resource and one scope, and at most a megabyte long where
+its items allow that: what reads lines has limits, the Collector's of 1 MiB. It begins with its
+items: the Collector knows a file by its first thousand bytes, and the resource is that of all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from google.protobuf import json_format
+
+#: Characters of a line, unless a single item is longer. They are ASCII, and so bytes.
+LONGEST_LINE: Final = 1_000_000
+#: Characters of the data points that one metric has in one piece.
+_LONGEST_PIECE: Final = 250_000
+
+#: The bytes fields that OTLP/JSON writes in hexadecimal; all others stay base64.
+_ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
+#: The kinds of metrics, and what OTLP/JSON calls them.
+_KINDS: Final = {
+    "gauge": "gauge",
+    "sum": "sum",
+    "histogram": "histogram",
+    "exponential_histogram": "exponentialHistogram",
+    "summary": "summary",
+}
+
+
+def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
+    """Yield a request of traces or metrics as OTLP/JSON, in lines without their ends.
+
+    Parameters
+    ----------
+    request
+        An ``ExportTraceServiceRequest`` or an ``ExportMetricsServiceRequest``.
+    breathe
+        Called before each item.
+    """
+    spans = hasattr(request, "resource_spans")
+    for resource in request.resource_spans if spans else request.resource_metrics:
+        for scope in resource.scope_spans if spans else resource.scope_metrics:
+            if spans:
+                names = "resourceSpans", "scopeSpans", "spans"
+                items = _items(scope.spans, breathe)
+            else:
+                names = "resourceMetrics", "scopeMetrics", "metrics"
+                items = _metrics(scope.metrics, breathe)
+            head, tail = _around(resource, scope, *names)
+            for part in _parts(items, LONGEST_LINE - len(head) - len(tail)):
+                yield head + part + tail
+
+
+def _around(resource: Any, scope: Any, *names: str) -> tuple[str, str]:
+    """Return what stands before and after the items of a scope."""
+    outer, middle, inner = names
+    tail = (
+        f'],"scope":{_json(scope.scope)},"schemaUrl":{_text(scope.schema_url)}}}],'
+        f'"resource":{_json(resource.resource)},"schemaUrl":{_text(resource.schema_url)}}}]}}'
+    )
+    return f'{{"{outer}":[{{"{middle}":[{{"{inner}":[', tail
+
+
+def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str]:
+    """Yield metrics; one with many data points in several pieces."""
+    for metric in metrics:
+        kind = metric.WhichOneof("data")
+        if kind is None:
+            yield _json(metric)
+            continue
+        data = getattr(metric, kind)
+        fields = {"name": metric.name, "description": metric.description, "unit": metric.unit}
+        about: dict[str, Any] = {}
+        if hasattr(data, "aggregation_temporality"):
+            about["aggregationTemporality"] = data.aggregation_temporality
+        if hasattr(data, "is_monotonic"):
+            about["isMonotonic"] = data.is_monotonic
+        head = f'{_open(fields)}"{_KINDS[kind]}":{_open(about)}"dataPoints":['
+        for part in _parts(_items(data.data_points, breathe), _LONGEST_PIECE):
+            yield f"{head}{part}]}}}}"
+
+
+def _items(messages: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str]:
+    for message in messages:
+        breathe()
+        yield _json(message)
+
+
+def _parts(items: Iterable[str], longest: int) -> Iterator[str]:
+    """Yield items, separated by commas, in parts of so many characters at most."""
+    part: list[str] = []
+    size = 0
+    for item in items:
+        if part and size + len(item) > longest:
+            yield ",".join(part)
+            part, size = [], 0
+        part.append(item)
+        size += len(item) + 1
+    if part:
+        yield ",".join(part)
+
+
+def _open(fields: dict[str, Any]) -> str:
+    """Return an object as JSON, still open for one more field."""
+    text = _text(fields)[:-1]
+    return f"{text}," if fields else text
+
+
+def _json(message: Any) -> str:
+    return _text(_with_ids(json_format.MessageToDict(message, use_integers_for_enums=True)))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _with_ids(value: Any) -> Any:
+    # An attribute that is called traceId is {"key": "traceId", "value": ...} in this mapping, so
+    # a field name can't be mistaken.
+    if isinstance(value, dict):
+        return {
+            key: base64.b64decode(item).hex() if key in _ID_FIELDS else _with_ids(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_ids(item) for item in value]
+    return value

@@ -1,0 +1,85 @@
+"""What docs/quickstart.md says, done literally: its programs run, and give what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.receiver import receiver
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("a program of its own; its cluster is gone at the end"),
+]
+
+PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """Return the text of a section of the page."""
+    (found,) = re.findall(rf"^## \d\. {title}$(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def programs(text: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def exports(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE))
+
+
+def run(program: str, folder: Path, variables: dict[str, str]) -> str:
+    """Run a program as a reader does, and return what it printed."""
+    (folder / "first.py").write_text(program, encoding="utf-8")
+    # Nothing of the developer's own settings. The package under test, installed or not.
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
+    path = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
+    done = subprocess.run(
+        [sys.executable, "first.py"],
+        cwd=folder,
+        env={**inherited, "PYTHONPATH": path, "DASK_CONFIG": str(folder), **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_program_is_one_trace_with_its_spans(tmp_path: Path) -> None:
+    text = section("Trace a run of your own")
+    (program,) = programs(text)
+    variables = exports(text)
+    assert variables.keys() == {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"}
+    with receiver("grpc") as got:
+        # Only the port is another one: that of the page may be taken on this machine.
+        variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = got.endpoint
+        # And a machine that stalls for seconds has neither two runs of it nor half of one.
+        variables |= {"DASK_OTEL__SPANS__LINGER": "60s", "DASK_OTEL__CLOSE_TIMEOUT": "60s"}
+        printed = run(program, tmp_path, variables)
+        spans = [span for span in got.spans if span.type == "span"]
+    assert printed == f"{sum(sum(range(n * 10_000)) for n in range(20))}\n"
+    assert sorted(span.path for span in spans) == [
+        "first run",
+        "first run/add up",
+        "first run/load",
+    ]
+    assert len({span.trace_id for span in spans}) == 1
+    assert {span.resource["service.name"] for span in spans} == {"quickstart"}
+
+
+def test_the_second_program_prints_the_numbers(tmp_path: Path) -> None:
+    (program,) = programs(section("Ask for the numbers"))
+    printed = run(program, tmp_path, {})
+    result, tasks, idle = printed.split()
+    assert (result, tasks) == ("success", "3")
+    assert float(idle) >= 0

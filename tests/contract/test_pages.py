@@ -1,0 +1,207 @@
+"""What the pages for people say is so: code that parses, names that exist, panels and alerts.
+
+Links and anchors are held by the build of the site (`make docs`), where a warning is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from dask_otel import cli
+from dask_otel.settings.keys import Settings
+
+from . import queries
+from .test_dashboards import PANELS
+from .test_rules import ALERTS, RECORDED
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+PAGES = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")])
+
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[\w{}-]*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Fence(NamedTuple):
+    """A piece of code on a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def fences() -> Iterator[Fence]:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in _FENCE.finditer(text):
+            yield Fence(
+                page.relative_to(REPOSITORY).as_posix(),
+                text.count("\n", 0, found.start()) + 1,
+                found["language"],
+                # Of a list item: without its indentation.
+                re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE),
+            )
+
+
+FENCES = list(fences())
+
+
+def of(*languages: str) -> list[Any]:
+    chosen = [fence for fence in FENCES if fence.language in languages]
+    assert chosen, languages
+    return [pytest.param(fence, id=str(fence)) for fence in chosen]
+
+
+@pytest.mark.parametrize("fence", of("python"))
+def test_python_parses(fence: Fence) -> None:
+    compile(fence.text, str(fence), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("fence", of("yaml"))
+def test_yaml_is_read_and_settings_are_valid(fence: Fence) -> None:
+    content = yaml.safe_load(fence.text)
+    if isinstance(content, dict) and "otel" in content:
+        Settings.from_config(content["otel"])
+
+
+@pytest.mark.parametrize("fence", of("json"))
+def test_json_is_read(fence: Fence) -> None:
+    json.loads(fence.text)
+
+
+@pytest.mark.parametrize("fence", of("promql"))
+def test_a_query_asks_for_what_is_exported(fence: Fence) -> None:
+    exported = queries.exported()
+    used = queries.metrics(fence.text)
+    assert used, "no metric found"
+    assert used <= exported.keys() | RECORDED.keys()
+    # A label of the user's own, by otel.metrics.tag-attributes.
+    labels = {label for label in queries.labels(fence.text) if not label.startswith("dask_tag_")}
+    assert labels <= queries.COMMON.union(*exported.values())
+
+
+@pytest.mark.parametrize("fence", of("bash"))
+def test_a_shell_reads_the_commands(fence: Fence) -> None:
+    read = subprocess.run(
+        ["bash", "-n"], input=fence.text, capture_output=True, encoding="utf-8", check=False
+    )
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (
+        action
+        for action in cli._parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    return dict(commands.choices)
+
+
+def _command_lines() -> Iterator[Any]:
+    for fence in FENCES:
+        if fence.language not in ("", "bash", "console"):
+            continue
+        for line in fence.text.splitlines():
+            if re.match(r"(\$ )?dask-otel\s+[a-z]", line):
+                yield pytest.param(line.removeprefix("$ "), id=f"{fence}: {line}")
+
+
+@pytest.mark.parametrize("line", list(_command_lines()))
+def test_a_command_line_is_one_that_the_command_takes(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    assert words[0] in _commands()
+    options = {
+        option for action in _commands()[words[0]]._actions for option in action.option_strings
+    }
+    assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= options
+
+
+def test_every_setting_that_a_page_names_exists() -> None:
+    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `(otel\.[\w.-]+)`", text, flags=re.MULTILINE))
+    assert len(known) > 30
+    sections = {key[:end] for key in known for end in range(len(key)) if key[end] == "."}
+    unknown = {
+        (page.name, key)
+        for page in PAGES
+        # A key in backticks, with a value behind it or not. Metrics of the SDK begin alike.
+        for key in re.findall(r"`(otel\.[\w.-]*\w)(?=[`:,= ])", page.read_text(encoding="utf-8"))
+        if key not in known | sections and not key.startswith(("otel.sdk.", "otel.yaml"))
+    }
+    assert unknown == set()
+
+
+def _said() -> str:
+    """Return every text of the package, one a line; what is filled in is a line's end, too."""
+    texts = (
+        node.value
+        for path in (REPOSITORY / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return "\n".join(texts)
+
+
+def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"(?:`|INFO - )(dask-otel (?!-)[^`\n]+)", page)
+    assert len(quoted) > 4
+    said = _said()
+    # Up to what is filled in.
+    starts = {re.split(r" ?…| http", words)[0] for words in quoted}
+    assert {words for words in starts if words not in said} == set()
+
+
+QUESTIONS = (DOCS / "questions.md").read_text(encoding="utf-8")
+
+
+def _sections() -> list[str]:
+    return re.split(r"^## ", QUESTIONS, flags=re.MULTILINE)[1:]
+
+
+def test_six_questions_are_answered() -> None:
+    assert [section[0] for section in _sections()] == list("123456")
+
+
+@pytest.mark.parametrize("section", _sections(), ids=lambda text: text.partition("\n")[0])
+def test_a_question_names_panels_alerts_and_a_query(section: str) -> None:
+    (line,) = re.findall(r"^- \*\*Panel\.\*\* (.*)$", section, flags=re.MULTILINE)
+    panels = [
+        f"{dashboard.lower().replace(' ', '-')}: {title}"
+        for part in line.split(";")
+        for dashboard in re.findall(r"\*([A-Z][\w ]+)\*:", part)
+        for title in re.findall(r"\*\*(.+?)\*\*", part)
+    ]
+    assert panels
+    assert set(panels) <= set(PANELS)
+    (line,) = re.findall(r"^- \*\*Alert\.\*\* (.*)$", section, flags=re.MULTILINE)
+    alerts = re.findall(r"\[(Dask\w+)\]\(runbooks/\1\.md\)", line)
+    assert alerts
+    assert set(alerts) <= set(ALERTS)
+    assert "```promql" in section
+
+
+def test_the_python_interface_shows_public_names() -> None:
+    import dask_otel
+
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\.\. auto(?:function|class):: (\w+)$", page, flags=re.MULTILINE))
+    assert len(shown) > 9
+    assert shown <= set(dask_otel.__all__)

@@ -1,0 +1,376 @@
+"""What is exported, in files: the same as over OTLP, alone or beside it, whatever the disk does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from dask_otel._otel.sdk import otlp_json
+from dask_otel._otel.sdk.files import FileTarget, run_name
+from dask_otel.cli.otlp_json import from_json
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.records import Failure
+from dask_otel.scheduler.wiring import make_pump
+from dask_otel.settings.keys import FileSettings, Settings
+from tests.otlp.conftest import Build
+from tests.otlp.pipeline import Export, T, make_batch, make_span
+from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
+from tests.receiver import decode_points, decode_spans, receiver
+from tests.waiting import eventually
+
+StartExport = Callable[..., Export]
+
+REQUESTS: dict[str, Any] = {
+    "traces": ExportTraceServiceRequest,
+    "metrics": ExportMetricsServiceRequest,
+}
+
+
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StartExport]:
+    """Start pumps as the bridge does, with files below the test's folder."""
+    started: list[Export] = []
+
+    def start(folder: Path = tmp_path / "files", **variables: str) -> Export:
+        for key, value in ({"OTEL_BSP_SCHEDULE_DELAY": "20"} | variables).items():
+            monkeypatch.setenv(key, value)
+        settings = Settings(files=FileSettings(path=str(folder)), cluster_name="shop")
+        made = make_pump(settings, "Scheduler-0a1b2c3d4e5f", int(T * 1e9))
+        assert made is not None
+        made.pump.start()
+        started.append(Export(made.pump))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close(10)
+    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+
+
+def read(folder: Path, signal: str) -> list[Any]:
+    """Return the requests in the files of a signal, read with protobuf's own JSON mapping."""
+    requests = []
+    for path in sorted(folder.glob(f"*-{signal}.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            requests.append(REQUESTS[signal]())
+            from_json(line, requests[-1])
+    return requests
+
+
+def target(path: str | Path) -> FileTarget:
+    return FileTarget(str(path), 10**8, 10)
+
+
+def failed_span() -> Any:
+    failure = Failure(T + 5, "load-1", "load", "tcp://w:1", "KeyError('ö\\n')", "Traceback …")
+    return make_span("failed", groups=2, result="failure", failures=(failure,))
+
+
+# ------------------------------------------------------------------------------- fidelity
+
+
+def test_files_have_what_a_server_gets(export: StartExport, tmp_path: Path) -> None:
+    with receiver("http/protobuf") as server:
+        running = export(**server.environ)
+        running.spans(make_span("one", groups=3), failed_span())
+        running.metrics(make_batch(spans=3))
+        running.close(30)
+        spans = [span for one in read(tmp_path / "files", "traces") for span in decode_spans(one)]
+        points = [p for one in read(tmp_path / "files", "metrics") for p in decode_points(one)]
+        assert len(spans) > 6
+        assert {span.span_id: span for span in spans} == {s.span_id: s for s in server.spans}
+        # Each exporter has totals of its own, which count it as well: the user's are the same.
+        assert users(points) == users(server.points)
+        assert len(users(points)) >= 3
+
+
+def users(points: list[Any]) -> dict[Any, Any]:
+    return {p.series: (p.value, p.time_ns) for p in points if not p.metric.startswith("dask.otel.")}
+
+
+def test_names_tell_the_cluster_the_start_and_the_scheduler(
+    export: StartExport, tmp_path: Path
+) -> None:
+    running = export()
+    running.spans(make_span())
+    running.metrics(make_batch())
+    running.close(30)
+    again = export()
+    again.spans(make_span())
+    again.metrics(make_batch())
+    again.close(30)
+    names = sorted(path.name for path in (tmp_path / "files").iterdir())
+    # A bridge that is put on again in the same second does not write into the first one's.
+    assert names == [
+        f"shop-20231114T221320Z-0a1b2c3d-{number}.jsonl"
+        for number in ("0001-metrics", "0001-traces", "0002-metrics", "0002-traces")
+    ]
+    assert len(read(tmp_path / "files", "traces")) == 2
+
+
+@pytest.mark.parametrize(
+    ("cluster", "begins"),
+    [
+        ("../../etc/passwd", "etc-passwd-2023"),
+        ("-rf *", "rf-2023"),
+        (".hidden", "hidden-2023"),
+        ("Zoë's", "Zo--s-2023"),
+        ("...", "dask-2023"),
+        ("x" * 300, "x" * 60 + "-2023"),
+        ("a\0b\nc", "a-b-c-2023"),
+    ],
+)
+def test_names_are_safe(cluster: str, begins: str) -> None:
+    name = run_name(cluster, "Scheduler-../../x y", int(T * 1e9))
+    assert name.startswith(begins)
+    assert name.isascii()
+    assert not set(name) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+# --------------------------------------------------------------------------- which exporters
+
+
+@pytest.mark.parametrize(
+    ("variables", "traces", "metrics"),
+    [
+        ({}, [], []),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "3"}, [], []),
+        ({"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}, [], []),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, [], []),
+        ({"OTEL_TRACES_EXPORTER": "none"}, [], []),
+        ({"OTEL_TRACES_EXPORTER": "console"}, ["console"], []),
+        ({"OTEL_METRICS_EXPORTER": "otlp"}, [], ["http://localhost:4317 (OTLP over gRPC)"]),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+            ["http://localhost:4318 (OTLP over HTTP)"],
+            ["http://localhost:4318 (OTLP over HTTP)"],
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://t:1"},
+            ["http://t:1 (OTLP over gRPC)"],
+            [],
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_HEADERS": "a=b"},
+            ["http://localhost:4317 (OTLP over gRPC)"],
+            ["http://localhost:4317 (OTLP over gRPC)"],
+        ),
+    ],
+)
+def test_a_signal_is_sent_only_where_the_variables_say_so(
+    build: Build, tmp_path: Path, variables: dict[str, str], traces: list[str], metrics: list[str]
+) -> None:
+    outputs = build(variables, files=target(tmp_path))
+    files = f"files in {tmp_path}"
+    assert [sink.name for sink in outputs.span_sinks] == [*traces, files]
+    assert [sink.name for sink in outputs.metric_sinks] == [*metrics, files]
+
+
+def test_without_a_path_nothing_changes(build: Build) -> None:
+    outputs = build()
+    assert [sink.name for sink in outputs.span_sinks] == ["http://localhost:4317 (OTLP over gRPC)"]
+
+
+def test_the_defaults_of_the_configuration_count_as_well(build: Build, tmp_path: Path) -> None:
+    outputs = build(
+        files=target(tmp_path),
+        defaults={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"},
+    )
+    assert outputs.span_sinks[0].name == "http://c:1 (OTLP over gRPC)"
+
+
+def test_home_is_the_schedulers(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    outputs = build(files=target("~/files"))
+    assert outputs.span_sinks[0].export([ROOT])
+    assert len(list((tmp_path / "files").iterdir())) == 1
+
+
+def test_an_application_with_a_provider_has_files_as_well(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = TracerProvider()
+    monkeypatch.setattr(
+        "dask_otel._otel.sdk.outputs.application_provider", lambda: provider, raising=True
+    )
+    outputs = build(files=target(tmp_path))
+    assert [sink.name for sink in outputs.span_sinks] == [
+        "the application's tracer provider",
+        f"files in {tmp_path}",
+    ]
+
+
+# ------------------------------------------------------------------------------- the disk
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_a_folder_that_can_not_be_is_an_export_failure_and_nothing_is_lost(
+    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "files"
+    folder.write_text("a file is in its place")
+    running = export()
+    running.spans(make_span("one"))
+    running.metrics(make_batch(1.0))
+    (told,) = eventually(lambda: warnings(caplog))
+    assert f"to files in {folder}: FileExistsError" in told
+    assert "Check otel.files.path" in told
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in told
+
+    folder.unlink()
+    running.spans(make_span("two"))
+    running.metrics(make_batch(2.0))
+    running.close(60)
+    spans = [span for one in read(folder, "traces") for span in decode_spans(one)]
+    assert len(spans) == 2
+    points = [point for one in read(folder, "metrics") for point in decode_points(one)]
+    seconds = [p.value for p in points if p.metric == "dask.span.execute.time"]
+    assert seconds[-1] == 3.0
+    exported = {
+        dict(p.labels).get("dask.otel.signal", p.labels): p.value
+        for p in points
+        if p.metric == "dask.otel.exported"
+    }
+    assert 2 in exported.values(), exported
+    assert len(warnings(caplog)) == 1, "it is said once"
+
+
+def test_a_disk_that_stays_broken_costs_what_it_would_have_got_and_is_counted(
+    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "files"
+    folder.write_text("a file is in its place")
+    running = export()
+    running.spans(make_span("one"), make_span("two"))
+    running.metrics(MetricBatch())
+    eventually(lambda: warnings(caplog))
+    running.close(30)
+    counts = running.pump._tally.since({})
+    assert counts["dask.otel.dropped", "traces", "shutdown"] == 2
+    assert not any(series[0] == "dask.otel.exported" for series in counts)
+    assert len(warnings(caplog)) == 1
+
+
+# ------------------------------------------------------------------------------- OTLP/JSON
+
+
+def whole(build: Build, tmp_path: Path) -> tuple[Any, Any]:
+    """Return requests of both signals as the SDK's encoder makes them."""
+    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    caught: dict[str, Any] = {}
+    outputs = build(files=target(tmp_path))
+    for signal, sink, encode, records in (
+        ("traces", outputs.span_sinks[0], encode_spans, [ROOT, CHILD]),
+        (
+            "metrics",
+            outputs.metric_sinks[0],
+            encode_metrics,
+            [
+                counter(number(1.5, a="x"), number(float("inf"), a="y"), number(2)),
+                counter(number(0), name="zero", instrument="gauge"),
+                counter(number(-3), name="level", instrument="updowncounter"),
+                counter(HISTOGRAM, name="h", instrument="histogram"),  # type: ignore[arg-type]
+            ],
+        ),
+    ):
+        exporter: Any = sink._exporter._export.__self__
+        exporter._encode = lambda data, s=signal, e=encode: caught.setdefault(s, e(data))
+        assert sink.export(records)  # type: ignore[arg-type]
+    return caught["traces"], caught["metrics"]
+
+
+def test_lines_are_the_request_as_protobuf_maps_it(build: Build, tmp_path: Path) -> None:
+    for signal, request in zip(("traces", "metrics"), whole(build, tmp_path), strict=True):
+        (line,) = otlp_json.lines(request, lambda: None)
+        assert len(request.ListFields()) == 1
+        back = REQUESTS[signal]()
+        from_json(line, back)
+        assert back == request
+        # Enums are numbers, 64-bit integers are texts, ids are hexadecimal: nothing else differs.
+        plain = json_format.MessageToDict(request, use_integers_for_enums=True)
+        assert sorted(json.loads(line)) == sorted(plain)
+        assert line.isascii()
+        assert "\n" not in line
+
+
+def test_ids_are_hexadecimal(build: Build, tmp_path: Path) -> None:
+    traces, metrics = whole(build, tmp_path)
+    (line,) = otlp_json.lines(traces, lambda: None)
+    root, child = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert root["traceId"] == f"{ROOT.trace_id:032x}"
+    assert child["parentSpanId"] == root["spanId"] == f"{ROOT.span_id:016x}"
+    assert root["links"][0]["traceId"] == f"{7:032x}"
+    assert root["kind"] == 2
+    assert root["startTimeUnixNano"] == str(ROOT.start_ns)
+    (line,) = otlp_json.lines(metrics, lambda: None)
+    found = json.loads(line)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+    assert found[0]["sum"]["dataPoints"][1]["asDouble"] == "Infinity"
+    assert found[-1]["histogram"]["dataPoints"][0]["exemplars"][0]["traceId"] == root["traceId"]
+
+
+def test_long_requests_become_several_lines(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp_json, "LONGEST_LINE", 3000)
+    monkeypatch.setattr(otlp_json, "_LONGEST_PIECE", 500)
+    outputs = build(files=target(tmp_path))
+    spans = [replace(ROOT, span_id=index + 1, events=(), links=()) for index in range(20)]
+    points = counter(*(number(index, n=index) for index in range(40)))
+    assert outputs.span_sinks[0].export(spans)
+    assert outputs.metric_sinks[0].export([points])
+    for path in tmp_path.iterdir():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) > 2
+        assert max(map(len, lines)) <= 3000
+    ids = [s.span_id for one in read(tmp_path, "traces") for s in decode_spans(one)]
+    assert ids == list(range(1, 21))
+    values = [p.value for one in read(tmp_path, "metrics") for p in decode_points(one)]
+    assert values == list(range(40))
+
+
+def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path) -> None:
+    """The Collector's receiver takes files with the same first 1,000 bytes for one file."""
+    long = ",".join(f"attribute-{index}={'x' * 100}" for index in range(20))
+    outputs = build(files=FileTarget(str(tmp_path), 100, 10), OTEL_RESOURCE_ATTRIBUTES=long)
+    for index in range(3):
+        assert outputs.span_sinks[0].export([replace(ROOT, span_id=index + 1)])
+        assert outputs.metric_sinks[0].export([counter(number(1, time=index + 2))])
+    begins = [path.read_bytes()[:500] for path in tmp_path.iterdir()]
+    assert len(set(begins)) == len(begins) == 6
+
+
+def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_path: Path) -> None:
+    outputs = build(files=target(tmp_path))
+    with pytest.raises(ValueError):
+        outputs.span_sinks[0].export([replace(ROOT, name="\ud800")])
+    assert outputs.span_sinks[0].export([ROOT])
+    assert len(read(tmp_path, "traces")) == 1
+
+
+def test_spans_are_written_in_breaths(build: Build, tmp_path: Path) -> None:
+    """The event loop has its turn: measured in calls, not in time."""
+    traces, _ = whole(build, tmp_path)
+    calls: list[float] = []
+    list(otlp_json.lines(traces, lambda: calls.append(time.perf_counter())))
+    assert len(calls) == 2
