@@ -214,8 +214,8 @@ def _when() -> tuple[Line, ...]:
             ),
             graph(
                 "What became of callers?",
-                "Trace contexts that came with work: adopted, linked, dropped (a link beyond the 31 "
-                "of a span), or malformed (no context at all).",
+                "Trace contexts that came with work: adopted, linked, dropped (a link beyond the "
+                "31 of a span), or malformed (no context at all).",
                 growth("dask_otel_callers_total", "dask_otel_kind"),
                 empty="No work came with a caller's context in the shown time.",
                 decimals=0,
