@@ -66,8 +66,8 @@ _READING = """
   shows what they cost.
 - **Trace context** (row 9) counts the instructions of the whole bridge on the scheduler for the
   same recording, with one part of it switched off or on, and those of the hooks on a worker whose
-  tasks do nothing. In brackets is the difference to the first figure of the line. The hooks of worker
-  and client are timed, too: the least of many runs, in CPU time.
+  tasks do nothing. In brackets is the difference to the first figure of the line. The hooks of
+  worker and client are timed, too: the least of many runs, in CPU time.
 
 ## What is left of row 3
 
