@@ -16,7 +16,7 @@ from typing import Any
 import write_or_check
 import yaml
 
-from dask_otel.settings.keys import Knob
+from dask_otel.settings.knob import Knob
 from dask_otel.settings.reading import knobs
 
 REPOSITORY = Path(__file__).parents[1]

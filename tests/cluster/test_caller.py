@@ -440,7 +440,7 @@ def test_attributes_that_are_none_on_the_wire(garbage: Any) -> None:
         o.client.log_event("dask-otel", message)
         o.client.log_event("dask-otel", {**message, "attributes": {"x": {"a": 1}}})
         described = o.adapter.blocks.blocks._described
-        eventually(lambda: dict(described) == {"x": {"a": 1}}, 10, "the next message")
+        eventually(lambda: dict(described) == {"x": {"a": 1}}, 30, "the next message")
         o.observer.errors.clear()
 
 

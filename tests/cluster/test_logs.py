@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client, span
+from distributed import Client
 from opentelemetry.instrumentation import auto_instrumentation
 
 import dask_otel
@@ -56,7 +56,7 @@ def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_pat
         by_handler = dask_processes.start_worker("by-handler", "--preload", str(handler))
         with Client(dask_processes.address) as client:
             client.wait_for_workers(2)
-            with span("outer"), span("etl"):
+            with dask_otel.span("outer"), dask_otel.span("etl"):
                 client.gather(
                     [
                         client.submit(run, f"{name} {run.__name__}", workers=[name])

@@ -357,6 +357,22 @@ def test_the_environment_is_restored_after_an_error(monkeypatch: pytest.MonkeyPa
     assert dict(os.environ) == before
 
 
+def test_where_the_environment_is_an_applications_ours_win_and_it_is_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    before = dict(os.environ)
+    ours = {"OTEL_SERVICE_NAME": "dask", "PATH": "no"}
+    with defaults_for_environment(ours, win=True):
+        assert os.environ["OTEL_SERVICE_NAME"] == "dask"
+        assert os.environ["OTEL_TRACES_SAMPLER"] == "always_off"
+        assert os.environ["PATH"] == before["PATH"]
+    assert dict(os.environ) == before
+    with defaults_for_environment(ours):
+        assert os.environ["OTEL_SERVICE_NAME"] == "shop"
+
+
 def test_the_pump_is_set_by_the_variables(build: Build) -> None:
     default = build().environment
     assert default == environment.Environment(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.resources import Resource
@@ -22,6 +25,7 @@ from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.trace import Trace
 from tests.otlp.records import CHILD, ROOT
+from tests.receiver import receiver
 
 
 def make(sampler: Sampler | None = None) -> tuple[TracerProvider, InMemorySpanExporter]:
@@ -183,19 +187,78 @@ PROGRAM = """
         for name in ("outer", "inner"):
             assert got[name].context.span_id == identity.span_id(wanted[name])
             assert got[name].context.trace_id == identity.trace_id(wanted["outer"])
-        print("all is well")
+        print("result=all is well")
 """
 
 
-def test_the_global_provider_of_a_process_is_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """In a process of its own: the global provider can be set only once."""
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    import os
-
-    env = {**os.environ, "OTEL_METRICS_EXPORTER": "none"}
+def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
+    """Run a program in a process of its own: the global provider can be set only once."""
+    file = folder / "program.py"
+    file.write_text(textwrap.dedent(program))
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=120, env=env
+        [sys.executable, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=inherited | environ,
     )
     assert done.returncode == 0, done.stderr
-    assert "all is well" in done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_the_global_provider_of_a_process_is_used(tmp_path: Path) -> None:
+    said = run(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="none")
+    assert said == {"result": "all is well"}
+
+
+OWN = """
+    from opentelemetry import trace
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    import os
+    import dask
+    from distributed import Client, LocalCluster
+    import dask_otel
+
+    if __name__ == "__main__":
+        provider, exporter = TracerProvider(), InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+        dask_otel.instrument()
+        dask.config.set({
+            "distributed.scheduler.preload": ["dask_otel.preload"],
+            "otel.provider": "own",
+            "otel.environment": {"OTEL_SERVICE_NAME": "dask-scheduler"},
+            "otel.close-timeout": "60s",
+        })
+        with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+            with Client(cluster) as client:
+                with trace.get_tracer("app").start_as_current_span("request") as request:
+                    with dask_otel.span("etl"):
+                        client.submit(sum, [1, 2]).result()
+        (own,) = exporter.get_finished_spans()
+        print(f"name={own.name}")
+        print(f"service={own.resource.attributes['service.name']}")
+        print(f"trace={own.context.trace_id}")
+        print(f"span={own.context.span_id}")
+        print(f"environment={os.environ['OTEL_SERVICE_NAME']}")
+"""
+
+
+def test_an_applications_provider_is_left_alone_where_the_bridge_is_to_have_its_own(
+    tmp_path: Path,
+) -> None:
+    with receiver() as received:
+        said = run(tmp_path, OWN, **received.environ, OTEL_SERVICE_NAME="shop")
+        spans = {s.name: s for s in received.spans if s.type == "span"}
+    assert (said["name"], said["service"], said["environment"]) == ("request", "shop", "shop")
+    assert spans.keys() == {"etl"}
+    etl = spans["etl"]
+    assert etl.resource["service.name"] == "dask-scheduler"
+    assert etl.resource["service.instance.id"].startswith("Scheduler-")
+    assert (etl.trace_id, etl.parent_id) == (int(said["trace"]), int(said["span"]))
+    assert {p.resource["service.name"] for p in received.points} == {"dask-scheduler"}

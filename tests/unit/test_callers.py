@@ -24,9 +24,9 @@ def carrier(trace_id: int, span_id: int = 1, flags: int = 1, state: str = "") ->
 
 
 class Setup:
-    def __init__(self, propagation: Any = "adopt") -> None:
+    def __init__(self, propagation: Any = "adopt", baggage: tuple[str, ...] = ()) -> None:
         self.counts: Counter[str] = Counter()
-        self.callers = Callers(propagation, self._count)
+        self.callers = Callers(propagation, self._count, baggage)
         self.generations = Generations(Limits())
 
     def _count(self, kind: str) -> None:
@@ -98,6 +98,23 @@ def test_default_never_adopts() -> None:
     assert setup.counts == {"linked": 1}
 
 
+def test_baggage_is_exported_of_the_one_whose_work_a_span_begins_with() -> None:
+    first = {**carrier(A, 7), "baggage": "tenant=a,secret=1"}
+    other = {**carrier(B, 7), "baggage": "tenant=b"}
+    for propagation in ("adopt", "link"):
+        setup = Setup(propagation, ("tenant", "region"))
+        root, plain = setup.span("r", first), setup.span("plain", carrier(A, 7))
+        child, default = setup.span("c", other, root), setup.span("default", first)
+        setup.callers.task_context(root, other)
+        setup.callers.task_context(plain, first)
+        found = [setup.callers.baggage(span) for span in (root, child, plain, default)]
+        assert found == [{"tenant": "a"}, {"tenant": "b"}, {}, {}]
+        setup.callers.exported(root)
+        assert setup.callers.baggage(root) == {}, "the next generation's is another's"
+    for setup in (Setup(), Setup("off", ("tenant",))):
+        assert setup.callers.baggage(setup.span("r", first)) == {}
+
+
 def test_links_are_bounded_and_counted() -> None:
     setup = Setup()
     root = setup.span("r", carrier(A, 7))
@@ -119,11 +136,23 @@ def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
         asked.append((trace, trace.name))
         return trace.name == "other"
 
-    setup.callers.decide_with(decides)
+    assert setup.callers.decide_with(decides), "that of one is another than it was told"
     for _ in range(3):
         assert setup.callers.task_context(one, None).context == own(one, 0)
         assert setup.callers.task_context(other, None).context == own(other, 1)
-    assert [name for _, name in asked] == ["one", "other"]
+    # `other` has told nothing yet: it is asked with its first task.
+    assert [name for _, name in asked] == ["one", "one", "other"]
+
+
+def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() -> None:
+    setup = Setup()
+    theirs = carrier(A, 7, flags=2)
+    span = setup.span("r", theirs)
+    assert setup.callers.task_context(span, theirs).context == own(span, 0)
+    assert not setup.callers.decide_with(lambda trace: False)
+    assert setup.callers.task_context(span, theirs).context == own(span, 0)
+    assert setup.callers.decide_with(lambda trace: True)
+    assert setup.callers.task_context(span, theirs).context == own(span, 1)
 
 
 class Hostile(dict):  # type: ignore[type-arg]

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.baggage import get_all, set_baggage
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import Context
 
 from dask_otel.core.context import (
     BAGGAGE,
@@ -18,6 +21,7 @@ from dask_otel.core.context import (
     TRACESTATE,
     Caller,
     Traceparent,
+    baggage_entries,
     bounded_baggage,
     bounded_tracestate,
     caller_dask_id,
@@ -167,6 +171,39 @@ def test_a_long_baggage_loses_its_last_entries_whole() -> None:
     assert kept.split(",") == entries[: len(kept.split(","))]
     assert MAX_BAGGAGE - 30 < len(kept) <= MAX_BAGGAGE
     assert bounded_baggage("x" * (MAX_BAGGAGE + 1)) == ""
+
+
+TOKENS = st.text("abcXYZ019.-_", min_size=1, max_size=8)
+
+
+@given(st.dictionaries(TOKENS, st.text(max_size=20)), st.sets(TOKENS))
+def test_wanted_baggage_is_what_the_propagator_would_read(
+    given: dict[str, str], more: set[str]
+) -> None:
+    context = Context()
+    for key, value in given.items():
+        context = set_baggage(key, value, context)
+    carrier: dict[str, str] = {}
+    W3CBaggagePropagator().inject(carrier, context)
+    wanted = {*list(given)[::2], *more}
+    found = baggage_entries(carrier.get(BAGGAGE, ""), wanted)
+    read = get_all(W3CBaggagePropagator().extract(carrier, Context()))
+    assert found == {key: value for key, value in read.items() if key in wanted}
+
+
+@given(st.text(alphabet="ab=,;% +\x00\u0131", max_size=40) | st.text())
+def test_baggage_of_garbage_has_wanted_keys_only(text: str) -> None:
+    found = baggage_entries(text, {"a", "b"})
+    assert found.keys() <= {"a", "b"}
+    assert all(isinstance(value, str) for value in found.values())
+
+
+def test_baggage_without_its_properties() -> None:
+    text = " tenant = a%20b+c ;secret=1, user=%FF;x ,tenant2,user=last"
+    assert baggage_entries(text, {"tenant", "user", "tenant2"}) == {
+        "tenant": "a b c",
+        "user": "last",
+    }
 
 
 @given(parents, parents)

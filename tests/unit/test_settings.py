@@ -143,7 +143,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 41
+    assert len(shipped) == 43
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -198,6 +198,7 @@ def test_defaults_are_the_contract_s():
         close_timeout=5.0,
         propagation="adopt",
         baggage=False,
+        provider="global",
         trace_url=None,
         environment={},
         client=ClientSettings(span_per_caller=False),
@@ -215,6 +216,7 @@ def test_defaults_are_the_contract_s():
             progress_after=60.0,
             progress_interval=300.0,
             remember=10_000,
+            baggage=(),
         ),
         metrics=MetricSettings(
             max_names=200,
@@ -438,6 +440,19 @@ def test_bad_tag_keys(bad):
 
 
 @pytest.mark.parametrize(
+    "bad",
+    ["a b", ["ä"], ["a,b"], ["a=b"], ["x" * 129], ["dask.x"], ["otel.x"], ["a"] * 17, [1]],
+)
+def test_bad_baggage_keys(bad):
+    settings = Settings.from_config({"spans": {"baggage": ["tenant", "user.id"]}})
+    assert settings.spans.baggage == ("tenant", "user.id")
+    [line] = problems({"spans": {"baggage": bad}})
+    assert "Allowed: a list of at most 16 keys" in line
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"otel": {"spans": {"baggage": [*bad]}}}, SCHEMA)
+
+
+@pytest.mark.parametrize(
     "pattern",
     [
         r"\d{4}-\d{2}-\d{2}",
@@ -539,10 +554,10 @@ def test_one_error_lists_every_problem():
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
         "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
-        "exception-stacktrace, progress-after, progress-interval, remember, tasks. "
+        "exception-stacktrace, progress-after, progress-interval, remember, baggage, tasks. "
         "(2) otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
-        "propagation, baggage, trace-url, environment, client, spans, metrics, workers, "
+        "propagation, baggage, provider, trace-url, environment, client, spans, metrics, workers, "
         "logs, files. "
         "(3) otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group. "

@@ -7,7 +7,7 @@ the lifecycle's questions are answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.core import Status
@@ -33,6 +33,7 @@ from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, S
 from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import FinishedSpan, Progress, Tags
+from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -72,6 +73,8 @@ class SchedulerAdapter:
         Workers with metrics of their own.
     propagation
         What becomes of callers' contexts.
+    baggage
+        Keys of their baggage that become attributes.
 
     Raises
     ------
@@ -90,6 +93,7 @@ class SchedulerAdapter:
         boundary: Boundary,
         max_workers: int = 100,
         propagation: Propagation = "adopt",
+        baggage: Collection[str] = (),
     ) -> None:
         extension = scheduler.extensions.get("spans")
         if extension is None:
@@ -114,7 +118,7 @@ class SchedulerAdapter:
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = ClockOffsets(stimulus_time)
         #: Callers of other traces, and what becomes of them.
-        self.callers = Callers(propagation, self._count_caller)
+        self.callers = Callers(propagation, self._count_caller, baggage)
         self.contexts = contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(
             scheduler, extension, self.lifecycle, self._summaries, contexts, boundary
@@ -158,6 +162,11 @@ class SchedulerAdapter:
         self.time.take_in_tasks()
         self.heartbeats.attach()
         self.attached = True
+
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+        """Take the sampler, and tell those tasks again that were told otherwise and still wait."""
+        if self.contexts.decide_with(sampled):
+            self.spans.annotate_all()
 
     def close(self, now: float) -> None:
         """Export what is open: the scheduler closes, or the bridge is taken off it."""
@@ -308,14 +317,14 @@ class SchedulerAdapter:
         """Read the accounting of its time, and what users can fill with anything."""
         # A span without tasks of its own has no idle time, rather than none of it.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
-        links = self.callers.links(span)
+        links, baggage = self.callers.links(span), self.callers.baggage(span)
         try:
             dask_span = self._extension.spans[span.identity.dask_id]
             types, code = facts.collection_types(dask_span), facts.code(dask_span)
-            return SpanFacts(types, code, idle, capacity, links)
+            return SpanFacts(types, code, idle, capacity, links, baggage)
         except Exception:
             self._boundary.failed("span_facts")
-            return SpanFacts(idle=idle, capacity=capacity, callers=links)
+            return SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
 
     def span_opened(self, span: OpenSpan) -> None:
         """Let the accounting of its time begin; hold it, if a client is in its block."""

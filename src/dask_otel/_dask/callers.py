@@ -98,10 +98,13 @@ class TaskContexts:
         elif STATE_KEY in annotations:
             del annotations[STATE_KEY]
 
-    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
-        """Take the sampler: what tasks are told from now on is what it decides."""
-        self.callers.decide_with(sampled)
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
+        """Take the sampler: what tasks are told from now on is what it decides.
+
+        Returns whether any were told otherwise.
+        """
         self._last = (None, None)
+        return self.callers.decide_with(sampled)
 
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""

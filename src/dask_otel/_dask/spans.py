@@ -86,7 +86,7 @@ class DaskSpans:
         self._contexts.submitted(self._scheduler.tasks.values(), self._extension.spans)
         for group in self._scheduler.task_groups.values():
             self._take_in(group, now, known)
-        self._annotate_all()
+        self.annotate_all()
         self._seen = len(self._extension.spans)
         self._wrappers.method(self._extension, "observe_tasks", self._wrapped)
 
@@ -126,8 +126,12 @@ class DaskSpans:
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
-    def _annotate_all(self) -> None:
-        """Tell the tasks their contexts that were there before the bridge, and have not run."""
+    def annotate_all(self) -> None:
+        """Tell all tasks their contexts that have not run.
+
+        For those that were there before the bridge, or were told before it could decide. What has
+        been sent to a worker stays as it is there.
+        """
         for task in self._scheduler.tasks.values():
             if task.state in UNFINISHED:
                 group = self.groups.get(task.group)

@@ -9,8 +9,9 @@ Sources of the rules: W3C Trace Context (level 1 and 2) and W3C Baggage.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote_plus
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -113,6 +114,21 @@ def bounded_baggage(text: object) -> str:
     if not _is_header(text):
         return ""
     return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)
+
+
+def baggage_entries(text: str, wanted: Container[str]) -> dict[str, str]:
+    """Return the entries of a baggage that are wanted, decoded; of a key given twice the last.
+
+    Properties, which follow a semicolon, are left out. Blanks may be written as ``+``, as
+    OpenTelemetry's propagator for Python does it.
+    """
+    found = {}
+    for member in text.split(","):
+        key, equals, value = member.partition(";")[0].partition("=")
+        key = unquote_plus(key).strip()
+        if equals and key in wanted:
+            found[key] = unquote_plus(value).strip()
+    return found
 
 
 def _is_header(text: object) -> TypeGuard[str]:

@@ -92,6 +92,7 @@ class Bridge:
             # A worker has two series in a metric; when one leaves, its series stay for an export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
             propagation=settings.propagation,
+            baggage=settings.spans.baggage,
         )
         #: For those who ask for the metrics of a span.
         self.settled = SettledSpans(self.adapter)
@@ -185,7 +186,7 @@ class Bridge:
             return
         self._pump = wired.pump
         if wired.decides is not None:
-            self.adapter.contexts.decide_with(partial(self._decides, wired.decides))
+            self._take_sampler(wired.decides)
         self.hand_over.begin(wired.pump)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
@@ -194,6 +195,13 @@ class Bridge:
         if wired.page is not None:
             self._show(wired.page)
         logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
+
+    def _take_sampler(self, decides: Callable[[Trace], bool]) -> None:
+        """Let it decide; without it tasks are told what the default one would say."""
+        try:
+            self.adapter.decide_with(partial(self._decides, decides))
+        except Exception:
+            self.boundary.failed("sampler")
 
     def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
         """Ask the sampler, which may be a user's; one that raises does not sample."""

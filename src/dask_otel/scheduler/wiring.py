@@ -89,6 +89,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         version=__version__,
         files=target,
         started_ns=started_ns,
+        own_provider=settings.provider == "own",
     )
     if outputs is None:
         return None

@@ -26,6 +26,7 @@ from dask_otel.settings.rules import (
     DAY,
     HOUR,
     YEAR,
+    baggage_keys,
     cluster_name,
     count,
     duration,
@@ -206,6 +207,17 @@ class SpanSettings:
         count(1, 10_000_000),
         """
         How many exported spans are kept in mind, so that later work on them becomes a continuation
+        """,
+    )
+    baggage: tuple[str, ...] = _knob(
+        "[]",
+        baggage_keys(),
+        """
+        Keys of the caller's baggage that become attributes of the Dask spans that begin with its
+        work
+
+        Under the same keys. The client must send it: `otel.baggage`. What it says is exported as it
+        is, so name no keys that hold secrets. See [baggage](context.md#baggage).
         """,
     )
     tasks: TaskSettings = field(default_factory=TaskSettings)
@@ -419,6 +431,19 @@ class Settings:
         Whether the caller's baggage travels with its context
 
         At most 8192 characters of it, with the message of each task. Read on the client.
+        """,
+    )
+    provider: Literal["global", "own"] = _knob(
+        "global",
+        one_of("global", "own"),
+        """
+        Where the Dask spans go if the application has set a global tracer provider in the
+        scheduler's process
+
+        `global` sends them through that one, with its resource and so its `service.name`. `own`
+        leaves it alone: the bridge has exporters and a resource of its own, and
+        `otel.environment` wins over the environment, which is the application's. See [an
+        application in the same process](context.md#an-application-in-the-schedulers-process).
         """,
     )
     trace_url: str | None = _knob(

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import dask.config
 
 from dask_otel.settings import problems as problem
-from dask_otel.settings.keys import KNOB, SECTIONS, Knob, Settings
+from dask_otel.settings.keys import SECTIONS, Settings
+from dask_otel.settings.knob import KNOB, Knob
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import ENVIRONMENT_SCHEMA, VARIABLE_NAME, Rule, variable
 
@@ -171,7 +172,7 @@ _ENVIRONMENT_MEANING: Final = cleandoc(
     Values for `OTEL_*` variables that the environment of the scheduler does not set
 
     For deployments where Dask's configuration can be set but the environment cannot. A variable
-    that the environment has always wins. Names must begin with `OTEL_`.
+    that the environment has wins, but for `otel.provider: own`. Names must begin with `OTEL_`.
     See [below](configuration.md#when-the-environment-cannot-be-set).
     """
 )

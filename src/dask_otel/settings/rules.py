@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from dask.utils import parse_bytes, parse_timedelta
 
+from dask_otel.core.attributes import KEY_LIMIT, RESERVED
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.core.traces.link import TEMPLATE_LIMIT, TRACE_ID, is_template
 
@@ -293,6 +294,36 @@ def tag_keys() -> Rule:
             "maxItems": _MAX_TAG_KEYS,
             "uniqueItems": True,
             "items": {"type": "string", "pattern": f"^{_TAG_KEY.pattern}$"},
+        },
+    )
+
+
+#: Keys of the baggage that may become attributes.
+MAX_BAGGAGE_KEYS: Final = 16
+#: A token, as W3C Baggage wants it; no longer than an attribute's key may be.
+_BAGGAGE_KEY: Final = re.compile(rf"[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}")
+
+
+def baggage_keys() -> Rule:
+    """Return the rule for the keys of the baggage that become attributes."""
+
+    def parse(value: Any) -> tuple[str, ...]:
+        keys = _texts(value, MAX_BAGGAGE_KEYS)
+        if not all(_BAGGAGE_KEY.fullmatch(key) and not key.startswith(RESERVED) for key in keys):
+            raise ValueError
+        return keys
+
+    return Rule(
+        f"a list of at most {MAX_BAGGAGE_KEYS} keys, letters, digits and signs without blanks, "
+        f"at most {KEY_LIMIT} characters, and none that begins with {' or '.join(RESERVED)}",
+        parse,
+        {
+            "type": "array",
+            "maxItems": MAX_BAGGAGE_KEYS,
+            "items": {
+                "type": "string",
+                "pattern": rf"^(?!(?:{'|'.join(map(re.escape, RESERVED))})){_BAGGAGE_KEY.pattern}$",
+            },
         },
     )
 

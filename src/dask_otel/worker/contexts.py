@@ -61,7 +61,15 @@ class TaskContexts:
 
     def of(self, task: Task) -> Context | None:
         """Return a task's context; None where nothing says which span it belongs to."""
-        context = self._of_span(task)
+        context = None
+        annotations = task.annotations
+        if annotations:
+            try:
+                context = self._of_decision(annotations)
+            except Exception:
+                self._count("decision")
+        if context is None:
+            context = self._by_ids(task)
         if self.ratio and context is not None:
             try:
                 return self._of_run(task, context)
@@ -80,15 +88,10 @@ class TaskContexts:
             return context
         return remote_child(context, span_id(owner), task_span_id(owner, task.key, task.run_id))
 
-    def _of_span(self, task: Task) -> Context | None:
+    def _by_ids(self, task: Task) -> Context | None:
+        """Return the context that follows from Dask's ids, for a task that was told none."""
         annotations = task.annotations
         if annotations:
-            try:
-                context = self._of_decision(annotations)
-                if context is not None:
-                    return context
-            except Exception:
-                self._count("decision")
             try:
                 span = annotations.get("span")
                 if span is not None:
@@ -111,11 +114,8 @@ class TaskContexts:
             return None
         carrier = annotations.get(CARRIER_KEY)
         state = annotations.get(STATE_KEY)
-        known: Hashable = decided
-        baggage = None
-        if carrier is not None or state is not None:
-            baggage = carrier.get("baggage") if isinstance(carrier, dict) else None
-            known = (decided, state, baggage)
+        baggage = carrier.get("baggage") if isinstance(carrier, dict) else None
+        known = decided if state is None and baggage is None else (decided, state, baggage)
         try:
             return self._decided[known]
         except KeyError:

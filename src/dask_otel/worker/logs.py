@@ -33,15 +33,16 @@ class Injection:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._wanted = 0
+        #: How many want it.
+        self.wanted = 0
         self._before: MakeRecord | None = None
         self._ours: MakeRecord | None = None
 
     def add(self) -> None:
         """Want it once more."""
         with self._lock:
-            self._wanted += 1
-            if self._wanted == 1 and self._ours is None:
+            self.wanted += 1
+            if self.wanted == 1 and self._ours is None:
                 self._before = logging.Logger.makeRecord
                 self._ours = self._adding(self._before)
                 logging.Logger.makeRecord = self._ours  # type: ignore[method-assign]
@@ -49,8 +50,8 @@ class Injection:
     def remove(self) -> None:
         """Undo one `add`; the last one leaves logging as it was."""
         with self._lock:
-            self._wanted -= 1
-            if not self._wanted and logging.Logger.makeRecord is self._ours:
+            self.wanted -= 1
+            if not self.wanted and logging.Logger.makeRecord is self._ours:
                 assert self._before is not None
                 logging.Logger.makeRecord = self._before  # type: ignore[method-assign]
                 self._ours = self._before = None
@@ -60,7 +61,7 @@ class Injection:
         @wraps(make)
         def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
             record = make(*args, **kwargs)
-            if self._wanted:
+            if self.wanted:
                 try:  # noqa: SIM105 - half the price of `suppress`
                     _add(record.__dict__)
                 except Exception:

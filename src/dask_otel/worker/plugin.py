@@ -26,27 +26,26 @@ class TaskContext:
     def __init__(self) -> None:
         self.contexts = TaskContexts()
 
-    def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None]] | None:
-        """See `Surroundings.enter`."""
+    def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None] | None] | None:
+        """See `Surroundings.enter`. Each variable that is set costs a quarter of a microsecond."""
         context = self.contexts.of(task)
         if context is None:
             return None
-        return attach(context), running.set(task)
+        return attach(context), running.set(task) if injection.wanted else None
 
-    def leave(self, entered: tuple[Token[Context], Token[Task | None]]) -> None:
+    def leave(self, entered: tuple[Token[Context], Token[Task | None] | None]) -> None:
         """See `Surroundings.leave`."""
         context, task = entered
-        running.reset(task)
+        if task is not None:
+            running.reset(task)
         detach(context)
 
     def carried(self, call: Callable[..., T]) -> Callable[..., T]:
         """See `Surroundings.carried`."""
         context, task = get_current(), running.get()
-        if task is None:
-            return call
 
         def carrying(*args: Any, **kwargs: Any) -> T:
-            entered = attach(context), running.set(task)
+            entered = attach(context), None if task is None else running.set(task)
             try:
                 return call(*args, **kwargs)
             finally:

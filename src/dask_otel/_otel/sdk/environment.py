@@ -30,20 +30,29 @@ _environment_lock = threading.Lock()
 
 
 @contextmanager
-def defaults_for_environment(defaults: Mapping[str, str]) -> Iterator[None]:
+def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> Iterator[None]:
     """Set variables that the environment does not set, for as long as exporters are made.
 
+    Parameters
+    ----------
+    defaults
+        Variables with their values.
+    win
+        Whether they count although the environment sets them, because that is an application's.
+
+    Notes
+    -----
     The SDK's parts read ``os.environ`` and nothing else. A blank ``OTEL_*`` variable counts as
     not set, as the specification says; several of the SDK's parts take it for a value, so it is
     hidden from them. Afterwards the environment is as it was.
     """
     with _environment_lock:
-        blank = {
+        hidden = {
             key: value
             for key, value in os.environ.items()
-            if key.startswith("OTEL_") and not value.strip()
+            if key.startswith("OTEL_") and (not value.strip() or (win and key in defaults))
         }
-        for key in blank:
+        for key in hidden:
             del os.environ[key]
         ours = {key: value for key, value in defaults.items() if key not in os.environ}
         os.environ.update(ours)
@@ -52,7 +61,7 @@ def defaults_for_environment(defaults: Mapping[str, str]) -> Iterator[None]:
         finally:
             for key in ours:
                 os.environ.pop(key, None)
-            os.environ.update(blank)
+            os.environ.update(hidden)
 
 
 def is_disabled() -> bool:

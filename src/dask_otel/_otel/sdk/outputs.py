@@ -72,13 +72,14 @@ def build(
     version: str,
     files: FileTarget | None = None,
     started_ns: int = 0,
+    own_provider: bool = False,
 ) -> Outputs | None:
     """Make the exporters that the standard variables name, and those that write files.
 
     Parameters
     ----------
     environment
-        Defaults for variables that are not set.
+        Defaults for variables that are not set; with `own_provider` they win.
     service_name, instance_id, service_version, cluster_name
         For the resource; see `dask_otel._otel.sdk.resource.make_resource`.
     version
@@ -88,6 +89,9 @@ def build(
         where it goes is then sent nowhere else.
     started_ns
         When the bridge started, for the names of the files.
+    own_provider
+        Whether to leave alone a tracer provider that the application has set; its environment
+        is then not the bridge's either.
 
     Returns
     -------
@@ -99,7 +103,7 @@ def build(
     ConfigurationError
         If a variable has a value that is not allowed.
     """
-    with defaults_for_environment(environment):
+    with defaults_for_environment(environment, win=own_provider):
         if is_disabled():
             return None
         read = read_environment()
@@ -108,7 +112,7 @@ def build(
         spans = ReadableSpans(resource, version)
         logs = ExporterLogs()
         timeout = export_timeout_millis("metrics")
-        provider = application_provider()
+        provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         to_files = files is not None
         sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}

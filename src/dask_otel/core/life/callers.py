@@ -7,10 +7,16 @@ told. Everything that came with a task can be anything: nothing raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from dask_otel.core.context import Caller, Traceparent, format_traceparent, read_carrier
+from dask_otel.core.context import (
+    Caller,
+    Traceparent,
+    baggage_entries,
+    format_traceparent,
+    read_carrier,
+)
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import Tags
 from dask_otel.core.trace import Trace
@@ -39,7 +45,7 @@ class TaskContext(NamedTuple):
 class _Open:
     """What is known of an open span's callers."""
 
-    __slots__ = ("carrier", "context", "links")
+    __slots__ = ("baggage", "carrier", "context", "links")
 
     def __init__(self) -> None:
         #: That of the last task, and what that was told.
@@ -47,6 +53,8 @@ class _Open:
         self.context: TaskContext | None = None
         #: Callers of other traces.
         self.links: dict[Traceparent, None] = {}
+        #: What is to be exported of the baggage of the one whose work it began with.
+        self.baggage: dict[str, str] = {}
 
 
 class Callers:
@@ -59,6 +67,8 @@ class Callers:
     count
         Called with what became of a context: ``adopted``, ``linked``, ``dropped`` (a link beyond
         the limit) or ``malformed``.
+    baggage
+        Keys of the baggage that become attributes: see ``otel.spans.baggage``.
 
     Notes
     -----
@@ -66,22 +76,39 @@ class Callers:
     more.
     """
 
-    def __init__(self, propagation: Propagation, count: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        propagation: Propagation,
+        count: Callable[[str], None],
+        baggage: Collection[str] = (),
+    ) -> None:
         self.propagation = propagation
         self._count = count
+        self._baggage = frozenset(baggage)
         self._sampled: Callable[[Trace], bool] | None = None
         self._open: dict[OpenSpan, _Open] = {}
         #: What was read last: all tasks of a submission share one carrier.
         self._read: tuple[object, Caller | None] = (_UNREAD, None)
 
-    def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
+    def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
         """Take the sampler, which is made some time after the start.
 
-        Until then tasks are told that they are sampled, as the default sampler would say.
+        Until then tasks are told what the default sampler would say: as the caller, and sampled
+        where there is none.
+
+        Returns
+        -------
+        differs
+            Whether the tasks of any open span were told otherwise than it decides.
         """
         self._sampled = sampled
-        for known in self._open.values():
+        differs = False
+        for span, known in self._open.items():
             known.carrier = _UNREAD
+            trace = _trace_of(span)
+            if known.context is not None and sampled(trace) != _by_default(trace):
+                differs = True
+        return differs
 
     def read(self, carrier: object) -> Caller | None:
         """Return what a carrier says; None for garbage, which is counted, and for none."""
@@ -116,6 +143,8 @@ class Callers:
         if caller is None:
             return
         ident = span.identity
+        if self._baggage and caller.baggage and ident.tags != DEFAULT_SPAN:
+            self._line(span).baggage = baggage_entries(caller.baggage, self._baggage)
         trace = ident.trace_id
         adopted = trace.caller if isinstance(trace, Trace) else None
         if adopted == caller.parent and ident.parent_span_id == caller.parent.span_id:
@@ -151,9 +180,9 @@ class Callers:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
                 return TaskContext(format_traceparent(caller.parent), caller.state)
-        trace = Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
-        flags = 1 if self._sampled is None else int(self._sampled(trace))
-        own = Traceparent(ident.trace_id, ident.span_id, flags)
+        trace = _trace_of(span)
+        sampled = _by_default if self._sampled is None else self._sampled
+        own = Traceparent(ident.trace_id, ident.span_id, int(sampled(trace)))
         return TaskContext(format_traceparent(own), trace.state)
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
@@ -175,6 +204,21 @@ class Callers:
         known = self._open.get(span)
         return () if known is None else tuple(known.links)
 
+    def baggage(self, span: OpenSpan) -> dict[str, str]:
+        """Return what is to be exported of the baggage of whose work a generation began with."""
+        known = self._open.get(span)
+        return {} if known is None else known.baggage
+
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""
         self._open.pop(span, None)
+
+
+def _trace_of(span: OpenSpan) -> Trace:
+    ident = span.identity
+    return Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
+
+
+def _by_default(trace: Trace) -> bool:
+    """Return what OpenTelemetry's default sampler decides, ``parentbased_always_on``."""
+    return trace.caller is None or trace.caller.sampled

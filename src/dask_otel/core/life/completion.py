@@ -95,7 +95,7 @@ def finish(
         code=described.code,
         requested=span.requested,
         late=span.late,
-        attributes=span.attributes or {},
+        attributes={**described.baggage, **(span.attributes or {})},
         callers=described.callers,
     )
     if span.parent is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
@@ -90,6 +91,8 @@ class SpanFacts(NamedTuple):
     capacity: float | None = None
     #: Callers of other traces.
     callers: tuple[Traceparent, ...] = ()
+    #: Attributes of the caller's baggage that are asked for.
+    baggage: Attributes = MappingProxyType({})
 
 
 class Cluster(Protocol):
