@@ -49,6 +49,9 @@ python_use_unqualified_type_names = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 
+# What says no language is text.
+highlight_language = "none"
+
 html_theme = "dask_sphinx_theme"
 html_title = "dask-otel"
 html_static_path = ["_static"]
