@@ -5,7 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 OLDEST := .venv-oldest
+DIST := .venv-dist
 PYTEST_ARGS ?=
+PYTHONS ?= this
 
 # More processes than most machines have cores: tests of clusters wait more than they compute.
 # The tests that share a server run in one of them.
@@ -18,7 +20,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-backends test-all test-oldest backends lint format generate \
-	compatibility bench bench-check clean
+	compatibility bench bench-check dist clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,9 +85,11 @@ bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quic
 bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than published (valgrind)
 	$(BIN)/python -m benchmarks --check
 
+dist: $(DIST)/.done ## Build wheel and sdist, and try them in empty environments (PYTHONS=all)
+	$(DIST)/bin/python tools/check_dist.py --pythons $(PYTHONS)
+
 clean: ## Remove what was installed and built here
-	rm -rf $(DOCS)
-	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"
@@ -99,4 +103,11 @@ $(OLDEST)/.done: pyproject.toml Makefile
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet "pip>=25.1"
 	$(OLDEST)/bin/python -m pip install --quiet --editable ".[demo]" --group test $(OLDEST_PINS)
+	@touch $@
+
+$(DIST)/.done: pyproject.toml
+	@echo "Setting up $(DIST), which builds the package (once)"
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip install --quiet "pip>=25.1"
+	$(DIST)/bin/python -m pip install --quiet --group dist
 	@touch $@

@@ -118,6 +118,19 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def put(path: Path, rows: Sequence[Row]) -> dict[str, Any]:
+    """Put single rows into a file instead of those of their names; return its content.
+
+    The facts of the machine stay those of the other rows: for counts, which depend on none of them.
+    """
+    content = read(path)
+    new = {(row.number, row.what): asdict(row) for row in rows}
+    content["rows"] = [new.pop((row["number"], row["what"]), row) for row in content["rows"]]
+    assert not new, f"nowhere to put {list(new)}"
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return content
+
+
 def merged(path: Path, rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a file with those replaced that were measured anew."""
     new = {row.number for row in rows}

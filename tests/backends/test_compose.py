@@ -78,6 +78,8 @@ def test_only_loopback_is_published(compose: dict[str, Any]) -> None:
     }
     assert {name: ports for name, ports in published.items() if ports} == {
         "scheduler": [8787],
+        # For what the reader runs: http://localhost:4317 is where the bridge sends by default.
+        "collector": [4317, 4318],
         "jaeger": [16686],
         "prometheus": [9090],
         "alertmanager": [9093],

@@ -94,3 +94,16 @@ def test_tempo(backend_binary: FindBinary, tmp_path: Path) -> None:
 
 def test_jaeger(backend_binary: FindBinary) -> None:
     _run(backend_binary("jaeger"), "validate", f"--config={DEPLOY / 'jaeger' / 'config.yaml'}")
+
+
+def test_workflows(backend_binary: FindBinary) -> None:
+    folder = DEPLOY.parent / ".github" / "workflows"
+    _run(backend_binary("actionlint"), "-no-color", *map(str, sorted(folder.glob("*.yml"))))
+
+
+def test_a_wrong_workflow_is_found(backend_binary: FindBinary, tmp_path: Path) -> None:
+    text = (DEPLOY.parent / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    broken = tmp_path / "release.yml"
+    broken.write_text(text.replace("matrix.python", "matrix.pythons"), encoding="utf-8")
+    with pytest.raises(AssertionError, match=r'property "pythons" is not defined'):
+        _run(backend_binary("actionlint"), "-no-color", str(broken))

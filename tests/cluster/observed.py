@@ -21,8 +21,9 @@ from tests.cluster.proof import Baseline
 from tests.cluster.witness import Witness
 from tests.waiting import eventually, last_reports
 
-#: Short waits: heartbeats come twice a second.
-LIMITS = Limits(linger=0.3, settle_timeout=8.0)
+#: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
+#: come before it where a machine is busy.
+LIMITS = Limits(linger=0.3, settle_timeout=30.0)
 
 
 class Observer(SchedulerPlugin):
@@ -36,6 +37,8 @@ class Observer(SchedulerPlugin):
         self.finished: list[FinishedSpan] = []
         self.progress: list[Progress] = []
         self.increments: dict[tuple[Any, ...], float] = {}
+        #: Without ticks no span ends.
+        self.ticking = True
         self.adapter: SchedulerAdapter
 
     def failed(self, kind: str) -> None:
@@ -74,7 +77,8 @@ class Observer(SchedulerPlugin):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0.05)
-            self.adapter.tick(time())
+            if self.ticking:
+                self.adapter.tick(time())
             self._take()
 
     def _take(self) -> None:
@@ -115,10 +119,22 @@ class Observed:
     async def _flush(self) -> None:
         self.observer._take()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no span end inside, however long the test is kept from going on.
+
+        For what a client does one after the other within a span's linger.
+        """
+        self.observer.ticking = False
+        try:
+            yield
+        finally:
+            self.observer.ticking = True
+
     def quiet(self) -> None:
         """Wait until every span has been exported; nothing of ours may be left then."""
         lifecycle = self.adapter.lifecycle
-        eventually(lambda: not lifecycle.open, 30, f"export of {lifecycle.open}")
+        eventually(lambda: not lifecycle.open, 60, f"export of {lifecycle.open}")
         self.client.sync(self._flush)
         self.check()
 

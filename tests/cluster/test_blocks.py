@@ -143,7 +143,7 @@ def test_a_block_without_work_leaves_nothing():
 
 
 def test_work_submitted_at_the_end_of_the_block_belongs_to_it():
-    with observed(limits=Limits(linger=0.0, settle_timeout=8.0)) as o:
+    with observed(limits=Limits(linger=0.0, settle_timeout=30.0)) as o:
         with dask_otel.span("workflow"):
             compute(o.client, 1)
             pause()

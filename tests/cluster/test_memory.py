@@ -38,7 +38,7 @@ def kept(adapter: SchedulerAdapter) -> list[Any]:
         adapter.blocks.blocks._waiting,
         adapter.spans.groups,
         adapter.tasks.assigned,
-        adapter.spans._requested,
+        adapter.spans.requested,
     ]
     while stack:
         item = stack.pop()
@@ -71,7 +71,7 @@ async def check_that_there_is_something_to_find(o: Observed) -> None:
 
 
 def test_many_short_spans_leave_a_bounded_table_and_nothing_else() -> None:
-    with observed(Limits(linger=0.0, settle_timeout=8.0, remember=20)) as o:
+    with observed(Limits(linger=0.0, settle_timeout=30.0, remember=20)) as o:
         sizes = []
         for batch in range(4):
             for number in range(50):

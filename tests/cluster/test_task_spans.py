@@ -69,7 +69,8 @@ def check(found: FinishedTask, key: Any, saw: tuple[float, float, int, str]) -> 
 
 
 def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
-    limits = Limits(linger=0.3, settle_timeout=8.0, tasks=TaskLimits(slowest=2))
+    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=2))
+    # Far apart: what a busy machine adds does not change the order.
     lengths = [0.01, 0.6, 0.02, 0.01, 0.9, 0.03, 0.3, 0.01]
     with observed(limits) as made:
         with span("work"):
@@ -108,7 +109,7 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
 
 
 def test_time_in_the_queue_is_what_tasks_waited_for() -> None:
-    limits = Limits(linger=0.3, settle_timeout=8.0, tasks=TaskLimits(slowest=0, ratio=1.0))
+    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=0, ratio=1.0))
     with observed(limits, n_workers=1) as made:
         with span("work"):
             submitted = time.time()
@@ -131,7 +132,7 @@ def test_time_in_the_queue_is_what_tasks_waited_for() -> None:
 
 
 def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
-    limits = Limits(linger=0.3, settle_timeout=8.0, tasks=TaskLimits(slowest=1))
+    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=1))
     with observed(limits) as made:
         one, other = made.cluster.scheduler.workers
         with span("work"):

@@ -53,6 +53,10 @@ def _labels(bare: str) -> Iterator[str]:
         yield from (one.strip() for one in grouping.split(",") if one.strip())
 
 
+#: Labels that users make of their tags (`otel.metrics.tag-attributes`), on all metrics of spans.
+TAGS = {"dask_tag_team"}
+
+
 def exported() -> dict[str, set[str]]:
     """The labels of every series name that the bridge exports."""
     return {

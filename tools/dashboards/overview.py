@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import limits, links, meanings
+from . import limits, links, meanings, money
 from .limits import limit
 from .meanings import BAD, PARTS, TEXT, Part
 from .parts import (
@@ -76,6 +76,8 @@ def build() -> Any:
             line(_where(), height=10),
             "What costs the most?",
             *_costs(),
+            "What does it cost, in money?",
+            *money.lines(),
             "How much am I losing, and to what?",
             *_losses(),
             "Did it get better?",
@@ -241,7 +243,8 @@ def _workflows() -> Panel:
             link=links.cell_link("Open in Dask / Span", "dask_span_root_name"),
         ),
         Column("Thread-hours", f"{time} / 3600", decimals=2, bar=meanings.NEUTRAL),
-        Column("Cost", f"({time} / 3600 * $price) > 0", decimals=2, width=100),
+        Column("Cost", money.money(time), decimals=2, width=90),
+        Column("Idle cost", money.money(grown(idle, BY_ROOT)), decimals=2, width=90),
         Column(
             "Computing",
             f"{grown(CPU, BY_ROOT)} / ({time} > 0)",

@@ -56,12 +56,13 @@ class RunsUnderWay:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._seen: dict[Hashable, Seen] = {}
+        #: By key. Whoever has it at hand need not ask here while it is empty.
+        self.seen: dict[Hashable, Seen] = {}
         self._cancelled: dict[str, dict[Hashable, _Cancelled]] = {}
 
     def ended(self, key: Hashable) -> Seen | None:
         """A task left processing: return its run, if it was seen, and forget it."""
-        return self._seen.pop(key, None) if self._seen else None
+        return self.seen.pop(key, None)
 
     def cancelled(self, key: Hashable, worker: str, group: Group, now: float) -> None:
         """A task was cancelled that no heartbeat has listed: the next one may."""
@@ -88,9 +89,9 @@ class RunsUnderWay:
             start = began - seconds
             ws = assigned.get(key)
             if ws is not None and ws.address == worker:
-                before = self._seen.get(key)
+                before = self.seen.get(key)
                 # Of all messages the one that was quickest came closest to the truth.
-                self._seen[key] = Seen(min(start, before.start) if before else start, began)
+                self.seen[key] = Seen(min(start, before.start) if before else start, began)
             elif key in cancelled:
                 self._ran(cancelled.pop(key), worker, start)
         self._count_heartbeat(worker, cancelled)
@@ -101,7 +102,7 @@ class RunsUnderWay:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._seen.clear()
+        self.seen.clear()
         self._cancelled.clear()
 
     def _ran(self, cancelled: _Cancelled, worker: str, start: float) -> None:

@@ -69,7 +69,7 @@ class DaskSpans:
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         #: By group, the span that the client asked for in the submission at hand.
-        self._requested: dict[TaskGroup, Tags] = {}
+        self.requested: dict[TaskGroup, Tags] = {}
         #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
         self._seen = 0
         #: Whether an error of ours may have left the counts of unfinished tasks wrong.
@@ -147,9 +147,9 @@ class DaskSpans:
             tss = tss if isinstance(tss, list) else list(tss)
             began = perf_counter()
             try:
-                self._requested = self._collisions(tss)
+                self.requested = self._collisions(tss)
             except Exception:
-                self._requested = {}
+                self.requested = {}
                 self._boundary.failed("observe_tasks")
             self.spent += perf_counter() - began
             result = original(tss, *args, **kwargs)
@@ -184,13 +184,13 @@ class DaskSpans:
 
     def submitted(self, group: Group, dask_group: TaskGroup) -> None:
         """A client submitted a task of a group: take note if it asked for another span."""
-        if self._requested and dask_group in self._requested:
-            group.span.asked_for(self._requested[dask_group])
+        if dask_group in self.requested:
+            group.span.asked_for(self.requested[dask_group])
 
     def submission_over(self) -> None:
         """Forget what concerns one submission alone."""
-        if self._requested:
-            self._requested = {}
+        if self.requested:
+            self.requested = {}
 
     # ----------------------------------------------------------------- spans and groups
 

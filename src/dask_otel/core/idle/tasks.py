@@ -87,13 +87,13 @@ class WorkerTasks:
         "_earlier",
         "_ended",
         "_executing",
-        "_seceded",
         "_seceded_ends",
         "_vanished",
-        "_zombies",
         "cut",
         "cut_before",
         "processing",
+        "seceded",
+        "zombies",
     )
 
     def __init__(self, now: float) -> None:
@@ -102,9 +102,9 @@ class WorkerTasks:
         #: Span by key of what the scheduler has in processing here.
         self.processing: dict[Hashable, ActiveSpan | None] = {}
         #: Released while processing, and when (rule 5).
-        self._zombies: dict[Hashable, float] = {}
+        self.zombies: dict[Hashable, float] = {}
         #: Seceded: seconds before, and seconds since that are booked as excess.
-        self._seceded: dict[Hashable, tuple[float, float]] = {}
+        self.seceded: dict[Hashable, tuple[float, float]] = {}
         self._seceded_ends: dict[Hashable, tuple[float, float]] = {}
         #: Elapsed seconds of what the last cut listed.
         self._executing: dict[Hashable, float] = {}
@@ -120,53 +120,53 @@ class WorkerTasks:
     @property
     def open(self) -> int:
         """Tasks that may occupy a thread."""
-        return len(self.processing) + len(self._zombies) - len(self._seceded)
+        return len(self.processing) + len(self.zombies) - len(self.seceded)
 
     # ------------------------------------------------------------- scheduler's events
 
     def assign(self, key: Hashable, span: ActiveSpan | None, now: float) -> None:
         """A task enters processing here."""
         self.processing[key] = span
-        if key in self._ended or (self._zombies and self._zombies.pop(key, None) is not None):
+        if key in self._ended or (self.zombies and self.zombies.pop(key, None) is not None):
             self._again[key] = now
-        if self._seceded:
+        if self.seceded:
             # A new run holds a thread again. (Where the worker resumes the seceded run,
             # its thread counts as occupied: idle too small rather than too large.)
-            self._seceded.pop(key, None)
+            self.seceded.pop(key, None)
 
     def unassign(self, key: Hashable) -> ActiveSpan | None:
         """A task was taken away before it started (work stealing)."""
         self._executing.pop(key, None)
-        self._seceded.pop(key, None)
+        self.seceded.pop(key, None)
         return self.processing.pop(key, None)
 
     def release(self, key: Hashable, now: float) -> None:
         """A task left processing and may run on."""
         if key in self.processing:
             del self.processing[key]
-            self._zombies[key] = now
+            self.zombies[key] = now
 
     def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
         """A task left its thread slot after `elapsed` seconds.
 
         Unknown, it is taken as late as possible, for time before it is not excess.
         """
-        if key not in self._seceded and (key in self.processing or key in self._zombies):
+        if key not in self.seceded and (key in self.processing or key in self.zombies):
             if elapsed is None:
                 elapsed = self._executing.get(key, 0.0) + max(0.0, now - self.cut)
-            self._seceded[key] = (max(0.0, elapsed), 0.0)
+            self.seceded[key] = (max(0.0, elapsed), 0.0)
 
     def end(self, key: Hashable, seconds: float | None, now: float) -> None:
         """A task ended here, after `seconds` if known, whose metered seconds will come."""
         self.processing.pop(key, None)
-        if self._zombies:
-            self._zombies.pop(key, None)
+        if self.zombies:
+            self.zombies.pop(key, None)
         before = self._ended.get(key)
         if before is not None:
             self._earlier.append(_EarlierEnd(key, *before, self._seceded_ends.pop(key, None)))
         self._ended[key] = (seconds, now)
-        if self._seceded and key in self._seceded:
-            self._seceded_ends[key] = self._seceded.pop(key)
+        if self.seceded and key in self.seceded:
+            self._seceded_ends[key] = self.seceded.pop(key)
 
     # ------------------------------------------------------------------------- a cut
 
@@ -200,19 +200,19 @@ class WorkerTasks:
             self._again = {
                 key: announced for key, announced in self._again.items() if announced > at
             }
-        if self._seceded or ended:
+        if self.seceded or ended:
             excess += self._book_seceded(running, ended)
         pending = sum(self._vanished.values())
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
         elapsed = sum(running.values())
-        unannounced = any(key not in executing for key in self._seceded)
+        unannounced = any(key not in executing for key in self.seceded)
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
     def may_have_used(self, threads: int, now: float) -> float:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
-        for key, (before, _) in self._seceded.items():
+        for key, (before, _) in self.seceded.items():
             used += max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
         for key, (seconds, _) in self._ended.items():
@@ -228,17 +228,17 @@ class WorkerTasks:
         self, executing: Mapping[Hashable, float], at: float, now: float
     ) -> tuple[dict[Hashable, float], int]:
         """Get what ran at the cut, and how many other tasks may have run since the last."""
-        unseen = len(self.processing) + len(self._zombies)
+        unseen = len(self.processing) + len(self.zombies)
         running: dict[Hashable, float] = {}
         for key, elapsed in executing.items():
             if not self._lists_ended(key, at):
-                if key in self.processing or key in self._zombies:
+                if key in self.processing or key in self.zombies:
                     unseen -= 1
                 else:
                     # Released before, and started or listed against all expectation.
-                    self._zombies[key] = at
+                    self.zombies[key] = at
             running[key] = self._elapsed(key, elapsed, at, now)
-        if self._zombies:
+        if self.zombies:
             self._drop_zombies(executing, at)
         unseen += sum(1 for seconds, _ in self._ended.values() if seconds is None)
         unseen += sum(1 for end in self._earlier if end.seconds is None)
@@ -320,7 +320,7 @@ class WorkerTasks:
         """Rule 10, for tasks that the cut lists; of those in `ended` it is the past run."""
         due = 0.0
         for key, elapsed in running.items():
-            tasks = self._seceded_ends if key in ended else self._seceded
+            tasks = self._seceded_ends if key in ended else self.seceded
             if key in tasks:
                 before, booked = tasks[key]
                 more = max(0.0, elapsed - before - booked)
@@ -347,7 +347,7 @@ class WorkerTasks:
 
     def _drop_zombies(self, executing: Mapping[Hashable, float], at: float) -> None:
         """Rule 5. Released after the cut was taken: the next one will tell."""
-        gone = [k for k, t in self._zombies.items() if t <= at and k not in executing]
+        gone = [k for k, t in self.zombies.items() if t <= at and k not in executing]
         for key in gone:
-            del self._zombies[key]
-            self._seceded.pop(key, None)
+            del self.zombies[key]
+            self.seceded.pop(key, None)

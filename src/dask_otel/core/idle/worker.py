@@ -77,7 +77,9 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        free = self.threads - self.tasks.open
+        # As `WorkerTasks.open`, without the call: every task comes here.
+        tasks = self.tasks
+        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
         return free if free > 0 else 0
 
     @property

@@ -17,7 +17,7 @@ from dask_otel.core.context import (
     format_traceparent,
     read_carrier,
 )
-from dask_otel.core.life.open_span import OpenSpan
+from dask_otel.core.life.open_span import NOTHING, OpenSpan
 from dask_otel.core.records import Tags
 from dask_otel.core.trace import Trace
 
@@ -52,9 +52,9 @@ class _Open:
         self.carrier: object = _UNREAD
         self.context: TaskContext | None = None
         #: Callers of other traces.
-        self.links: dict[Traceparent, None] = {}
+        self.links: dict[Traceparent, None] = NOTHING
         #: What is to be exported of the baggage of the one whose work it began with.
-        self.baggage: dict[str, str] = {}
+        self.baggage: dict[str, str] = NOTHING
 
 
 class Callers:
@@ -196,6 +196,8 @@ class Callers:
         if len(known.links) >= MAX_LINKS:
             self._count("dropped")
             return
+        if not known.links:
+            known.links = {}
         known.links[caller] = None
         self._count("linked")
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.life.task_runs import KeptRun, ShownRuns, TaskLimits
@@ -27,6 +27,10 @@ RetryReason = Literal["error", "worker_lost", "recomputed", "client", "reschedul
 #: Why a task became unfinished: a client submitted it; a client had it retried after it
 #: failed itself, or after one that it depends on did; its result was there, and was lost.
 Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
+
+
+#: What most spans have of something: one for all of them, which are many. Never written to.
+NOTHING: Final[dict[Any, Any]] = {}
 
 
 class Run(NamedTuple):
@@ -270,10 +274,10 @@ class OpenSpan:
         self.zombies: frozenset[str] = frozenset()
         #: Keys that left their state only to come back, and why; None where no run of
         #: theirs was lost.
-        self.reruns: dict[Hashable, RetryReason | None] = {}
+        self.reruns: dict[Hashable, RetryReason | None] = NOTHING
         #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
         #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
-        self.failed: dict[Hashable, Failure | None] = {}
+        self.failed: dict[Hashable, Failure | None] = NOTHING
         self.incidents: tuple[Incident, ...] = ()
         self.dropped_incidents = 0
         #: Own first start and last end; 0.0 if there was none.

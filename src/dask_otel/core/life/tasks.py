@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from dask_otel.core.life.open_span import Cause, Group, Limits, OpenSpan, RetryReason, Run
+from dask_otel.core.life.open_span import (
+    NOTHING,
+    Cause,
+    Group,
+    Limits,
+    OpenSpan,
+    RetryReason,
+    Run,
+)
 from dask_otel.core.life.task_runs import forgiven
 from dask_otel.core.records import Attributes, Failure, Incident
 
@@ -156,6 +164,8 @@ class SpanTasks:
             self._take_back_result(group)
         group.counts.erred += 1
         detailed = len(span.failed) < self._max_exceptions
+        if not span.failed:
+            span.failed = {}
         span.failed[key] = failure if detailed else None
         if stop:
             self._computed(group, failure.worker, start, stop, now)
@@ -214,6 +224,8 @@ class SpanTasks:
         span = group.span
         if run is not None:
             self.ran(group, run, now)
+        if not span.reruns:
+            span.reruns = {}
         span.reruns[key] = reason
         self.coming_back += 1
         if reason == "worker_lost":
@@ -233,7 +245,7 @@ class SpanTasks:
     def cancel_all(self, span: OpenSpan) -> None:
         """Whatever is unfinished was cancelled: the scheduler was restarted."""
         self.coming_back -= len(span.reruns)
-        span.reruns.clear()
+        span.reruns = NOTHING
         for group in span.groups:
             group.counts.cancelled += max(0, group.unfinished)
 

@@ -1,0 +1,91 @@
+"""``dask-otel assets``: write out the dashboards, rules and configurations of ``deploy/``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import dask_otel
+
+_DESCRIPTION: Final = """\
+Write out the files that come with the package: Grafana dashboards and their provisioning, alert
+and recording rules, configurations of the Collector, Prometheus, Alertmanager, Tempo and Jaeger,
+and what Kubernetes and batch systems need.
+"""
+
+_EPILOG: Final = """\
+A file that is there with another content is left as it is, and named; --force replaces it.
+
+exit codes: 0 all files are there, 1 a file was left as it is or cannot be written,
+2 wrong arguments
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add ``assets`` to the subcommands of an argument parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "assets",
+        help="write dashboards, rules and configurations into a folder",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there")
+    parser.add_argument("--force", action="store_true", help="replace files that differ")
+    parser.set_defaults(run=run)
+
+
+def source() -> Path:
+    """Return the folder with the files: in the installed package, or in a checkout's ``deploy``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the package has come without them.
+    """
+    package = Path(dask_otel.__file__).parent
+    for folder in (package / "_deploy", package.parents[1] / "deploy"):
+        if (folder / "grafana" / "dashboards").is_dir():
+            return folder
+    raise FileNotFoundError(f"the files are not in {package}: it was packed without them")
+
+
+def assets() -> dict[Path, bytes]:
+    """Return the content of each file, by its path below the folder."""
+    top = source()
+    return {
+        path.relative_to(top): path.read_bytes()
+        for path in sorted(top.rglob("*"))
+        # Installers compile what ends in .py.
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the files; return the exit code."""
+    folder: Path = arguments.folder
+    written, kept = 0, []
+    try:
+        for name, content in assets().items():
+            path = folder / name
+            if path.exists() and path.read_bytes() != content and not arguments.force:
+                kept.append(str(name))
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            written += 1
+    except OSError as error:
+        print(f"dask-otel assets: {error}", file=sys.stderr)
+        return 1
+    print(f"{written} files are in {folder}")
+    if kept:
+        files = ", ".join(kept)
+        print(
+            f"dask-otel assets: left as they are, because they differ: {files};"
+            " --force replaces them",
+            file=sys.stderr,
+        )
+        return 1
+    return 0

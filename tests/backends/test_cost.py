@@ -1,0 +1,168 @@
+"""Money by team and by cluster: the recipe of docs/cost-per-team.md, by a real Prometheus."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import time
+import uuid
+
+import pytest
+from distributed import Client, span
+
+from tests.cluster import processes
+from tests.contract.test_dashboards import PANELS, expressions
+
+from .bridge_run import Run, _last_sample, scheduler
+from .clients import PrometheusClient
+from .processes import eventually
+from .servers import REPOSITORY, Prometheus
+from .test_dashboard_queries import asked, column
+
+pytestmark = [pytest.mark.backend, pytest.mark.cluster]
+
+PRICE = 0.05
+TEAMS = "overview: Which teams cost the most?"
+CLUSTERS = "overview: Which clusters cost the most?"
+
+
+def executed(dask_scheduler: object) -> dict[str, float]:
+    """Seconds of threads that Dask itself has for the spans of each team; runs on the scheduler."""
+    found: dict[str, float] = {}
+    for one in dask_scheduler.extensions["spans"].spans.values():  # type: ignore[attr-defined]
+        teams = [tag.partition(":")[2] for tag in one.name if tag.startswith("team:")]
+        team = teams[0] if teams else "_EMPTY"
+        for key, value in one._cumulative_worker_metrics.items():
+            if key[0] == "execute" and key[-1] == "seconds":
+                found[team] = found.get(team, 0.0) + value
+    return found
+
+
+def rest(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@pytest.fixture(scope="module")
+def run(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two teams and one who says nothing, of which one leaves three of four threads idle."""
+    run = Run(PrometheusClient(prometheus.url), f"cost-{uuid.uuid4().hex[:12]}")
+    environment = {
+        "DASK_OTEL__METRICS__TAG_ATTRIBUTES": '["team"]',
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": prometheus.otlp_metrics,
+    }
+    folder = tmp_path_factory.mktemp("dask")
+    with (
+        processes.cluster(folder) as dask,
+        scheduler(dask, run.name, environment),
+        Client(dask.address) as client,
+    ):
+        client.wait_for_workers(2)
+        run.instance = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.id)
+        # Keys of their own: work of one name that lives belongs to the span that had it first.
+        with span("etl", "team:risk"), span("train"):
+            client.submit(rest, 2.0, key="train").result()
+        with span("report", "team:sales"):
+            client.gather(client.map(rest, [0.9, 0.91, 0.92, 0.93], key="report"))
+        with span("adhoc"):
+            client.submit(rest, 0.2, key="adhoc").result()
+
+        def complete() -> bool:
+            truth = client.run_on_scheduler(executed)
+            assert truth.keys() == {"risk", "sales", "_EMPTY"}
+            worked = {
+                team: time - seconds(run, "dask_span_idle_time_seconds_total")[team]
+                for team, time in seconds(run, "dask_span_capacity_time_seconds_total").items()
+            }
+            assert worked == pytest.approx(truth, rel=1e-6)
+            return True
+
+        eventually(complete, timeout=60, interval=0.5, what="Prometheus has everything")
+        seen = _last_sample(run)
+        eventually(lambda: _last_sample(run) > seen, timeout=30, what="another export")
+        run.at = _last_sample(run)
+    return run
+
+
+def seconds(run: Run, metric: str) -> dict[str, float]:
+    """The counter itself, by team."""
+    query = f"sum by (dask_tag_team) ({run.selector(metric)})"
+    found = run.prometheus.query(query, run.at or None)
+    return {one.labels["dask_tag_team"]: one.value for one in found}
+
+
+def test_money_is_thread_hours_times_the_price(run: Run) -> None:
+    hours = column(run, TEAMS, "Thread-hours", "dask_tag_team")
+    assert hours.keys() == {"risk", "sales", "_EMPTY"}
+    cost = column(run, TEAMS, "Cost", "dask_tag_team")
+    assert cost == pytest.approx({team: value * PRICE for team, value in hours.items()})
+    # `increase` goes on for at most half an interval after the last of at least three samples.
+    for team, counted in seconds(run, "dask_span_capacity_time_seconds_total").items():
+        assert 0.99 * counted <= hours[team] * 3600 <= 1.5 * counted, team
+
+
+def test_idle_money_is_that_of_who_left_threads_idle(run: Run) -> None:
+    cost = column(run, TEAMS, "Cost", "dask_tag_team")
+    idle = column(run, TEAMS, "Idle cost", "dask_tag_team")
+    # One of four threads worked.
+    share = idle["risk"] / cost["risk"]
+    assert share > 0.5
+    assert column(run, TEAMS, "Idle", "dask_tag_team")["risk"] == pytest.approx(share)
+
+
+def test_unused_money_is_the_cluster_s(run: Run) -> None:
+    label = "dask_cluster_name"
+    (cost,) = column(run, CLUSTERS, "Cost", label).values()
+    (unused,) = column(run, CLUSTERS, "Unused cost", label).values()
+    (idle,) = column(run, CLUSTERS, "Idle cost", label).values()
+    for title, value in (
+        ("Cost", cost),
+        ("Cost of idle time", idle),
+        ("Cost of unused time", unused),
+    ):
+        (expression,) = expressions(PANELS[f"overview: {title}"])
+        (one,) = asked(run, expression)
+        assert one.value == pytest.approx(value)
+
+
+def test_teams_and_unused_time_are_all_that_was_paid(run: Run) -> None:
+    """By the counters themselves: no second is paid twice, and none is missing."""
+
+    def total(metric: str, **labels: str) -> float:
+        return sum(one.value for one in run.query(metric, **labels))
+
+    teams = sum(seconds(run, "dask_span_capacity_time_seconds_total").values())
+    unused = total("dask_cluster_time_seconds_total", dask_activity="unused")
+    in_flight = total("dask_cluster_inflight_time_seconds")
+    paid = total("dask_cluster_capacity_time_seconds_total")
+    excess = total("dask_cluster_excess_time_seconds_total")
+    assert teams + unused + in_flight == pytest.approx(paid + excess, rel=0.01)
+
+
+def test_without_a_price_there_is_no_money(run: Run) -> None:
+    for name in (TEAMS, CLUSTERS, "overview: Cost"):
+        for expression in expressions(PANELS[name]):
+            if "$price" in expression:
+                assert asked(run, expression.replace("$price", "0")) == []
+
+
+def test_the_queries_of_the_page_are_right(run: Run) -> None:
+    """Each has data, and what is shared out is what there was."""
+    page = (REPOSITORY / "docs" / "cost-per-team.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```promql\n(.*?)```", page, re.DOTALL)
+    answers = []
+    for block in blocks:
+        # Only this run's: other tests use the same server.
+        own = f'dask_cluster_name="{run.name}"'
+        query = textwrap.dedent(block).replace("[30d]", "[10m]").replace("{", f"{{{own}, ")
+        query = re.sub(r"(dask_\w+_total)\[", rf"\1{{{own}}}[", query)
+        found = run.prometheus.query(query, run.at)
+        assert found, query
+        answers.append({one.labels.get("dask_tag_team", "cluster"): one.value for one in found})
+    hours, money, idle, unused, shared = answers
+    assert money == pytest.approx({team: value * PRICE for team, value in hours.items()})
+    assert idle.keys() <= money.keys()
+    assert shared.keys() == money.keys()
+    assert sum(shared.values()) == pytest.approx(unused["cluster"])

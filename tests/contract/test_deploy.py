@@ -1,0 +1,90 @@
+"""What the recipes of deploy/ say that a run does not show."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _strings(path: Path) -> dict[str, str]:
+    """The strings of the dictionaries in a script, by key."""
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                    found[key.value] = value.value
+    return found
+
+
+def test_the_variables_for_coiled_load_the_bridge() -> None:
+    variables = _strings(DEPLOY / "coiled" / "coiled_cluster.py")
+    with dask.config.set(dask.config.collect_env(variables)):
+        assert dask.config.get("distributed.scheduler.preload") == ["dask_otel.preload"]
+
+
+def test_the_readme_knows_every_folder_and_file_that_it_names() -> None:
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\((?!https:)([^)#]+)\)", text))
+    assert {name for name in linked if not (DEPLOY / name).exists()} == set()
+    applied = set(re.findall(r"(kubernetes/[\w.-]+\.(?:yaml|py))", text))
+    assert {name for name in applied if not (DEPLOY / name).exists()} == set()
+    # The compose stack of the repository; it needs the sources.
+    folders = {path.name for path in DEPLOY.iterdir() if path.is_dir()} - {"docker"}
+    assert folders - {name.partition("/")[0] for name in linked} == set()
+    # Every manifest is applied somewhere: a second way to run a Collector is named in its file.
+    manifests = {f"kubernetes/{path.name}" for path in (DEPLOY / "kubernetes").iterdir()}
+    assert manifests - applied <= {"kubernetes/daskcluster-sidecar.yaml", "kubernetes/__pycache__"}
+
+
+def test_what_is_applied_needs_nothing_that_comes_later() -> None:
+    """ConfigMap before DaemonSet, and the network policy last."""
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    order = re.findall(r"kubectl apply -f kubernetes/([\w-]+)\.yaml", text)
+    assert order.index("collector-config") < order.index("collector-daemonset")
+    made = {"monitoring"}
+    assert text.index("create namespace monitoring") < text.index("kubectl apply")
+    for name in order:
+        for one in yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text("utf-8")):
+            assert one["metadata"].get("namespace", "monitoring") in made, name
+
+
+def _pinned(text: str) -> set[str]:
+    return set(re.findall(r"dask-otel(?:\[\w+\])?==(\S+?)[\"'\s]", text))
+
+
+@pytest.mark.parametrize("file", ["image/Dockerfile", "kubernetes/helm-values.yaml"])
+def test_images_get_a_release(file: str) -> None:
+    text = (DEPLOY / file).read_text(encoding="utf-8")
+    # Between two releases it is the last one.
+    assert (
+        _pinned(text) == {PROJECT["version"].partition(".dev")[0]} or ".dev" in PROJECT["version"]
+    )
+
+
+def test_packages_for_the_images_of_dask_are_a_variable_of_the_scheduler() -> None:
+    """The commented way is YAML, too."""
+    lines = (DEPLOY / "kubernetes" / "helm-values.yaml").read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if "# - name: EXTRA_PIP_PACKAGES" in line)
+    for number in (start, start + 1):
+        lines[number] = lines[number].replace("# ", "", 1)
+    values: dict[str, Any] = yaml.safe_load("\n".join(lines))
+    variables = {one["name"]: one["value"] for one in values["scheduler"]["env"]}
+    assert variables["EXTRA_PIP_PACKAGES"].startswith("dask-otel[prometheus]==")
+    assert "DASK_DISTRIBUTED__SCHEDULER__PRELOAD" in variables

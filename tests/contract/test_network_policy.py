@@ -1,0 +1,187 @@
+"""deploy/kubernetes lets through what telemetry needs, however the cluster was made, and no more.
+
+The labels of pods are those that the operator and the gateway themselves put on. The Helm chart is
+in no package: its labels are written down here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .test_kubernetes import KUBERNETES, NEEDS, documents
+
+POLICIES = list(documents("NetworkPolicy").values())
+Labels = dict[str, str]
+
+COLLECTOR = {"app.kubernetes.io/name": "dask-otel-collector"}
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+DNS = {"k8s-app": "kube-dns"}
+
+
+def _operator() -> dict[str, Labels]:
+    controller = pytest.importorskip("dask_kubernetes.operator.controller.controller", reason=NEEDS)
+    scheduler = controller.build_scheduler_deployment_spec("one", {}, {}, {})
+    pod: dict[str, Any] = {"containers": []}
+    worker = controller.build_worker_deployment_spec("one-g", "n", "one", "id", pod, {}, {})
+    made = {"scheduler": scheduler, "worker": worker}
+    return {name: one["spec"]["template"]["metadata"]["labels"] for name, one in made.items()}
+
+
+def _gateway() -> dict[str, Labels]:
+    controller = pytest.importorskip(
+        "dask_gateway_server.backends.kubernetes.controller", reason=NEEDS
+    )
+    server = controller.KubeController(gateway_instance="gateway", api_url="http://gateway")
+    return {
+        "scheduler": server.get_labels("one", "dask-scheduler"),
+        "worker": server.get_labels("one", "dask-worker"),
+    }
+
+
+def _chart() -> dict[str, Labels]:
+    # templates/dask-scheduler-deployment.yaml and dask-worker-deployment.yaml of `dask/dask`
+    return {
+        component: {"app": "dask", "release": "mine", "component": component}
+        for component in ("scheduler", "worker")
+    }
+
+
+WAYS = {"operator": _operator, "gateway": _gateway, "chart": _chart}
+
+
+@pytest.fixture(params=WAYS)
+def pods(request: pytest.FixtureRequest) -> dict[str, Labels]:
+    """The labels of a cluster's pods."""
+    return WAYS[request.param]()
+
+
+def _fits(selector: dict[str, Any], labels: Labels) -> bool:
+    """Kubernetes' rule: every label and every expression."""
+    for one in selector.get("matchExpressions", ()):
+        value = labels.get(one["key"])
+        fits = {"Exists": value is not None, "In": value in one.get("values", ())}
+        if not fits[one["operator"]]:
+            return False
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
+def _peer_fits(peer: dict[str, Any], labels: Labels, namespace: str, own: str) -> bool:
+    if (selector := peer.get("namespaceSelector")) is None:
+        here = namespace == own
+    else:
+        here = _fits(selector, {"kubernetes.io/metadata.name": namespace})
+    return here and _fits(peer.get("podSelector", {}), labels)
+
+
+def _allowed(
+    direction: str, of: Labels, own: str, peer: Labels, namespace: str, port: int, proto: str
+) -> bool:
+    """Whether a pod may talk to (or hear from) a peer, as Kubernetes decides."""
+    rules = [
+        policy["spec"]
+        for policy in POLICIES
+        if _fits(policy["spec"]["podSelector"], of)
+        and direction.capitalize() in policy["spec"]["policyTypes"]
+        and policy["metadata"].get("namespace", own) == own
+    ]
+    way = {"egress": "to", "ingress": "from"}[direction]
+    return not rules or any(
+        any(_peer_fits(one, peer, namespace, own) for one in rule[way])
+        and (
+            "ports" not in rule
+            or any((one["port"], one["protocol"]) == (port, proto) for one in rule["ports"])
+        )
+        for spec in rules
+        for rule in spec.get(direction, ())
+    )
+
+
+def may_send(pod: Labels, peer: Labels, namespace: str, port: int, proto: str = "TCP") -> bool:
+    """Whether a Dask pod in ``default`` may connect."""
+    return _allowed("egress", pod, "default", peer, namespace, port, proto)
+
+
+def may_reach_collector(peer: Labels, namespace: str, port: int) -> bool:
+    """Whether the Collector in ``monitoring`` lets a pod in."""
+    return _allowed("ingress", COLLECTOR, "monitoring", peer, namespace, port, "TCP")
+
+
+@pytest.mark.parametrize("port", [4317, 4318])
+def test_telemetry_gets_through(pods: dict[str, Labels], port: int) -> None:
+    for pod in pods.values():
+        assert may_send(pod, COLLECTOR, "monitoring", port)
+        assert may_reach_collector(pod, "default", port)
+
+
+def test_a_cluster_still_works(pods: dict[str, Labels]) -> None:
+    for pod in pods.values():
+        for peer in pods.values():
+            assert may_send(pod, peer, "default", 8786)
+        assert may_send(pod, DNS, "kube-system", 53, "UDP")
+
+
+def test_a_cluster_of_the_gateway_reports_to_it() -> None:
+    gateway = {"app.kubernetes.io/name": "dask-gateway", "app.kubernetes.io/component": "gateway"}
+    assert may_send(_gateway()["scheduler"], gateway, "default", 8000)
+
+
+def test_nothing_else_gets_through(pods: dict[str, Labels]) -> None:
+    for pod in pods.values():
+        # Each is selected: a pod that no policy selects may do everything.
+        assert not may_send(pod, {"app": "other"}, "default", 80)
+        assert not may_send(pod, COLLECTOR, "default", 4317)
+        assert not may_send(pod, COLLECTOR, "monitoring", 13133)
+        assert not may_reach_collector(pod, "default", 8888)
+    assert not may_reach_collector({"app": "other"}, "default", 4317)
+
+
+def test_prometheus_sees_the_metrics_of_the_collector() -> None:
+    assert may_reach_collector(PROMETHEUS, "monitoring", 8888)
+    assert not may_reach_collector(PROMETHEUS, "default", 8888)
+    config = (KUBERNETES / "collector-config.yaml").read_text(encoding="utf-8")
+    assert "OTELCOL_METRICS_PORT:-8888" in config
+    (daemon_set,) = documents("DaemonSet").values()
+    ports = daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"]
+    (port,) = [one["name"] for one in ports if one["containerPort"] == 8888]
+    (monitor,) = documents("PodMonitor").values()
+    assert _fits(monitor["spec"]["selector"], COLLECTOR)
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port]
+
+
+def test_a_collector_is_on_every_node() -> None:
+    """The Service reaches the Collector of the sender's node alone, whatever taints that has."""
+    (service,) = documents("Service").values()
+    assert service["spec"]["internalTrafficPolicy"] == "Local"
+    (daemon_set,) = documents("DaemonSet").values()
+    pod = daemon_set["spec"]["template"]["spec"]
+    # Neither key nor effect: all taints.
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert not {"nodeSelector", "affinity"} & set(pod)
+
+
+def test_monitors_find_the_services_of_schedulers() -> None:
+    operator = pytest.importorskip("dask_kubernetes.operator.controller.controller", reason=NEEDS)
+    (cluster,) = [
+        one for name, one in documents("DaskCluster").items() if name.startswith("daskcluster.yaml")
+    ]
+    spec = cluster["spec"]["scheduler"]["service"]
+    gateway = pytest.importorskip(
+        "dask_gateway_server.backends.kubernetes.controller", reason=NEEDS
+    )
+    server = gateway.KubeController(gateway_instance="gateway", api_url="http://gateway")
+    services = [
+        operator.build_scheduler_service_spec("example", spec, {}, {}),
+        server.make_service("one"),
+    ]
+    monitors = documents("ServiceMonitor").values()
+    for service in services:
+        (found,) = [
+            one["spec"]
+            for one in monitors
+            if _fits(one["spec"]["selector"], service["metadata"]["labels"])
+        ]
+        names = {port["name"] for port in service["spec"]["ports"] if port["port"] == 8787}
+        assert [one["port"] for one in found["endpoints"]] == list(names)
+        assert [one["path"] for one in found["endpoints"]] == ["/metrics/otel"]

@@ -1,0 +1,112 @@
+"""What is released agrees with pyproject.toml: recipe, versions, workflows.
+
+`make dist` builds and tries the packages themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REPOSITORY = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+#: Between two releases the version ends in `.dev0`, and the recipe is that of the last one.
+RELEASED = re.fullmatch(r"\d+\.\d+\.\d+", PROJECT["version"]) is not None
+
+
+@pytest.fixture(scope="module")
+def recipe() -> dict[str, Any]:
+    """The recipe for conda-forge, with its context filled in as its build tool does."""
+    text = (REPOSITORY / "recipe" / "recipe.yaml").read_text(encoding="utf-8")
+    context = yaml.safe_load(text)["context"]
+    for key, value in context.items():
+        text = text.replace(f"${{{{ {key} }}}}", str(value))
+    filled = yaml.safe_load(text)
+    assert isinstance(filled, dict)
+    return filled
+
+
+def test_the_recipe_needs_what_the_package_needs(recipe: dict[str, Any]) -> None:
+    def spaced(requirement: str) -> str:
+        return re.sub(r"(?<=[\w-])(?=[><=!~])", " ", requirement, count=1)
+
+    python = f"python {PROJECT['requires-python']}"
+    wanted = {python, *map(spaced, PROJECT["dependencies"])}
+    assert set(recipe["requirements"]["run"]) == wanted
+    host = set(recipe["requirements"]["host"])
+    assert host == {
+        f"python {PROJECT['requires-python'].removeprefix('>=')}.*",
+        "pip",
+        *map(spaced, PYPROJECT["build-system"]["requires"]),
+    }
+
+
+def test_the_recipe_says_what_the_package_says(recipe: dict[str, Any]) -> None:
+    assert recipe["package"]["name"] == PROJECT["name"]
+    if RELEASED:
+        assert recipe["package"]["version"] == PROJECT["version"]
+    scripts = [f"{name} = {target}" for name, target in PROJECT["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts
+    about = recipe["about"]
+    assert about["summary"] == PROJECT["description"]
+    assert about["license"] == PROJECT["license"]
+    assert [about["license_file"]] == PROJECT["license-files"]
+    assert about["documentation"] == PROJECT["urls"]["Documentation"]
+    assert about["repository"] == PROJECT["urls"]["Source"]
+
+
+def _check_release(tag: str) -> subprocess.CompletedProcess[str]:
+    script = REPOSITORY / "tools" / "check_release.py"
+    command = [sys.executable, str(script), tag]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_release_has_one_version_everywhere_and_nothing_else_is_released() -> None:
+    done = _check_release(f"v{PROJECT['version']}")
+    assert done.returncode == (0 if RELEASED else 1), done.stderr
+    assert done.stdout.startswith("### ") == RELEASED
+
+
+def test_another_tag_is_not_released() -> None:
+    done = _check_release("v99.0.0")
+    assert done.returncode == 1
+    for file in ("pyproject.toml", "CITATION.cff", "recipe/recipe.yaml", "CHANGELOG.md"):
+        assert file in done.stderr
+
+
+@pytest.mark.parametrize(("workflow", "job"), [("ci", "pythons"), ("release", "build")])
+def test_workflows_try_each_python_that_is_promised(workflow: str, job: str) -> None:
+    path = REPOSITORY / ".github" / "workflows" / f"{workflow}.yml"
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    prefix = "Programming Language :: Python :: 3."
+    promised = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if one.startswith(prefix)]
+    assert jobs[job]["strategy"]["matrix"]["python"] == promised
+    assert any("make dist" in step.get("run", "") for step in jobs[job]["steps"])
+
+
+def test_only_the_last_steps_of_a_release_may_do_anything() -> None:
+    path = REPOSITORY / ".github" / "workflows" / "release.yml"
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {}
+    allowed = {name: job.get("permissions", {}) for name, job in workflow["jobs"].items()}
+    reads = {name for name, rights in allowed.items() if rights == {"contents": "read"}}
+    assert reads == {"build", "audit"}
+    assert allowed["publish"] == {"id-token": "write"}, "trusted publishing, and nothing else"
+    publish = workflow["jobs"]["publish"]
+    assert publish["environment"]["name"] == "pypi"
+    # No password: not in any step, not in any variable.
+    assert "secrets." not in path.read_text(encoding="utf-8")
+    for name in ("attest", "publish", "announce"):
+        assert "refs/tags/" in workflow["jobs"][name]["if"], name

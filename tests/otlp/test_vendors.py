@@ -1,0 +1,89 @@
+"""The variables of deploy/vendors, as the bridge's exporters understand them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics.export import MetricsData
+
+from dask_otel._otel.sdk.exporters import NamedExporter, make_exporters, shut_down
+from tests.receiver import receiver
+
+VENDORS = Path(__file__).parents[2] / "deploy" / "vendors"
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+EMPTY: dict[str, Any] = {"traces": [], "metrics": MetricsData(resource_metrics=[])}
+
+Make = Callable[[str, str], NamedExporter]
+
+
+def _variables(vendor: str) -> dict[str, str]:
+    lines = (VENDORS / f"{vendor}.env").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """The exporter of a signal, with the variables of a vendor and no others."""
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+
+    def made(vendor: str, signal: str, **changes: str) -> NamedExporter:
+        for name, value in (_variables(vendor) | changes).items():
+            monkeypatch.setenv(name, value)
+        exporters = make_exporters(signal)
+        request.addfinalizer(lambda: shut_down(exporters))
+        (one,) = exporters
+        return one
+
+    return made
+
+
+def _headers(make: Callable[..., NamedExporter], vendor: str, signal: str) -> dict[str, str]:
+    """The headers that arrive at a server which stands for the vendor's."""
+    with receiver() as received:
+        make(vendor, signal, **{ENDPOINT: received.endpoint}).exporter.export(EMPTY[signal])
+        ((arrived, _, headers),) = received.requests
+        assert arrived == signal
+        return headers
+
+
+@pytest.mark.parametrize(
+    ("vendor", "endpoint"),
+    [
+        ("grafana-cloud", "https://otlp-gateway-prod-eu-west-2.grafana.net/otlp/v1/{}"),
+        ("honeycomb", "https://api.honeycomb.io/v1/{}"),
+        ("datadog", "datadog-agent:4317"),
+    ],
+)
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_where_it_goes(make: Make, vendor: str, endpoint: str, signal: str) -> None:
+    assert make(vendor, signal).exporter._endpoint == endpoint.format(signal)
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_grafana_cloud_knows_us(make: Make, signal: str) -> None:
+    # `123456:glc_example` in base64; the space is one.
+    headers = _headers(make, "grafana-cloud", signal)
+    assert headers["authorization"] == "Basic MTIzNDU2OmdsY19leGFtcGxl"
+
+
+def test_honeycomb_knows_us_and_keeps_metrics_apart(make: Make) -> None:
+    traces, metrics = (_headers(make, "honeycomb", signal) for signal in ("traces", "metrics"))
+    assert traces["x-honeycomb-team"] == metrics["x-honeycomb-team"] == "EXAMPLE_KEY"
+    assert metrics["x-honeycomb-dataset"] == "dask-metrics"
+    assert "x-honeycomb-dataset" not in traces
+
+
+def test_datadog_gets_differences_over_grpc(make: Make) -> None:
+    exporter = make("datadog", "metrics").exporter
+    assert "grpc" in type(exporter).__module__
+    assert "DELTA" in {one.name for one in exporter._preferred_temporality.values()}
+
+
+def test_each_vendor_is_tested() -> None:
+    assert {path.stem for path in VENDORS.iterdir()} == {"grafana-cloud", "honeycomb", "datadog"}

@@ -1,0 +1,116 @@
+"""What it costs, in money: thread-hours times the price at the top of the page."""
+
+from __future__ import annotations
+
+from . import meanings
+from .limits import limit
+from .meanings import BAD, TEXT
+from .parts import Column, Line, Panel, line, number, rows
+from .queries import CLUSTER, grown, selector
+
+_CLUSTER_TIME = "dask_cluster_time_seconds_total"
+CAPACITY = selector("dask_cluster_capacity_time_seconds_total", CLUSTER)
+IDLE = selector(_CLUSTER_TIME, CLUSTER, 'dask_activity="idle"')
+UNUSED = selector(_CLUSTER_TIME, CLUSTER, 'dask_activity="unused"')
+WASTED = selector(
+    _CLUSTER_TIME, CLUSTER, f'dask_activity=~"{meanings.names("failed", "cancelled", "lost")}"'
+)
+
+#: Only where tags are labels: without the label there is no team to speak of.
+_TEAMS = 'dask_tag_team!=""'
+TEAM_TIME = selector("dask_span_capacity_time_seconds_total", CLUSTER, _TEAMS)
+TEAM_IDLE = selector("dask_span_idle_time_seconds_total", CLUSTER, _TEAMS)
+
+BY_CLUSTER = "dask_cluster_name"
+BY_TEAM = "dask_tag_team"
+NO_PRICE = "no price"
+
+
+def hours(seconds: str) -> str:
+    return f"{seconds} / 3600"
+
+
+def money(seconds: str) -> str:
+    """What seconds of threads cost; nothing without a price."""
+    return f"({seconds} / 3600 * $price) > 0"
+
+
+def lines() -> list[Line]:
+    return [
+        line(
+            _amount("Cost", "The thread-hours of the clusters, times the price.", CAPACITY, TEXT),
+            _amount(
+                "Cost of idle time",
+                "What was paid for threads that had nothing to do while there was work.",
+                IDLE,
+                meanings.MEANINGS["idle"].colour,
+            ),
+            _amount(
+                "Cost of unused time",
+                "What was paid for threads while there was no work at all.",
+                UNUSED,
+                meanings.MEANINGS["unused"].colour,
+            ),
+            _amount(
+                "Cost of wasted time",
+                "What was paid for runs that failed or were cancelled, and what dead workers had.",
+                WASTED,
+                meanings.MEANINGS["failed"].colour,
+            ),
+            height=4,
+        ),
+        line(_teams(), _clusters(), height=8),
+    ]
+
+
+def _amount(title: str, read: str, series: str, colour: str) -> Panel:
+    return number(
+        title,
+        f"{read} Set the price of a thread-hour above.",
+        (money(grown(series)), ""),
+        unit="short",
+        decimals=2,
+        below=colour,
+        empty=NO_PRICE,
+    )
+
+
+def _teams() -> Panel:
+    time, idle = grown(TEAM_TIME, BY_TEAM), grown(TEAM_IDLE, BY_TEAM)
+    return rows(
+        "Which teams cost the most?",
+        "Thread-time of all spans with a tag `team:…`, and of that the idle part. `_EMPTY` is work "
+        "without such a tag. Unused time is no team's: see the clusters beside it.",
+        Column("Team", label=BY_TEAM),
+        Column("Thread-hours", hours(time), decimals=2, bar=meanings.NEUTRAL),
+        Column("Cost", money(time), decimals=2, width=90),
+        Column("Idle cost", money(idle), decimals=2, width=90),
+        Column(
+            "Idle",
+            f"{idle} / ({time} > 0)",
+            unit="percentunit",
+            decimals=0,
+            width=70,
+            steps=[(limit("DaskSpanIdle"), BAD)],
+        ),
+        sort="Thread-hours",
+        empty="No span has a team: see otel.metrics.tag-attributes.",
+        width=12,
+    )
+
+
+def _clusters() -> Panel:
+    paid = grown(CAPACITY, BY_CLUSTER)
+    return rows(
+        "Which clusters cost the most?",
+        "All thread-time that was paid for, and of that what was idle or unused. Unused time has "
+        "no owner but the cluster.",
+        Column("Cluster", label=BY_CLUSTER),
+        Column("Thread-hours", hours(paid), decimals=2, bar=meanings.NEUTRAL),
+        Column("Cost", money(paid), decimals=2, width=90),
+        Column("Idle cost", money(grown(IDLE, BY_CLUSTER)), decimals=2, width=90),
+        Column("Unused cost", money(grown(UNUSED, BY_CLUSTER)), decimals=2, width=110),
+        sort="Thread-hours",
+        empty="No cluster in the shown time.",
+        width=12,
+    )

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Try an installed dask-otel: its commands, its files, and a span that arrives.
+
+Run it with the Python of an environment that has nothing but the package, from outside of the
+checkout: ``python smoke.py VERSION DEPLOY``, with the version that must be there and the folder
+that ``dask-otel assets`` must write out. It needs no package but what dask-otel itself needs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+
+COMMAND = str(Path(sysconfig.get_path("scripts")) / "dask-otel")
+DEADLINE = 120.0
+
+
+def check(condition: object, what: str) -> None:
+    """End with what is wrong."""
+    if not condition:
+        sys.exit(f"smoke test: {what}")
+
+
+def output(*arguments: str) -> str:
+    """What the installed command says."""
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE)
+    check(done.returncode == 0, f"dask-otel {' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+def check_commands(wanted: str) -> None:
+    """The package is the installed one, and every part of it can be imported."""
+    import dask_otel
+
+    package = Path(dask_otel.__file__).resolve()
+    check(package.is_relative_to(Path(sys.prefix).resolve()), f"not installed: {package}")
+    check(version("dask-otel") == wanted, f"version {version('dask-otel')}, not {wanted}")
+    check(output("--version").startswith(f"dask-otel {wanted},"), "--version says another one")
+    check((package.parent / "py.typed").is_file(), "py.typed is missing")
+    for name in dask_otel.__all__:
+        getattr(dask_otel, name)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The content of a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def check_assets(deploy: Path) -> int:
+    """What the package carries is what is in the checkout."""
+    with tempfile.TemporaryDirectory() as made:
+        output("assets", made)
+        written, wanted = files(Path(made)), files(deploy)
+    check(wanted, f"nothing is in {deploy}")
+    differing = sorted({name for name, _ in written.items() ^ wanted.items()})
+    check(not differing, f"dask-otel assets writes others than {deploy}: {differing}")
+    return len(written)
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes OTLP over HTTP, and keeps the bodies by path."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.bodies: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": []}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies[self.path].append(body)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def received(receiver: Receiver) -> tuple[set[str], set[str]]:
+    """The names of the spans and of the metrics that have arrived."""
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    spans: set[str] = set()
+    metrics: set[str] = set()
+    for body in list(receiver.bodies["/v1/traces"]):
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            spans |= {span.name for scope in resource.scope_spans for span in scope.spans}
+    for body in list(receiver.bodies["/v1/metrics"]):
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            metrics |= {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
+    return spans, metrics
+
+
+def check_telemetry() -> None:
+    """A cluster as a person starts it, with the preload: its span and metrics arrive."""
+    import dask
+    from distributed import Client, LocalCluster, span
+
+    import dask_otel
+
+    receiver = Receiver()
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    os.environ |= {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.server_port}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_METRIC_EXPORT_INTERVAL": "1000",
+    }
+    settings = {"distributed.scheduler.preload": ["dask_otel.preload"]}
+    with (
+        dask.config.set(settings),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        with span("smoke test") as span_id:
+            check(client.submit(pow, 2, 3).result() == 8, "Dask itself computes wrongly")
+        # Workers report with their heartbeats: this waits until they have.
+        found = dask_otel.span_metrics(client, span_id)
+        check(found.result == "success", f"the span's result: {found}")
+    # The close of the scheduler has exported what there was.
+    until = time.monotonic() + DEADLINE
+    wanted = ("smoke test", "dask.span.execute.time")
+    while time.monotonic() < until:
+        spans, metrics = received(receiver)
+        if wanted[0] in spans and wanted[1] in metrics:
+            break
+        time.sleep(0.1)
+    else:
+        sys.exit(f"smoke test: {wanted} have not arrived, but {spans}, {metrics}")
+    receiver.shutdown()
+
+
+def main() -> None:
+    """Check all of it, and say what was tried."""
+    wanted, deploy = sys.argv[1:]
+    check_commands(wanted)
+    count = check_assets(Path(deploy))
+    check_telemetry()
+    parts = ("distributed", "opentelemetry-sdk")
+    print(
+        f"Python {sys.version.split()[0]}, dask-otel {wanted}:"
+        f" commands, {count} files, a span and its metrics"
+        f" ({', '.join(f'{name} {version(name)}' for name in parts)})"
+    )
+
+
+if __name__ == "__main__":
+    main()
