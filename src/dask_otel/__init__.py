@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from dask_otel.client.instrumentation import instrument, uninstrument
     from dask_otel.client.registration import register, span_metrics, unregister
     from dask_otel.client.traces import trace_context
+    from dask_otel.report.document import Report, read_report
 
 __all__ = [
+    "Report",
     "SpanHandle",
     "SpanMetrics",
     "TraceContext",
     "__version__",
     "instrument",
+    "read_report",
     "register",
     "span",
     "span_metrics",
@@ -35,6 +38,7 @@ __all__ = [
 
 #: Where each public name is.
 _MODULES: Final = {
+    "Report": "dask_otel.report.document",
     "SpanHandle": "dask_otel.client.handles",
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
@@ -43,6 +47,7 @@ _MODULES: Final = {
     "dask_setup": "dask_otel.preload",
     "dask_teardown": "dask_otel.preload",
     "instrument": "dask_otel.client.instrumentation",
+    "read_report": "dask_otel.report.document",
     "register": "dask_otel.client.registration",
     "span": "dask_otel.client.blocks",
     "span_metrics": "dask_otel.client.registration",

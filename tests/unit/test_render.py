@@ -18,10 +18,10 @@ pytest.importorskip("rich")
 from rich.console import Console, RenderableType
 
 from dask_otel import semconv
-from dask_otel.cli import text
 from dask_otel.cli.received import counter_totals, plain_attributes
 from dask_otel.cli.time_table import SPAN_IDLE_TIME, TimeTable, time_by_span
 from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
+from dask_otel.report import words as text
 
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA

@@ -1,127 +1,27 @@
-"""One colour per meaning: what Dask's activities, outcomes and reasons are about, on every page."""
+"""The report's table of colours and parts, as Grafana and Prometheus want it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dask_otel.report.meanings import ALIKE, MEANINGS, NEUTRAL, PARTS, Meaning, Part
 
-#: Whose colour says nothing: workers, functions, workflows, values without a limit.
-NEUTRAL = "#4E9A9A"
+__all__ = [
+    "ALIKE",
+    "BAD",
+    "GOOD",
+    "MEANINGS",
+    "NEUTRAL",
+    "PARTS",
+    "TEXT",
+    "Meaning",
+    "Part",
+    "matcher",
+    "names",
+    "pattern",
+]
+
 GOOD = "green"
 BAD = "red"
 TEXT = "text"
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """A colour, and the names that have it: regular expressions (RE2 and JavaScript)."""
-
-    colour: str
-    names: tuple[str, ...]
-
-
-#: What threads do. Users' own activities have no meaning here: they are in the part "other".
-MEANINGS = {
-    "computing": Meaning("green", ("thread-cpu", "p2p-.*-cpu")),
-    "off the CPU": Meaning("blue", ("thread-noncpu", "p2p-.*-noncpu")),
-    "network": Meaning("purple", ("network", "send", "serialize", "deserialize", "offload")),
-    "spill": Meaning("yellow", ("disk-read", "disk-write", "compress", "decompress")),
-    "idle": Meaning("orange", ("idle",)),
-    "unused": Meaning("#808080", ("unused",)),
-    "failed": Meaning("red", ("failed",)),
-    "cancelled": Meaning("light-red", ("cancelled",)),
-    "lost": Meaning("dark-red", ("lost",)),
-    "other": Meaning("#A08C6E", ("other", "executor")),
-    # States of tasks, which are no time.
-    "to do": Meaning(NEUTRAL, ("waiting", "queued", "no-worker")),
-    "running": Meaning("#9AD5D5", ("processing", "executing")),
-}
-
-#: Names of other labels that mean the same, and no activity has.
-ALIKE = {
-    "computing": (
-        *("Computing", "memory", "memory-read", "managed"),
-        *("shard-partition-cpu", "get-output-cpu"),
-    ),
-    "off the CPU": ("Off the CPU", "shard-partition-noncpu", "get-output-noncpu"),
-    "network": ("Moving data", "p2p-shards"),
-    "spill": ("p2p-disk-read", "spilled", "on disk"),
-    "idle": ("Idle", "(idle threads)"),
-    "unused": ("Unused", "rescheduled", "client"),
-    "failed": ("Wasted", "erred", "error"),
-    "cancelled": ("recomputed",),
-    "lost": ("worker_lost",),
-    "other": ("Other", "process", "released"),
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the time that is paid for. Together the parts are all of it, each second once."""
-
-    title: str
-    #: Of the table above; none for what is left.
-    meanings: tuple[str, ...]
-    colour: str
-    advice: str
-    #: Whose runbook says more.
-    alert: str
-    #: Whether the alert has a limit for a share such as this one.
-    limited: bool = True
-
-
-PARTS = (
-    Part(
-        "Computing",
-        ("computing",),
-        "green",
-        "The useful part. Is it small? The largest of the others says why.",
-        "DaskEfficiencyFell",
-        limited=False,
-    ),
-    Part(
-        "Off the CPU",
-        ("off the CPU",),
-        "blue",
-        "I/O, sleep, GPU or GIL. Is it the GIL? One thread per process helps.",
-        "DaskThreadsWait",
-    ),
-    Part(
-        "Moving data",
-        ("network", "spill"),
-        "purple",
-        "Tasks wait for disk, network, serialization: give them more memory.",
-        "DaskSpilling",
-    ),
-    Part(
-        "Other",
-        (),
-        "#A08C6E",
-        "Overhead, and what your code meters: make fewer and longer tasks.",
-        "DaskEfficiencyFell",
-        limited=False,
-    ),
-    Part(
-        "Idle",
-        ("idle",),
-        "orange",
-        "Too few tasks at a time: smaller partitions or a smaller cluster.",
-        "DaskClusterIdle",
-    ),
-    Part(
-        "Unused",
-        ("unused",),
-        "#808080",
-        "Nobody asked for anything: close the cluster earlier, scale down.",
-        "DaskClusterUnused",
-    ),
-    Part(
-        "Wasted",
-        ("failed", "cancelled", "lost"),
-        "red",
-        "Failed, cancelled or lost runs: see exceptions and workers' memory.",
-        "DaskWorkWasted",
-    ),
-)
 
 
 def names(*meanings: str) -> str:

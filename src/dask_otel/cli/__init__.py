@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from dask_otel.cli import assets, demo
+from dask_otel.cli import assets, demo, report
 
 
 def _installed(distribution: str) -> str:
@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
     demo.add_command(commands)
     assets.add_command(commands)
+    report.add_command(commands)
     return parser
 
 

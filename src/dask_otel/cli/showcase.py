@@ -26,7 +26,7 @@ from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dask_otel.cli import otlp_json, text, workflow
+from dask_otel.cli import otlp_json, workflow
 from dask_otel.cli.cluster import (
     PRELOAD,
     WORKERS,
@@ -39,6 +39,7 @@ from dask_otel.cli.received import Telemetry, spans
 from dask_otel.cli.time_table import TimeTable, time_by_span
 from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.core import identity
+from dask_otel.report import words as text
 from dask_otel.settings.problems import ConfigurationError
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_otel import semconv
-from dask_otel.cli import text
 from dask_otel.cli.received import counter_totals
+from dask_otel.report import words as text
 
 #: The span's share of the cluster's idle time (telemetry contract, "Metrics").
 SPAN_IDLE_TIME = "dask.span.idle.time"

@@ -14,8 +14,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from dask_otel import semconv
-from dask_otel.cli import text
 from dask_otel.cli.received import Plain, number, plain_attributes, spans
+from dask_otel.report import words as text
 
 #: Task groups shown under one span; a note tells of the rest.
 MAX_GROUPS = 4

@@ -1,7 +1,8 @@
-"""Numbers and glyphs as the terminal output shows them."""
+"""Numbers and glyphs as people read them, in a terminal and on a page."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 
@@ -72,3 +73,22 @@ def bar(share: float, width: int, marks: Glyphs) -> str:
     if rest and not marks.half_bar:
         return marks.bar * max(1, full)
     return marks.bar * full + marks.half_bar * rest
+
+
+def when(time_ns: int | None) -> str:
+    """Return a time in UTC, to the second."""
+    try:
+        moment = datetime.fromtimestamp((time_ns or 0) / 1e9, timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        return "?"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if time_ns else "?"
+
+
+def one_line(value: str) -> str:
+    """Return text that does nothing to a terminal but to be shown."""
+    return "".join(c if c.isprintable() else "?" for c in value)
+
+
+def inside(title: str) -> str:
+    """Return a title as it stands inside a sentence: ``Off the CPU`` is ``off the CPU``."""
+    return title[:1].lower() + title[1:]

@@ -1,0 +1,146 @@
+"""``dask-otel report``: its arguments and exit codes. What it says is in `dask_otel.report`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import webbrowser
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dask_otel.report.document import Report
+
+_DESCRIPTION = """\
+Show where the time of one run, or of several, went: from files that the bridge wrote
+(otel.files.path), that the Collector's file exporter wrote, or from a trace that was saved from
+Jaeger or Tempo. Compressed files and directories will do. No server is needed.
+"""
+
+_EPILOG = """\
+exit codes: 0 the report is written, 1 it is not (the reason is on standard error), 2 wrong
+arguments, 130 interrupted
+"""
+
+
+def add_command(commands: Any) -> None:
+    """Add ``report`` to the subcommands of an argument parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "report",
+        help="show where the time of a run went, on one page",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, or a directory of files")
+    parser.add_argument(
+        "--compare",
+        nargs=2,
+        metavar=("A", "B"),
+        help="what became slower, faster, new or gone from A to B, span by span",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html)"
+    )
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--text", action="store_true", help="write text to standard output instead")
+    form.add_argument("--json", action="store_true", help="write JSON to standard output instead")
+    parser.add_argument(
+        "--price", type=_price, metavar="AMOUNT", help="what a thread costs for an hour"
+    )
+    parser.add_argument("--currency", default="", help="a word to put behind amounts")
+    parser.add_argument(
+        "--tag",
+        default="team",
+        metavar="KEY",
+        help="sum costs up by the spans' tags KEY:value (default: team)",
+    )
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="leave out messages, tracebacks, code, keys and attributes of users",
+    )
+    parser.set_defaults(run=run, usage_error=parser.error)
+
+
+def _price(value: str) -> float:
+    amount = float(value)
+    if not 0 <= amount < 1e9:
+        raise ValueError(value)
+    return amount
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report; return the exit code."""
+    if bool(arguments.paths) == bool(arguments.compare):
+        arguments.usage_error("give PATH, or --compare A B")
+    page = not (arguments.text or arguments.json)
+    if page and find_spec("bokeh") is None:
+        return _error(
+            "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)"
+        )
+    try:
+        report = _read(arguments)
+        if not report.runs:
+            found = "; ".join(report.skipped.lines())
+            return _error("no telemetry of Dask in there" + (f": {found}" if found else ""))
+        if page:
+            return _write_page(report, arguments)
+        _print(report, arguments)
+    except (OSError, ValueError) as error:
+        return _error(str(error))
+    except KeyboardInterrupt:
+        print("dask-otel report: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _read(arguments: argparse.Namespace) -> Report:
+    from dask_otel.report.document import Report, read_report
+    from dask_otel.report.money import Price
+
+    def read(*paths: str) -> Report:
+        report = read_report(*paths)
+        price = arguments.price
+        report = Report(
+            report.runs,
+            report.skipped,
+            price=None if price is None else Price(price, arguments.currency),
+            tag=arguments.tag,
+        )
+        return report.redacted() if arguments.redact else report
+
+    if not arguments.compare:
+        return read(*arguments.paths)
+    before, after = arguments.compare
+    return read(after).compared_with(read(before), (before, after))
+
+
+def _print(report: Report, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        print(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+        return
+    encoding = (sys.stdout.encoding or "ascii").lower()
+    width = max(60, min(160, shutil.get_terminal_size((100, 24)).columns))
+    said = report.text(width, ascii_only=not encoding.startswith("utf"))
+    print(said.encode(encoding, "replace").decode(encoding))
+
+
+def _write_page(report: Report, arguments: argparse.Namespace) -> int:
+    path = report.save(arguments.output or Path("report.html"))
+    print(path)
+    for line in report.skipped.lines():
+        print(f"dask-otel report: not read: {line}", file=sys.stderr)
+    if arguments.open and not webbrowser.open(path.absolute().as_uri()):
+        return _error(f"there is no browser to open {path} with")
+    return 0
+
+
+def _error(text: str) -> int:
+    sys.stdout.flush()
+    print(f"dask-otel report: {text}", file=sys.stderr)
+    return 1

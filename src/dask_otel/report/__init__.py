@@ -1,0 +1,1 @@
+"""Telemetry files to one page, a text or JSON; knows neither Dask nor OpenTelemetry."""

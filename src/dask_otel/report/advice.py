@@ -1,0 +1,272 @@
+"""What to do next, in words: where a run is beyond the limit of an alert, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.report import findings, idle, words
+from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
+from dask_otel.report.meanings import MEANINGS, PARTS, meaning_of
+from dask_otel.report.seconds import (
+    IDLE,
+    LOST,
+    UNUSED,
+    ClusterTime,
+    SpanTime,
+    by_root,
+    cluster_time,
+    span_times,
+)
+from dask_otel.report.telemetry.model import Run
+
+_SAY: Final = {part.title: part.advice for part in PARTS}
+
+#: The worst first.
+_ORDER: Final = {"bad": 0, "warning": 1, "note": 2}
+#: A note is worth a line if it is about this share of all time; and so many lines are read.
+_NOTED: Final = 0.02
+_MOST: Final = 12
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to look at."""
+
+    #: ``bad``, ``warning`` or ``note``.
+    severity: str
+    title: str
+    advice: str
+    #: Whose limit was passed; its page says more. Empty where no alert is about it.
+    alert: str = ""
+    #: Seconds that it is about, to put the largest first.
+    weight: float = 0.0
+
+    @property
+    def url(self) -> str:
+        """The address of the alert's page; empty where there is none."""
+        return runbook(self.alert) if self.alert else ""
+
+
+def advice(run: Run) -> list[Advice]:
+    """Return what to look at, the worst and largest first."""
+    cluster = cluster_time(run)
+    names = span_times(run)
+    found = [*_failures(run), *_telemetry(run)]
+    if cluster is not None:
+        found += _of_cluster(run, cluster)
+    for root in by_root(names):
+        found += _of_root(run, root)
+    found += _of_spans(names)
+    found += _stragglers(run)
+    whole = cluster.used if cluster is not None else sum(entry.seconds for entry in names)
+    worth = [one for one in found if one.severity != "note" or one.weight >= _NOTED * whole]
+    return sorted(worth, key=lambda one: (_ORDER[one.severity], -one.weight))[:_MOST]
+
+
+def _stragglers(run: Run) -> Iterator[Advice]:
+    begin, end = run.start_ns, run.end_ns
+    length = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
+    for found in islice(findings.stragglers(run), 3):
+        task = found.task
+        prefix = task.attributes.get(semconv.TASK_PREFIX) or task.name
+        worker = task.attributes.get(semconv.WORKER_NAME)
+        where = f" on worker {worker}" if worker else ""
+        # A quarter of the run is worth more than a note.
+        yield Advice(
+            "warning" if task.seconds > length / 4 else "note",
+            f"{found.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
+            f"The others took {words.seconds(found.average)} on average, and the span"
+            f" {words.seconds(found.span_seconds)}: split that task, or start it first.",
+            weight=task.seconds,
+        )
+
+
+def _failures(run: Run) -> Iterator[Advice]:
+    failed = int(outcome_counts(run).get("erred", 0.0))
+    kinds: dict[str, int] = {}
+    for span in run.of_type("span"):
+        for event in span.exceptions():
+            kind = str(event.attributes.get(semconv.EXCEPTION_TYPE) or "unknown")
+            kinds[kind] = kinds.get(kind, 0) + 1
+    if failed or kinds:
+        what = ", ".join(sorted(kinds, key=lambda kind: -kinds[kind])[:4])
+        count = max(failed, sum(kinds.values()))
+        plural = "s" if count != 1 else ""
+        title = f"{count:,} task{plural} failed for good" + (f": {what}" if what else "")
+        yield Advice("bad", title, "Their messages and tracebacks are below.", weight=float(count))
+    unfinished = [span for span in run.of_type("span") if span.unfinished]
+    if unfinished:
+        plural = "s were" if len(unfinished) > 1 else " was"
+        yield Advice(
+            "bad",
+            f"{len(unfinished)} span{plural} still open at the end of the telemetry",
+            "Either they still run, or the scheduler died with them: its log knows.",
+            "DaskOtelSilent",
+        )
+
+
+def outcome_counts(run: Run) -> dict[str, float]:
+    """Return how many tasks ended how; of roots where there are no metrics."""
+    counted = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
+    if counted:
+        return counted
+    for span in run.of_type("span"):
+        if span.attributes.get(semconv.SPAN_ID) == span.attributes.get(semconv.SPAN_ROOT_ID):
+            for outcome in ("memory", "erred", "cancelled"):
+                value = span.number(semconv.TASK_OUTCOME_COUNT.format(outcome))
+                if value is not None:
+                    counted[outcome] = counted.get(outcome, 0.0) + value
+    return counted
+
+
+def _telemetry(run: Run) -> Iterator[Advice]:
+    dropped = run.metrics.by(semconv.OTEL_DROPPED.name, semconv.OTEL_REASON)
+    lost = {reason: count for reason, count in dropped.items() if count > 0}
+    if lost:
+        reasons = ", ".join(f"{count:,.0f} {reason}" for reason, count in lost.items())
+        yield Advice(
+            "warning",
+            f"The telemetry has gaps: {reasons}",
+            "What this page says is true of what was exported; some of it was not.",
+            "DaskOtelDropping",
+        )
+
+
+def _over(
+    alert: str, what: str, seconds: float, whole: float, say: str, severity: str = "warning"
+) -> Iterator[Advice]:
+    """Yield advice where a share is over the limit of an alert."""
+    if whole <= 0 or seconds / whole <= LIMITS[alert][0]:
+        return
+    little = (
+        "" if whole >= ENOUGH_SECONDS else f" (of {words.seconds(whole)} only: little to judge by)"
+    )
+    title = f"{what}: {seconds / whole:.0%}{little}"
+    yield Advice("note" if little else severity, title, say, alert, seconds)
+
+
+def _of_cluster(run: Run, cluster: ClusterTime) -> Iterator[Advice]:
+    activities = cluster.activities
+    idle_seconds, unused = activities.get(IDLE, 0.0), activities.get(UNUSED, 0.0)
+    worked = cluster.used - unused
+    lost = activities.get(LOST, 0.0)
+    why = idle.explain(run)
+    say = f"{why.sentence()} {_SAY['Idle']}" if why is not None and why.sentence() else _SAY["Idle"]
+    what = "Threads were idle though there was work"
+    yield from _over("DaskClusterIdle", what, idle_seconds, worked, say)
+    what = "The cluster had no work at all"
+    yield from _over("DaskClusterUnused", what, unused, cluster.used, _SAY["Unused"])
+    what = "Time of tasks whose worker died"
+    say = "Workers die while they compute: look for the OOM killer and evicted pods."
+    yield from _over("DaskTimeLost", what, lost, worked, say, "bad")
+    executed = sum(entry for name, entry in activities.items() if name not in (IDLE, UNUSED, LOST))
+    receiving = sum(
+        series.value
+        for series in run.metrics.of(semconv.CLUSTER_TRANSFER_TIME.name)
+        if series.labels.get(semconv.IO_DIRECTION) == "receive"
+    )
+    _, least_idle = LIMITS["DaskNetworkSlow"]
+    if worked > 0 and idle_seconds / worked > least_idle:
+        yield from _over(
+            "DaskNetworkSlow",
+            "Fetching data, for each second of execution",
+            receiving,
+            executed,
+            "Threads wait for others' data: use fewer and larger workers.",
+        )
+    yield from _loops(run)
+
+
+def _loops(run: Run) -> Iterator[Advice]:
+    begin, end = run.metrics.start_ns, run.metrics.end_ns
+    seconds = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
+    late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
+    yield from _over(
+        "DaskEventLoopBlocked",
+        "The scheduler's event loop was blocked",
+        late.get("scheduler", 0.0),
+        seconds,
+        "The scheduler is held up: submit fewer and longer tasks.",
+    )
+
+
+def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
+    executed = sum(root.activities.values())
+    by_meaning: dict[str, float] = {}
+    for activity, seconds in root.activities.items():
+        meaning = meaning_of(activity)
+        by_meaning[meaning] = by_meaning.get(meaning, 0.0) + seconds
+    spilled = sum(root.activities.get(name, 0.0) for name in MEANINGS["spill"].names)
+    yield from _over(
+        "DaskSpilling", f"{root.name}: spilling", spilled, executed, _SAY["Moving data"]
+    )
+    wasted = by_meaning.get("failed", 0.0) + by_meaning.get("cancelled", 0.0)
+    say = _SAY["Wasted"]
+    if by_meaning.get("cancelled", 0.0) > wasted / 2 and _only_rescheduled(run, root.name):
+        say = (
+            "No task was cancelled: these are runs that asked to run elsewhere, as those of"
+            " peer-to-peer shuffles do. Dask books them as cancelled."
+        )
+    yield from _over("DaskWorkWasted", f"{root.name}: runs without a result", wasted, executed, say)
+    yield from _waiting(root)
+    from_disk = root.bytes.get("disk-read", 0.0)
+    read = from_disk + root.bytes.get("memory-read", 0.0)
+    if read > ENOUGH_BYTES and 1 - from_disk / read < LIMITS["DaskCacheMisses"][0]:
+        yield Advice(
+            "note",
+            f"{root.name}: only {1 - from_disk / read:.0%} of its data was found in memory",
+            "Data comes back from disk: give each worker more memory.",
+            "DaskCacheMisses",
+        )
+
+
+def _waiting(root: SpanTime) -> Iterator[Advice]:
+    """Yield one line about all prefixes of a root that wait, the one with most seconds first."""
+    (limit,) = LIMITS["DaskThreadsWait"]
+    found: list[tuple[float, float, str]] = []
+    for prefix, activities in root.prefixes.items():
+        waited = activities.get("thread-noncpu", 0.0)
+        on_threads = waited + activities.get("thread-cpu", 0.0)
+        if on_threads and waited / on_threads > limit:
+            found.append((waited, on_threads, prefix))
+    if not found:
+        return
+    found.sort(reverse=True)
+    waited, whole = sum(one for one, _, _ in found), sum(one for _, one, _ in found)
+    named = ", ".join(prefix for _, _, prefix in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    yield from _over(
+        "DaskThreadsWait",
+        f"{root.name}: tasks of {named}{more} wait, off the CPU",
+        waited,
+        whole,
+        _SAY["Off the CPU"],
+        "note",
+    )
+
+
+def _only_rescheduled(run: Run, root: str) -> bool:
+    rescheduled = cancelled = 0.0
+    for span in run.of_type("span"):
+        if span.attributes.get(semconv.SPAN_ROOT_NAME) == root:
+            count = semconv.TASK_OUTCOME_COUNT
+            rescheduled += span.number(count.format("rescheduled")) or 0.0
+            cancelled += span.number(count.format("cancelled")) or 0.0
+    return rescheduled > 0 and not cancelled
+
+
+def _of_spans(names: list[SpanTime]) -> Iterator[Advice]:
+    for entry in names:
+        if entry.idle is not None and entry.capacity:
+            yield from _over(
+                "DaskSpanIdle",
+                f"{entry.name}: idle",
+                entry.idle,
+                entry.capacity,
+                "It had work, but not enough that could run at the same time.",
+                "note",
+            )

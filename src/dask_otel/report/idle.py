@@ -1,0 +1,93 @@
+"""Why threads were idle: whose work it was, and whether there were enough tasks at the time."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from dask_otel import semconv
+from dask_otel.report.seconds import IDLE
+from dask_otel.report.telemetry.model import Run
+
+#: States of tasks that a thread could run, or already does.
+_READY = ("queued", "no-worker", "processing")
+#: Below, samples say nothing.
+_FEWEST_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class IdleReason:
+    """Idle thread-seconds by what the scheduler knew at the end of each export interval.
+
+    Levels are samples, one an export; a reason is a sum over intervals, so that it is as exact as
+    they are short. Before the first start, workers or the first data were awaited.
+    """
+
+    total: float
+    #: While fewer tasks could run than there were threads.
+    too_few_tasks: float
+    #: While there were enough: they were placed unevenly, or waited for data or the scheduler.
+    enough_tasks: float
+    #: Before the first task of the run started.
+    before_first: float
+    samples: int
+
+    def sentence(self) -> str:
+        """Return the largest reason in words; empty where none has more than half of the time."""
+        for seconds, words in (
+            (self.before_first, "before the first task started (workers or imports were awaited)."),
+            (self.too_few_tasks, "while fewer tasks could run than there were threads."),
+            (
+                self.enough_tasks,
+                "while there were tasks enough: they lay unevenly, or waited for data.",
+            ),
+        ):
+            if self.total and seconds / self.total > 0.5:
+                return f"{seconds / self.total:.0%} of it {words}"
+        return ""
+
+
+def explain(run: Run) -> IdleReason | None:
+    """Return why threads were idle; None where there are too few samples to say."""
+    idle = [
+        series.history()
+        for series in run.metrics.of(semconv.CLUSTER_TIME.name)
+        if series.labels.get(semconv.ACTIVITY) == IDLE
+    ]
+    ready = [
+        series.history()
+        for series in run.metrics.of(semconv.CLUSTER_TASK_COUNT.name)
+        if series.labels.get(semconv.TASK_STATE) in _READY
+    ]
+    threads = [s.history() for s in run.metrics.of(semconv.CLUSTER_THREAD_COUNT.name)]
+    times = sorted({time for history in idle for time, _ in history})
+    if len(times) <= _FEWEST_SAMPLES or not ready or not threads:
+        return None
+    first = first_start_ns(run)
+    few = enough = before = 0.0
+    for begin, end in itertools.pairwise(times):
+        seconds = sum(_at(history, end) - _at(history, begin) for history in idle)
+        if first is not None and end <= first:
+            before += seconds
+        elif sum(_at(h, end) for h in ready) < sum(_at(h, end) for h in threads):
+            few += seconds
+        else:
+            enough += seconds
+    return IdleReason(few + enough + before, few, enough, before, len(times) - 1)
+
+
+def first_start_ns(run: Run) -> int | None:
+    """Return when the first task of a run started; None where no span knows."""
+    starts = [
+        event.time_ns
+        for span in run.of_type("span")
+        for event in span.events
+        if event.name == semconv.EVENT_START
+    ]
+    return min(starts, default=None)
+
+
+def _at(history: list[tuple[int, float]], time_ns: int) -> float:
+    index = bisect_right(history, (time_ns, float("inf")))
+    return history[index - 1][1] if index else 0.0

@@ -1,0 +1,1 @@
+"""The page: one file of HTML that needs no network."""

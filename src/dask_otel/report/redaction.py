@@ -1,0 +1,61 @@
+"""A report to be mailed: without messages, tracebacks, code, keys and what users attached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.report.telemetry.model import Event, Plain, Run
+
+#: Which of them it is must be told apart still: each gets a number.
+_NUMBERED: Final = {semconv.TASK_KEY: "task", semconv.TASK_GROUP_NAME: "group"}
+#: What can hold data, or tell of code. Names of spans, prefixes and workers stay.
+_SECRET: Final = frozenset(
+    {
+        semconv.EXCEPTION_MESSAGE,
+        semconv.EXCEPTION_STACKTRACE,
+        semconv.CODE_FILE_PATH,
+        semconv.CODE_LINE_NUMBER,
+        semconv.CODE_FUNCTION_NAME,
+    }
+)
+
+
+def redacted(run: Run) -> Run:
+    """Return a run without what can hold data. Spans of other services are left out."""
+    numbers: dict[Plain, str] = {}
+    spans = [
+        replace(
+            span,
+            description="",
+            attributes=_kept(span.attributes, numbers),
+            events=[
+                Event(event.name, event.time_ns, _kept(event.attributes, numbers))
+                for event in span.events
+            ],
+        )
+        for span in run.spans
+    ]
+    resource = {key: value for key, value in run.resource.items() if key in _RESOURCE}
+    return replace(run, spans=spans, foreign=[], resource=resource)
+
+
+_RESOURCE: Final = (
+    semconv.SERVICE_NAME,
+    semconv.SERVICE_VERSION,
+    semconv.SERVICE_INSTANCE_ID,
+    semconv.CLUSTER_NAME,
+)
+
+
+def _kept(attributes: dict[str, Plain], numbers: dict[Plain, str]) -> dict[str, Plain]:
+    kept = {
+        key: value
+        for key, value in attributes.items()
+        if key not in _SECRET and key.startswith(("dask.", "exception.", "error.type"))
+    }
+    for key, what in _NUMBERED.items():
+        if key in kept:
+            kept[key] = numbers.setdefault(kept[key], f"{what} {len(numbers) + 1}")
+    return kept

@@ -1,0 +1,131 @@
+"""Files to JSON values: lines or one document, compressed or not, whole directories.
+
+What a killed process leaves behind, and what somebody else sent, is read as far as it goes: the
+rest is counted. Memory is bounded by `LONGEST` and by what the reader of the values keeps.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+from dask_otel.report.telemetry.model import Skipped
+
+#: Bytes of one line, or of a document over several lines.
+LONGEST: Final = 128 * 2**20
+#: Bytes of one file, unpacked: a file that unpacks to more is not ours.
+MOST: Final = 16 * 2**30
+
+_ERRORS = (OSError, EOFError, zlib.error)
+
+
+def find(paths: Iterable[str | Path]) -> list[Path]:
+    """Return the files, those of directories by name.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where a path, or anything to read in a directory, is not there.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if _readable(file))
+            if not inside:
+                raise FileNotFoundError(f"no file of JSON in {path}")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise FileNotFoundError(f"there is no {path}")
+    return list(dict.fromkeys(found))
+
+
+def _readable(path: Path) -> bool:
+    # Rotated ones, too: traces.jsonl.1, traces-2.jsonl.gz.
+    return path.is_file() and any(suffix.startswith(".json") for suffix in path.suffixes)
+
+
+def values(path: Path, skipped: Skipped) -> Iterator[Any]:
+    """Yield every JSON value of a file."""
+    try:
+        with _open(path) as file:
+            yield from _values(file, path, skipped)
+    except _ERRORS as error:
+        skipped.add("file that ends in an error", f"{path.name}: {error}")
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
+
+
+def _values(file: IO[bytes], path: Path, skipped: Skipped) -> Iterator[Any]:
+    first = file.readline(LONGEST + 1)
+    value = parse(first)
+    if value is None and len(first) <= LONGEST:
+        # One document over many lines, or lines of which the first is broken.
+        head = first + file.read(LONGEST - len(first) + 1)
+        value = parse(head) if len(head) <= LONGEST else None
+        if value is not None:
+            yield value
+            return
+        lines: Iterator[bytes] = _Lines(head, file)
+    else:
+        lines = _Lines(first, file)
+    read = 0
+    for number, line in enumerate(lines, 1):
+        read += len(line)
+        if read > MOST:
+            skipped.add("rest of a file that is too long", path.name)
+            return
+        if len(line) > LONGEST:
+            skipped.add("line that is too long", f"{path.name}:{number}")
+        elif line.strip():
+            value = parse(line)
+            if value is None:
+                whole = "line that is no JSON" if line.endswith(b"\n") else "line that was cut off"
+                skipped.add(whole, f"{path.name}:{number}")
+            else:
+                yield value
+
+
+class _Lines:
+    """The lines of what was read already, then of the file; the rest of a long one is passed by."""
+
+    def __init__(self, head: bytes, file: IO[bytes]) -> None:
+        self._head = head.splitlines(keepends=True)
+        self._head.reverse()
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._head:
+            line = self._head.pop()
+            if not self._head and not line.endswith(b"\n"):
+                line += self._file.readline(LONGEST + 1)
+        else:
+            line = self._file.readline(LONGEST + 1)
+        if not line:
+            raise StopIteration
+        if len(line) > LONGEST and not line.endswith(b"\n"):
+            while (rest := self._file.readline(2**20)) and not rest.endswith(b"\n"):
+                pass
+        return line
+
+
+def parse(data: bytes) -> Any:
+    """Return a JSON object or array; None where it is none, or too deep."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        # ValueError: no JSON, no UTF-8, or a number of thousands of digits.
+        return None
+    return value if isinstance(value, (dict, list)) else None

@@ -1,0 +1,138 @@
+"""What was read: runs with their spans and series, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from dask_otel import semconv
+from dask_otel.report import words
+from dask_otel.report.telemetry.series import Metrics
+
+#: An attribute's value as plain Python. Maps and bytes, which the bridge never sends, are None.
+Plain: TypeAlias = str | bool | int | float | tuple["Plain", ...] | None
+
+#: Types of spans that stand for work. Markers and progress announce one that is to come.
+WORK = ("span", "group", "task")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in a span."""
+
+    name: str
+    time_ns: int
+    attributes: dict[str, Plain]
+
+
+@dataclass(slots=True)
+class Span:
+    """One span of a trace. Ids are hexadecimal; `parent_id` is empty for a root."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    name: str
+    start_ns: int
+    end_ns: int
+    failed: bool = False
+    description: str = ""
+    attributes: dict[str, Plain] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    #: Of which service it is, where that is another than Dask.
+    service: str = ""
+    #: Announced by a sign of life, and never exported itself.
+    unfinished: bool = False
+
+    @property
+    def type(self) -> str:
+        """``span``, ``group``, ``task``, ``marker``, ``progress``; empty where it is not Dask's."""
+        return text(self.attributes.get(semconv.SPAN_TYPE))
+
+    @property
+    def seconds(self) -> float:
+        """From start to end."""
+        return max(0, self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def full_name(self) -> str:
+        """All tags from the root's on; of a group or task its own name."""
+        return text(self.attributes.get(semconv.SPAN_NAME)) or self.name
+
+    def number(self, key: str) -> float | None:
+        """Return a numeric attribute; None where it is absent, or no number."""
+        return number(self.attributes.get(key))
+
+    def exceptions(self) -> Iterator[Event]:
+        """Yield what failed in it."""
+        return (event for event in self.events if event.name == semconv.EVENT_EXCEPTION)
+
+
+@dataclass
+class Run:
+    """All that one scheduler exported, as far as it was read.
+
+    `resource` are the attributes of its process; `foreign` spans of other services in its traces.
+    """
+
+    instance: str
+    cluster: str
+    resource: dict[str, Plain] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    foreign: list[Span] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=Metrics)
+    bridge: str = ""
+
+    @property
+    def start_ns(self) -> int | None:
+        """When its first span or series began; None where there is neither."""
+        return min((span.start_ns for span in self.spans), default=self.metrics.start_ns)
+
+    @property
+    def end_ns(self) -> int | None:
+        """When the last thing that is known of it happened."""
+        ends = [span.end_ns for span in self.spans]
+        if self.metrics.end_ns is not None:
+            ends.append(self.metrics.end_ns)
+        return max(ends, default=None)
+
+    @property
+    def title(self) -> str:
+        """What it is called: its cluster, and when it began."""
+        return f"{self.cluster or 'Dask'}, {words.when(self.start_ns)}"
+
+    def of_type(self, kind: str) -> list[Span]:
+        """Return the spans of a type, by their start."""
+        return sorted((s for s in self.spans if s.type == kind), key=lambda s: s.start_ns)
+
+
+@dataclass
+class Skipped:
+    """What could not be read, or had no place: counted, and said."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, what: str, example: str = "", count: int = 1) -> None:
+        """Count something, with a first example."""
+        self.counts[what] = self.counts.get(what, 0) + count
+        if example:
+            self.examples.setdefault(what, example)
+
+    def lines(self) -> list[str]:
+        """Return a line for each kind."""
+        return [
+            f"{count:,} × {what}" + (f" ({self.examples[what]})" if what in self.examples else "")
+            for what, count in self.counts.items()
+        ]
+
+
+def text(value: Plain) -> str:
+    """Return a text attribute; empty where it is absent, or no text."""
+    return value if isinstance(value, str) else ""
+
+
+def number(value: Plain) -> float | None:
+    """Return a number; None where it is absent, or none."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

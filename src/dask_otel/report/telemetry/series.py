@@ -1,0 +1,159 @@
+"""The series of one run: totals of counters, last values, and how some of them went over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from dask_otel import semconv
+
+#: Of which every point is kept (until there are too many): what is drawn over time.
+_DRAWN: Final = frozenset(
+    metric.name
+    for metric in (
+        semconv.CLUSTER_TIME,
+        semconv.CLUSTER_CAPACITY_TIME,
+        semconv.CLUSTER_INFLIGHT_TIME,
+        semconv.CLUSTER_EXCESS_TIME,
+        semconv.CLUSTER_WORKER_COUNT,
+        semconv.CLUSTER_THREAD_COUNT,
+        semconv.CLUSTER_TASK_COUNT,
+        semconv.WORKER_MEMORY_USAGE,
+        semconv.WORKER_MEMORY_LIMIT,
+        semconv.WORKER_MEMORY_SPILLED,
+        semconv.WORKER_CPU_UTILIZATION,
+        semconv.WORKER_THREAD_COUNT,
+        semconv.WORKER_TASK_COUNT,
+    )
+)
+#: Points of one series; beyond, every other one goes.
+MOST_POINTS: Final = 2_000
+#: Series of one run; what is beyond is counted as skipped.
+MOST_SERIES: Final = 20_000
+
+
+class Point(NamedTuple):
+    """One data point; `start_ns` is 0 for what has none, such as gauges."""
+
+    start_ns: int
+    time_ns: int
+    value: float
+
+
+@dataclass(slots=True)
+class Series:
+    """One series of one metric."""
+
+    labels: dict[str, str]
+    monotone: bool
+    delta: bool
+    drawn: bool
+    #: The last point of each start; of deltas one, with their sum.
+    last: dict[int, Point] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+
+    def add(self, point: Point) -> None:
+        """Take in a point. Cumulative points may come in any order, and more than once."""
+        if self.delta:
+            before = self.last.get(0)
+            total = point.value + (before.value if before else 0.0)
+            time_ns = max(point.time_ns, before.time_ns if before else 0)
+            self.last[0] = Point(0, time_ns, total)
+        else:
+            key = point.start_ns if self.monotone else 0
+            before = self.last.get(key)
+            if before is None or point.time_ns >= before.time_ns:
+                self.last[key] = point
+        if self.drawn:
+            self.points.append(point)
+            if len(self.points) > 2 * MOST_POINTS:
+                self._thin()
+
+    def _thin(self) -> None:
+        self.points.sort(key=lambda point: point.time_ns)
+        if self.delta:
+            pairs = zip(self.points[::2], self.points[1::2], strict=False)
+            rest = self.points[-1:] if len(self.points) % 2 else []
+            self.points = [
+                Point(one.start_ns, two.time_ns, one.value + two.value) for one, two in pairs
+            ] + rest
+        else:
+            # The last one stays: it is the total. So does the last before a new start.
+            keep = [
+                point
+                for index, point in enumerate(self.points)
+                if index % 2
+                or index + 1 == len(self.points)
+                or self.points[index + 1].start_ns != point.start_ns
+            ]
+            self.points = keep
+
+    @property
+    def value(self) -> float:
+        """What a counter has counted, over all its starts; of anything else the last value."""
+        if self.monotone:
+            return sum(point.value for point in self.last.values())
+        return max(self.last.values(), key=lambda point: point.time_ns).value
+
+    def history(self) -> list[tuple[int, float]]:
+        """Return (time, value) in order; of a counter what it had counted until then."""
+        result: dict[int, float] = {}
+        total, start, current = 0.0, None, 0.0
+        for point in sorted(self.points, key=lambda point: (point.time_ns, point.start_ns)):
+            if not self.monotone:
+                result[point.time_ns] = point.value
+            elif self.delta:
+                total += point.value
+                result[point.time_ns] = total
+            else:
+                if point.start_ns != start:
+                    total, start = total + current, point.start_ns
+                current = point.value
+                result[point.time_ns] = total + current
+        return list(result.items())
+
+
+@dataclass
+class Metrics:
+    """All series of one run, by the metric's name."""
+
+    series: dict[str, dict[tuple[tuple[str, str], ...], Series]] = field(default_factory=dict)
+    count: int = 0
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def add(
+        self, name: str, labels: Mapping[str, str], point: Point, *, monotone: bool, delta: bool
+    ) -> bool:
+        """Take in a point; return False where there is no place for another series."""
+        family = self.series.setdefault(name, {})
+        key = tuple(sorted(labels.items()))
+        series = family.get(key)
+        if series is None:
+            if self.count >= MOST_SERIES:
+                return False
+            self.count += 1
+            series = family[key] = Series(dict(labels), monotone, delta, name in _DRAWN)
+        series.add(point)
+        begin = point.start_ns or point.time_ns
+        self.start_ns = begin if self.start_ns is None else min(self.start_ns, begin)
+        self.end_ns = point.time_ns if self.end_ns is None else max(self.end_ns, point.time_ns)
+        return True
+
+    def of(self, name: str) -> Iterator[Series]:
+        """Yield the series of a metric."""
+        return iter(self.series.get(name, {}).values())
+
+    def total(self, name: str) -> float | None:
+        """Return the sum over all series of a metric; None where there is none."""
+        family = self.series.get(name)
+        return sum(series.value for series in family.values()) if family else None
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """Return the values of a metric, summed for each value of a label."""
+        result: dict[str, float] = {}
+        for series in self.of(name):
+            key = series.labels.get(label, "")
+            result[key] = result.get(key, 0.0) + series.value
+        return result

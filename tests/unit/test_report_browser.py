@@ -1,0 +1,124 @@
+"""The page in a real browser: it shows itself, loads nothing, and takes hostile text as text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("bokeh")
+
+from dask_otel.report.document import Report, read_report
+from tests.browser import Page, browser, open_page
+from tests.unit.test_report_page import EVIL, everything, many
+
+READY = "document.documentElement.dataset.ready === '1'"
+TIMELINE = "document.querySelector('[data-timeline]').timeline"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: Any) -> Iterator[str]:
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@asynccontextmanager
+async def show(address: str, path: Path, **options: Any) -> AsyncIterator[Page]:
+    async with open_page(address, path.as_uri(), **options) as page:
+        await page.until(READY)
+        yield page
+        assert page.trouble == []
+        # Not even what a browser asks for by itself.
+        assert {url.split(":")[0] for url in page.requests} <= {"file", "data", "blob"}
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 420)], ids=["wide", "narrow"])
+def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> None:
+    source = tmp_path / "run.jsonl"
+    lines = [json.dumps(one) + "\n" for one in everything(EVIL)]
+    source.write_text("".join(lines), encoding="utf-8")
+    report = read_report(source, price=1.0)
+    saved = report.save(tmp_path / "page.html")
+
+    async def look() -> None:
+        async with show(address, saved, dark=dark, width=width) as page:
+            charts = "[...document.querySelectorAll('[data-chart]')]"
+            assert await page.ask(f"{charts}.length") == 4
+            await page.until(f"{charts}.every(one => one.dataset.ready && one.clientHeight > 60)")
+            assert await page.ask("document.documentElement.scrollWidth") <= width
+            ground = await page.ask("getComputedStyle(document.body).backgroundColor")
+            assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+            # Each row that can be picked shows its attributes as text.
+            rows = await page.ask(f"{TIMELINE}.data.rows.length")
+            for row in range(rows):
+                await page.ask(f"{TIMELINE}.pick({row})")
+            picked = await page.ask("document.querySelector('.picked').textContent")
+            assert EVIL in picked
+            assert (
+                await page.ask("document.querySelectorAll('.picked script, .picked img').length")
+                == 0
+            )
+            assert await page.ask("window.pwned === undefined")
+
+    asyncio.run(look())
+
+
+def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) -> None:
+    """Whatever there is, only the rows that can be seen are drawn."""
+    saved = Report([many(10_000)]).save(tmp_path / "page.html")
+
+    async def look() -> None:
+        async with show(address, saved) as page:
+            await page.ask("document.querySelector('.open').click()")
+            assert await page.ask(f"{TIMELINE}.shown.length") == 10_000
+            await page.ask(
+                f"(() => {{ const t = {TIMELINE}; window.drawn = 0; const row = t.row.bind(t);"
+                " t.row = (...all) => { window.drawn += 1; row(...all); };"
+                " t.box.scrollTop = 100000; t.draw(); })()"
+            )
+            assert 10 <= await page.ask("window.drawn") <= 30
+
+    asyncio.run(look())
+
+
+def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
+    run = many(400)
+    run.spans[123].failed = True
+    run.spans[55].attributes["link"] = "https://example.org/x"
+    run.spans[56].attributes["link"] = "javascript:alert(1)"
+    saved = Report([run]).save(tmp_path / "page.html")
+
+    async def look() -> None:
+        async with show(address, saved) as page:
+            shown = f"{TIMELINE}.shown.map(index => {TIMELINE}.data.rows[index][3])"
+
+            async def put(name: str, change: str) -> None:
+                box = f"document.querySelector('{name}')"
+                await page.ask(f"{box}.{change}; {box}.dispatchEvent(new Event('input'))")
+
+            await put(".failed", "checked = true")
+            # With what is above it.
+            assert await page.ask(shown) == ["step 0", "step 1", "step 2", "step 3"]
+            await put(".failed", "checked = false")
+            await put("[type=search]", "value = 'nothing is called so'")
+            assert await page.ask(shown) == []
+            await put("[type=search]", "value = 'STEP 9'")
+            assert len(await page.ask(shown)) == 400
+            await put("[type=search]", "value = ''")
+            await page.ask("document.querySelector('.close').click()")
+            assert set(await page.ask(shown)) == {"step 0"}
+            await page.ask(f"{TIMELINE}.focusOn(0)")
+            assert (
+                await page.ask(f"{TIMELINE}.end") < await page.ask(f"{TIMELINE}.data.length") / 100
+            )
+            for row, links in ((55, ["https://example.org/x"]), (56, [])):
+                await page.ask(f"{TIMELINE}.pick({row})")
+                found = "[...document.querySelectorAll('.picked a')].map(link => link.href)"
+                assert await page.ask(found) == links
+
+    asyncio.run(look())

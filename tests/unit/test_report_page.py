@@ -1,0 +1,259 @@
+"""The page: nothing of the telemetry is ever markup, nothing is loaded, and it stays small."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("bokeh")
+
+from dask_otel.report.document import Report, read_report
+from dask_otel.report.page.payload import timeline
+from dask_otel.report.telemetry.model import Run, Span
+from tests.unit.report_files import counter, level, metrics, point, span, traces
+
+EVIL = "</script><script>window.pwned=1</script><img src=x onerror=pwned()>\"'><b>&amp;`${1}"
+LINK = "javascript:alert(1)"
+
+
+def read(tmp_path: Path, *requests: Any, **options: Any) -> Report:
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in requests), encoding="utf-8")
+    return read_report(path, **options)
+
+
+class _Page(HTMLParser):
+    """What a browser would see of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] == "script" and self.cdata_elem == "script":
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+
+    def packed(self) -> list[str]:
+        """The data that scripts unpack, as JSON."""
+        return [
+            gzip.decompress(base64.b64decode(text)).decode()
+            for attributes, text in self.scripts
+            if attributes.get("type") == "text/plain"
+        ]
+
+
+def everything(evil: str) -> list[dict[str, Any]]:
+    """Requests with a text in every place that takes one."""
+    keys = [
+        "dask.span.result",
+        "dask.span.root.id",
+        "dask.span.root.name",
+        "dask.task.prefix",
+        "dask.task.key",
+        "dask.worker.name",
+        "dask.task_group.name",
+        "error.type",
+        "code.file.path",
+        "dask.task.output.type",
+    ]
+    inner = dict.fromkeys(("exception.type", "exception.message", "exception.stacktrace"), evil)
+    events = (("exception", {**inner, "dask.task.key": evil}), (evil, {evil: evil}))
+    spans = []
+    for number, kind in enumerate(("span", "group", "task"), 1):
+        made = span(number, evil, parent=number - 1, kind=kind, failed=True, events=events)
+        made["attributes"] += [{"key": key, "value": {"stringValue": evil}} for key in keys]
+        made["attributes"] += [
+            {"key": evil, "value": {"stringValue": evil}},
+            {"key": "dask.span.tags", "value": {"arrayValue": {"values": [{"stringValue": evil}]}}},
+            {"key": "dask.span.idle.time", "value": {"doubleValue": 1.0}},
+            {"key": "dask.span.capacity.time", "value": {"doubleValue": 2.0}},
+            {"key": f"dask.span.activity.time.{evil}", "value": {"doubleValue": 1.0}},
+        ]
+        made["status"]["message"] = evil
+        spans.append(made)
+    labels = dict.fromkeys(
+        [
+            "dask.span.name",
+            "dask.span.root.name",
+            "dask.task.prefix",
+            "dask.activity",
+            "dask.worker.name",
+            "dask.task.outcome",
+            "dask.task.retry.reason",
+            "dask.otel.reason",
+        ],
+        evil,
+    )
+    names = "dask.span.execute.time dask.span.idle.time dask.span.capacity.time dask.cluster.time"
+    names += " dask.task.retried dask.task.finished dask.otel.dropped dask.cluster.capacity.time"
+    levels = "dask.worker.memory.usage dask.worker.memory.spilled dask.worker.cpu.utilization"
+    levels += " dask.cluster.inflight.time dask.worker.thread.count"
+    counted = metrics(
+        *(
+            counter(name, *(point(40 * t, labels, time=t) for t in range(1, 9)))
+            for name in names.split()
+        ),
+        *(level(name, *(point(t, labels, time=t) for t in range(9))) for name in levels.split()),
+    )
+    found = [traces(*spans), counted]
+    for request in found:
+        (entry,) = next(iter(request.values()))
+        for one in entry["resource"]["attributes"]:
+            one["value"] = {"stringValue": evil}
+        (scope,) = entry.get("scopeSpans") or entry["scopeMetrics"]
+        scope["scope"]["version"] = evil
+    return found
+
+
+def test_hostile_text_is_shown_and_never_markup(tmp_path: Path) -> None:
+    tame = read(tmp_path, *everything(re.sub("[<>\"'&`]", "_", EVIL)), price=1.0).html()
+    page = read(tmp_path, *everything(EVIL), price=1.0).html()
+    before, after = _Page(tame), _Page(page)
+    # The same elements with the same attributes' names: none was added.
+    assert [(tag, sorted(found)) for tag, found in after.tags] == [
+        (tag, sorted(found)) for tag, found in before.tags
+    ]
+    assert page.count("<script") == tame.count("<script")
+    assert "&lt;/script&gt;&lt;script&gt;window.pwned=1" in page
+    assert EVIL not in page
+    # It is there for the timeline, as data.
+    assert any(json.dumps(EVIL)[1:-1] in text for text in after.packed())
+
+
+def test_only_addresses_of_the_web_are_links(tmp_path: Path) -> None:
+    page = read(tmp_path, *everything(LINK)).html()
+    links = [found["href"] for tag, found in _Page(page).tags if tag == "a"]
+    assert links
+    assert all(link and link.startswith("https://github.com/dask-otel/") for link in links)
+
+
+def test_nothing_is_loaded_and_scripts_run_by_their_hashes_alone(tmp_path: Path) -> None:
+    page = _Page(read(tmp_path, *everything("x")).html())
+    (policy,) = [
+        found["content"] or ""
+        for tag, found in page.tags
+        if tag == "meta" and found.get("http-equiv") == "Content-Security-Policy"
+    ]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "http" not in policy
+    assert "unsafe" not in rules["script-src"]
+    scripts = [text for found, text in page.scripts if "type" not in found]
+    hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts}
+    assert rules["script-src"].split() == [f"'sha256-{one}'" for one in sorted_as(rules, hashes)]
+    for tag, found in page.tags:
+        assert "src" not in found, tag
+        assert tag not in ("link", "iframe", "object", "base", "form")
+        assert not [name for name in found if name.startswith("on")]
+
+
+def sorted_as(rules: dict[str, str], hashes: set[str]) -> list[str]:
+    """The hashes in the order of the policy; all must be in it."""
+    order = re.findall(r"'sha256-([^']+)'", rules["script-src"])
+    assert set(order) == hashes
+    return order
+
+
+def test_redacted_pages_have_no_secret(tmp_path: Path) -> None:
+    requests = everything("name")
+    secret = "S3CRET"
+    for one in requests[0]["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        one["status"]["message"] = secret
+        for item in [
+            *one["attributes"],
+            *(a for event in one["events"] for a in event["attributes"]),
+        ]:
+            if item["key"] in (
+                "dask.task.key", "dask.task_group.name", "code.file.path", "name",
+                "exception.message", "exception.stacktrace",
+            ):  # fmt: skip
+                item["value"] = {"stringValue": secret}
+    foreign = traces({**span(50, secret), "attributes": []})
+    report = read(tmp_path, *requests, foreign, price=1.0)
+    for shown in (report.html(), report.text(), json.dumps(report.to_dict())):
+        everywhere = shown + "".join(_Page(shown).packed())
+        assert secret in everywhere
+    hidden = report.redacted()
+    for shown in (hidden.html(), hidden.text(), json.dumps(hidden.to_dict())):
+        assert secret not in shown + "".join(_Page(shown).packed())
+    assert "redacted" in hidden.html()
+    # It still tells the tasks apart, and what failed.
+    assert hidden.to_dict()["runs"][0]["failures"][0]["kind"] == "name"
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own(tmp_path: Path) -> None:
+    shown = _Page(read(tmp_path, traces(span(1)))._repr_html_())
+    ((tag, found),) = shown.tags
+    assert (tag, found["sandbox"]) == ("iframe", "allow-scripts allow-popups")
+    assert "<!DOCTYPE html>" in (found["srcdoc"] or "")
+
+
+def many(count: int) -> Run:
+    """A run of spans with the attributes that real ones have."""
+    run = Run("Scheduler-1", "cluster")
+    for number in range(count):
+        attributes: dict[str, Any] = {
+            "dask.span.type": "span",
+            "dask.span.id": f"{number:032x}",
+            "dask.span.root.id": f"{number // 10:032x}",
+            "dask.span.name": f"etl/step {number % 10}",
+            "dask.span.result": "success",
+            **{f"dask.span.activity.time.activity-{n}": number * 1.37e-4 + n for n in range(6)},
+            **{f"dask.task.{n}.count": number * n for n in range(9)},
+            "dask.span.idle.time": number * 1.7e-3,
+            "dask.span.capacity.time": number * 9.1e-3,
+        }
+        start = number * 7_919_000_000
+        run.spans.append(
+            Span(
+                f"{number // 10:032x}",
+                f"{number:016x}",
+                f"{number - 1:016x}" if number % 10 else "",
+                f"step {number % 10}",
+                start,
+                start + 5_000_000_000 + number * 1001,
+                attributes=attributes,
+            )
+        )
+    return run
+
+
+def test_ten_thousand_spans_are_less_than_six_megabytes() -> None:
+    assert len(Report([many(10_000)]).html()) < 6_000_000
+
+
+def test_what_has_no_row_is_said(tmp_path: Path) -> None:
+    run = many(50)
+    for one in run.spans[25:]:
+        one.attributes["dask.span.type"] = "task"
+    run.spans[40].failed = True
+    rows = timeline(run, most=26)
+    data = json.loads(gzip.decompress(base64.b64decode(rows.packed)))
+    assert (rows.rows, rows.folded, len(data["rows"])) == (26, 24, 26)
+    assert [row[2] for row in data["rows"]].count(0) == 25
+    assert [row[6] for row in data["rows"] if row[2] == 2] == [1]
+
+
+def test_rows_follow_the_tree_also_where_parents_go_in_a_circle() -> None:
+    run = many(3)
+    run.spans[0].parent_id = run.spans[2].span_id
+    run.spans[1].parent_id = run.spans[0].span_id
+    run.spans[2].parent_id = run.spans[1].span_id
+    data = json.loads(gzip.decompress(base64.b64decode(timeline(run).packed)))
+    assert sorted(row[0] for row in data["rows"]) == [-1, 0, 1]

@@ -1,0 +1,379 @@
+"""Telemetry files to runs, whoever wrote them, and whatever became of them."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_otel.report.telemetry import files
+from dask_otel.report.telemetry.model import Run, Skipped
+from dask_otel.report.telemetry.reading import Reader
+from dask_otel.report.telemetry.series import MOST_POINTS, Point, Series
+from tests.unit.report_files import (
+    BEGIN,
+    SECOND,
+    attributes,
+    counter,
+    metrics,
+    point,
+    resource,
+    span,
+    traces,
+)
+
+ROOT = span(1, "etl", dask_span_tags=["etl", "team:acme"], dask_task_count=3)
+LOAD = span(
+    2,
+    "etl/load",
+    parent=1,
+    failed=True,
+    dask_task_count=3,
+    dask_span_idle_time=0.5,
+    events=(("exception", {"exception.type": "ValueError", "exception.message": "no"}),),
+)
+
+
+def read(*paths: Path, most_spans: int = 1000) -> tuple[list[Run], Skipped]:
+    reader = Reader(most_spans)
+    reader.read(paths)
+    return reader.runs(), reader.skipped
+
+
+def write(path: Path, *values: Any) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in values), encoding="utf-8")
+    return path
+
+
+def seen(run: Run) -> list[Any]:
+    """What every way to write the two spans must give."""
+    return [
+        (
+            one.trace_id,
+            one.span_id,
+            one.parent_id,
+            one.full_name,
+            one.failed,
+            one.start_ns,
+            one.number("dask.task.count"),
+            [event.attributes.get("exception.type") for event in one.exceptions()],
+        )
+        for one in run.of_type("span")
+    ]
+
+
+EXPECTED = [
+    ("ab" * 16, "0" * 15 + "1", "", "etl", False, BEGIN, 3, []),
+    ("ab" * 16, "0" * 15 + "2", "0" * 15 + "1", "etl/load", True, BEGIN, 3, ["ValueError"]),
+]
+
+
+# ------------------------------------------------------------------------------ wrappings
+
+
+def base64_ids(document: Any) -> Any:
+    """The same with ids in base64, as Tempo answers."""
+    if isinstance(document, dict):
+        return {
+            key: base64.b64encode(bytes.fromhex(item)).decode()
+            if key in ("traceId", "spanId", "parentSpanId")
+            else base64_ids(item)
+            for key, item in document.items()
+        }
+    return [base64_ids(item) for item in document] if isinstance(document, list) else document
+
+
+def jaeger(*spans: dict[str, Any]) -> dict[str, Any]:
+    """The same as Jaeger's UI downloads it."""
+
+    def tags(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        result = []
+        for item in found:
+            ((kind, plain),) = item["value"].items()
+            if kind == "arrayValue":
+                plain = json.dumps([inner["stringValue"] for inner in plain["values"]])
+            if kind == "intValue":
+                plain = int(plain)
+            result.append({"key": item["key"], "type": "string", "value": plain})
+        return result
+
+    converted = [
+        {
+            "traceID": one["traceId"],
+            "spanID": one["spanId"].lstrip("0"),
+            "operationName": one["name"],
+            "references": [
+                {"refType": "CHILD_OF", "traceID": one["traceId"], "spanID": one["parentSpanId"]}
+            ]
+            if "parentSpanId" in one
+            else [],
+            "startTime": int(one["startTimeUnixNano"]) // 1000,
+            "duration": 1_000_000,
+            "tags": [
+                *tags(one["attributes"]),
+                *([{"key": "error", "type": "bool", "value": True}] if one["status"] else []),
+            ],
+            "logs": [
+                {
+                    "timestamp": int(event["timeUnixNano"]) // 1000,
+                    "fields": [
+                        {"key": "event", "type": "string", "value": event["name"]},
+                        *tags(event["attributes"]),
+                    ],
+                }
+                for event in one["events"]
+            ],
+            "processID": "p1",
+        }
+        for one in spans
+    ]
+    process = {"serviceName": "dask-scheduler", "tags": tags(resource()["attributes"])}
+    return {"data": [{"traceID": "ab" * 16, "spans": converted, "processes": {"p1": process}}]}
+
+
+PLAIN = traces(ROOT, LOAD)
+WRAPPED = {
+    "otlp": PLAIN,
+    "tempo": base64_ids({"batches": PLAIN["resourceSpans"]}),
+    "tempo, version 2": base64_ids({"trace": PLAIN}),
+    "jaeger's api": {"result": PLAIN},
+    "jaeger's upload": {"data": [PLAIN]},
+    "jaeger": jaeger(ROOT, LOAD),
+    "several": [traces(ROOT), traces(LOAD)],
+}
+
+
+@pytest.mark.parametrize("document", WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize("indent", [None, 2], ids=["one line", "many lines"])
+def test_reads_what_others_saved(tmp_path: Path, document: Any, indent: int | None) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
+    (run,), skipped = read(path)
+    assert seen(run) == EXPECTED
+    assert (run.cluster, run.instance) == ("cluster", "Scheduler-1")
+    assert run.of_type("span")[0].attributes["dask.span.tags"] == ("etl", "team:acme")
+    assert skipped.counts == {}
+
+
+def test_reads_directories_with_rotated_and_compressed_files(tmp_path: Path) -> None:
+    write(tmp_path / "c-traces.jsonl.1", traces(ROOT))
+    packed = gzip.compress(json.dumps(traces(LOAD)).encode())
+    (tmp_path / "c-traces.jsonl.gz").write_bytes(packed)
+    (tmp_path / "notes.txt").write_text("no telemetry")
+    (run,), skipped = read(tmp_path)
+    assert seen(run) == EXPECTED
+    assert skipped.counts == {}
+
+
+def test_says_where_there_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        read(tmp_path / "nothing.json")
+    with pytest.raises(FileNotFoundError, match="no file of JSON"):
+        read(tmp_path)
+
+
+def test_tells_runs_apart_and_takes_each_span_once(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.jsonl", traces(ROOT), traces(ROOT))
+    other = {**span(7, "other"), "traceId": "cd" * 16}
+    second = write(tmp_path / "b.jsonl", traces(other, instance="Scheduler-2"))
+    runs, _ = read(first, second)
+    assert {run.instance: len(run.spans) for run in runs} == {"Scheduler-1": 1, "Scheduler-2": 1}
+
+
+def test_spans_of_other_services_go_with_their_trace(tmp_path: Path) -> None:
+    web = traces({**span(9, "GET"), "attributes": []})
+    web["resourceSpans"][0]["resource"] = {"attributes": attributes({"service.name": "web"})}
+    (run,), _ = read(write(tmp_path / "a.jsonl", web, traces(ROOT)))
+    assert [(one.name, one.service) for one in run.foreign] == [("GET", "web")]
+
+
+def test_a_span_that_was_never_exported_is_shown_by_its_signs_of_life(tmp_path: Path) -> None:
+    marker = span(11, "etl started", parent=1, kind="marker", dask_span_name="etl")
+    later = span(
+        12, "x", parent=1, start=60, seconds=5, kind="progress", dask_span_name="etl",
+        dask_task_count=8,
+    )  # fmt: skip
+    below = span(13, "y", parent=5, start=61, kind="marker", dask_span_name="etl/load")
+    (run,), _ = read(write(tmp_path / "a.jsonl", traces(marker, later, below)))
+    etl, load = run.of_type("span")
+    assert (etl.name, etl.unfinished, etl.seconds, etl.number("dask.task.count")) == (
+        "etl", True, 65.0, 8,
+    )  # fmt: skip
+    assert (load.name, load.parent_id) == ("load", etl.span_id)
+    # One that was exported in the end is what it is.
+    (run,), _ = read(write(tmp_path / "b.jsonl", traces(marker, later, ROOT)))
+    assert [(one.name, one.unfinished) for one in run.of_type("span")] == [("etl", False)]
+
+
+def test_beyond_the_limit_what_failed_is_kept(tmp_path: Path) -> None:
+    tasks = [span(n, kind="task", failed=n == 20) for n in range(1, 21)]
+    (run,), skipped = read(write(tmp_path / "a.jsonl", traces(*tasks)), most_spans=5)
+    assert len(run.spans) == 6
+    assert sum(one.failed for one in run.spans) == 1
+    assert skipped.counts == {"span beyond the limit": 14}
+
+
+# -------------------------------------------------------------------------- broken files
+
+
+def test_a_killed_process_leaves_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", traces(ROOT), traces(LOAD))
+    path.write_bytes(path.read_bytes() + json.dumps(traces(span(3))).encode()[:50])
+    (run,), skipped = read(path)
+    assert seen(run) == EXPECTED
+    assert skipped.counts == {"line that was cut off": 1}
+    assert skipped.lines() == ["1 × line that was cut off (a.jsonl:3)"]
+
+
+def test_a_broken_first_line_does_not_hide_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"resourceSpans"\n' + json.dumps(traces(ROOT, LOAD)) + "\n")
+    (run,), skipped = read(path)
+    assert seen(run) == EXPECTED
+    assert skipped.counts == {"line that is no JSON": 1}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\xfe\x00",
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b'{"resourceSpans": ' + b"9" * 5000 + b"}",
+        b'"text"',
+        b"17",
+    ],
+    ids=["bytes", "deep", "deep objects", "digits", "text", "number"],
+)
+def test_a_hostile_line_is_counted(tmp_path: Path, line: bytes) -> None:
+    path = write(tmp_path / "a.jsonl", traces(ROOT, LOAD))
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    (run,), skipped = read(path)
+    assert seen(run) == EXPECTED
+    assert sum(skipped.counts.values()) == 1
+
+
+def test_a_line_that_is_too_long_is_passed_by(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(files, "LONGEST", 10_000)
+    path = write(tmp_path / "a.jsonl", traces(ROOT), {"pad": "x" * 50_000}, traces(LOAD))
+    (run,), skipped = read(path)
+    assert seen(run) == EXPECTED
+    assert skipped.counts == {"line that is too long": 1}
+
+
+def test_a_compressed_file_that_breaks_off_is_read_until_there(tmp_path: Path) -> None:
+    noise = [{"pad": random.Random(1).randbytes(40_000).hex()}]
+    lines = [traces(ROOT, LOAD), *noise]
+    packed = gzip.compress("".join(json.dumps(one) + "\n" for one in lines).encode())
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    (run,), skipped = read(path)
+    assert seen(run) == EXPECTED
+    assert list(skipped.counts) == ["file that ends in an error"]
+
+
+_KEYS = st.sampled_from(
+    [
+        "resourceSpans",
+        "resource",
+        "attributes",
+        "scopeSpans",
+        "spans",
+        "traceId",
+        "spanId",
+        "events",
+        "key",
+        "value",
+        "data",
+        "startTimeUnixNano",
+        "endTimeUnixNano",
+        "stringValue",
+        "arrayValue",
+        "values",
+        "intValue",
+        "resourceMetrics",
+        "scopeMetrics",
+        "metrics",
+        "sum",
+        "dataPoints",
+        "asDouble",
+        "name",
+        "status",
+        "batches",
+        "result",
+        "processes",
+        "tags",
+    ]
+)
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(_ANY, st.integers(0, 400))
+@settings(max_examples=150, deadline=None)
+def test_no_shape_ends_the_reading(tmp_path_factory: Any, hostile: Any, place: int) -> None:
+    """Anything in the place of anything: the rest is read, and nothing is raised."""
+    both = json.loads(
+        json.dumps([traces(ROOT, LOAD), metrics(counter("dask.cluster.time", point(1)))])
+    )
+    places: list[tuple[Any, Any]] = []
+    stack = [both]
+    while stack:
+        item = stack.pop()
+        for key, inner in item.items() if isinstance(item, dict) else enumerate(item):
+            places.append((item, key))
+            if isinstance(inner, (dict, list)):
+                stack.append(inner)
+    container, key = places[place % len(places)]
+    container[key] = hostile
+    path = tmp_path_factory.mktemp("hostile") / "a.jsonl"
+    runs, _ = read(write(path, *both, traces(span(77, "kept", start=5))))
+    assert "kept" in {one.name for run in runs for one in run.spans}
+
+
+# -------------------------------------------------------------------------------- series
+
+
+def test_counters_count_their_last_point_and_every_birth(tmp_path: Path) -> None:
+    one = counter("dask.cluster.time", point(1, time=1), point(3, time=2))
+    late = counter("dask.cluster.time", point(2, time=1.5))
+    again = counter("dask.cluster.time", point(5, time=9, start=8))
+    (run,), _ = read(write(tmp_path / "a.jsonl", metrics(one), metrics(again), metrics(late)))
+    assert run.metrics.total("dask.cluster.time") == 8
+    (series,) = run.metrics.of("dask.cluster.time")
+    assert series.history() == [
+        (BEGIN + int(time * SECOND), total) for time, total in ((1, 1), (1.5, 2), (2, 3), (9, 8))
+    ]
+
+
+def test_deltas_are_summed_up(tmp_path: Path) -> None:
+    requests = [
+        metrics(counter("dask.cluster.time", point(2, time=n), delta=True)) for n in range(1, 5)
+    ]
+    (run,), _ = read(write(tmp_path / "a.jsonl", *requests))
+    (series,) = run.metrics.of("dask.cluster.time")
+    assert (series.value, [total for _, total in series.history()]) == (8, [2, 4, 6, 8])
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_thinned_series_keep_their_total_and_never_go_back(delta: bool) -> None:
+    series = Series({}, monotone=True, delta=delta, drawn=True)
+    count = 5 * MOST_POINTS
+    for number in range(1, count + 1):
+        start = 1 if number <= count // 2 else count // 2
+        value = 1.0 if delta else float(number if start == 1 else number - count // 2)
+        series.add(Point(start, number, value))
+    totals = [total for _, total in series.history()]
+    assert len(totals) <= 2 * MOST_POINTS
+    assert totals == sorted(totals)
+    assert totals[-1] == series.value == count
