@@ -34,8 +34,8 @@ exclude_patterns = ["_build", "**/.*"]
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!dask_otel\b).*"),
-    # Of a handle's constructor, which nobody calls.
-    (r"py:class", r"dask_otel\.client\.roots\.Root"),
+    # Of constructors that nobody calls.
+    (r"py:class", r"dask_otel\.(?:client\.roots\.Root|report\.compare\.Comparison)"),
 ]
 
 # As GitHub makes them, so that one link works in both places.

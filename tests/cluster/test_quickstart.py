@@ -20,6 +20,8 @@ pytestmark = [
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+#: The package under test, installed or not.
+PATH = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
 
 
 def section(title: str) -> str:
@@ -39,13 +41,12 @@ def exports(text: str) -> dict[str, str]:
 def run(program: str, folder: Path, variables: dict[str, str]) -> str:
     """Run a program as a reader does, and return what it printed."""
     (folder / "first.py").write_text(program, encoding="utf-8")
-    # Nothing of the developer's own settings. The package under test, installed or not.
+    # Nothing of the developer's own settings.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
-    path = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
     done = subprocess.run(
         [sys.executable, "first.py"],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": path, "DASK_CONFIG": str(folder), **variables},
+        env={**inherited, "PYTHONPATH": PATH, "DASK_CONFIG": str(folder), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -88,6 +89,19 @@ def test_the_first_program_leaves_its_run_in_files(tmp_path: Path) -> None:
     (metrics,) = (tmp_path / "telemetry").glob("*-metrics.jsonl")
     assert sorted(_paths(traces)) == PATHS
     assert metrics.stat().st_size > 0
+    # As the page says, but for a browser.
+    assert "\ndask-otel report telemetry --open\n" in section("Look at a run of your own")
+    shown = subprocess.run(
+        [sys.executable, "-m", "dask_otel", "report", "telemetry"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PATH},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=150,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "report.html").stat().st_size > 100_000
 
 
 def test_the_first_program_is_one_trace_with_its_spans(tmp_path: Path) -> None:
