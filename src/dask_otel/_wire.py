@@ -79,6 +79,13 @@ async def settled_metrics(
     return await plugin.bridge.settled.answer(span_id, timeout, submitted)
 
 
+async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
+    """Return what ``dask-otel doctor`` asks; it sends test telemetry to the own endpoints alone."""
+    from dask_otel.scheduler.plugin import examined
+
+    return await examined(dask_scheduler, seconds)
+
+
 def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Refusal:
     """Return what goes on, in so many spans and workers at most; see ``dask-otel top``.
 
@@ -90,6 +97,17 @@ def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Re
     if plugin is None or plugin.bridge is None:
         return Refusal("no bridge", _NO_BRIDGE)
     return plugin.bridge.present(spans, workers)
+
+
+def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
+    """Return what the scheduler remembers, as OTLP/JSON; see ``dask-otel report --scheduler``.
+
+    So many spans at most, the youngest. Works without a bridge; then nothing is told of the
+    cluster's time. Schedulers of versions before 0.1.0 do not know this question.
+    """
+    from dask_otel.scheduler.plugin import remembered
+
+    return remembered(dask_scheduler, spans)
 
 
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:

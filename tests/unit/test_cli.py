@@ -18,6 +18,7 @@ from dask_otel.cli import demo, main
         (["--version"], 0, "dask-otel "),
         (["--help"], 0, "demo"),
         (["demo", "--help"], 0, "exit codes:"),
+        (["doctor", "--help"], 0, "exit codes:"),
     ],
 )
 def test_answers_at_once(capsys, arguments, code, text):
@@ -27,7 +28,9 @@ def test_answers_at_once(capsys, arguments, code, text):
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["demo", "--nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["demo", "--nonsense"], ["doctor", "--timeout", "0"]]
+)
 def test_wrong_arguments(capsys, arguments):
     with pytest.raises(SystemExit) as exit_:
         main(arguments)

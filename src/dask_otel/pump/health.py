@@ -6,17 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.endpoints.explaining import UNKNOWN, explain
 
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
 
-_ENDPOINT_ADVICE: Final = (
-    "Check that a collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
-    "OTEL_EXPORTER_OTLP_PROTOCOL."
-)
 
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
@@ -47,6 +46,8 @@ class Health:
         self._now = now
         self._failing: set[str] = set()
         self._nobody = False
+        #: Of the last failure.
+        self._reason = ""
         #: Whether the failure that goes on was told, and when the last one was.
         self._warned = False
         self._warned_at = float("-inf")
@@ -76,17 +77,32 @@ class Health:
 
     def failed(self, signal: str, reason: str) -> None:
         """Take note of a failure."""
+        self._reason = reason
         level = self._level(signal)
         if level is not None:
             logger.log(
                 level,
-                "dask-otel can't export %s to %s: %s. Dask is not affected; the bridge keeps what "
-                "fits its queue and goes on trying, without saying so each time. %s",
+                "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
+                "what fits its queue and goes on trying, without saying so each time.",
                 signal,
                 self._name,
                 reason or "no reason given",
-                self._advice or _ENDPOINT_ADVICE,
+                self._advice or self._explained(signal, reason),
             )
+
+    def _explained(self, signal: str, reason: str) -> str:
+        """Return the likely cause and what to do, in the words of ``dask-otel doctor``."""
+        endpoint = Endpoint.named(self._name)
+        if endpoint is None:
+            return "The exporter is not one of OTLP's: see its own documentation."
+        trouble = explain(endpoint, "traces" if signal == "spans" else signal, reason)
+        return str(trouble) if trouble else UNKNOWN
+
+    def condition(self) -> dict[str, Any]:
+        """Return what fails now, and why it did last, as plain data. Any thread may ask."""
+        with self._lock:
+            failing = sorted(self._failing)
+            return {"destination": self._name, "failing": failing, "reason": self._reason}
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
         """Take note of what a server said about data that it took, but for some of it."""

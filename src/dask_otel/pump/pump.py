@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
@@ -79,7 +79,8 @@ class Pump:
         self._translate = translate
         self._tally = Tally()
         sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
-        healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
+        self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
+        healths = self._healths
         for name in nobody_at:
             healths[name].expect_nobody()
         self._spans = [
@@ -173,6 +174,14 @@ class Pump:
         for each in self._lanes:
             if not each.closed.is_set():
                 each.end()
+
+    def condition(self) -> dict[str, Any]:
+        """Return how each destination does, and what waits, as plain data. Any thread may ask."""
+        return {
+            "destinations": [health.condition() for health in self._healths.values()],
+            "waiting": max((lane.size for lane in self._spans), default=0),
+            "capacity": self._limits.queue_size,
+        }
 
     @property
     def _lanes(self) -> list[SpanLane | MetricLane]:

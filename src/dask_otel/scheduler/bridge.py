@@ -13,7 +13,7 @@ import logging
 import time as clocks
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from distributed.core import Status
 from distributed.metrics import time
@@ -99,6 +99,8 @@ class Bridge:
         self._scheduler = scheduler
         self._host: Host | None = None
         self._pump: Pump | None = None
+        #: Returns the bridge's own counts; see `WiredPump`.
+        self._counts: Callable[[], dict[tuple[str, ...], float]] = dict
         self._cost = LoopTime(self.adapter)
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
@@ -185,6 +187,7 @@ class Bridge:
             wired.pump.request_close(0.0)
             return
         self._pump = wired.pump
+        self._counts = wired.counts
         if wired.decides is not None:
             self._take_sampler(wired.decides)
         self.hand_over.begin(wired.pump)
@@ -244,6 +247,13 @@ class Bridge:
     def exporting(self) -> bool:
         """Whether the exporters have been made."""
         return self._pump is not None
+
+    def condition(self) -> dict[str, Any]:
+        """Return how the export does, as plain data; see `Pump.condition`."""
+        if self._pump is None:
+            return {"exporting": False}
+        counts = [[*series, value] for series, value in self._counts().items()]
+        return {"exporting": True, "counts": counts, **self._pump.condition()}
 
     def present(self, spans: int, workers: int) -> Present:
         """Return what goes on, in so many spans and workers at most."""

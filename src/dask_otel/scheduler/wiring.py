@@ -59,6 +59,8 @@ class WiredPump:
     page: MetricPage | None = None
     #: Decides whether a trace is sampled, once.
     decides: Callable[[Trace], bool] | None = None
+    #: Returns the bridge's own counts, as they were exported last, by metric and label values.
+    counts: Callable[[], dict[tuple[str, ...], float]] = dict
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
@@ -126,9 +128,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         rules=_label_rules(settings.metrics),
         on_folded=FoldAdvice(settings.metrics),
     )
+    metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
+    # Prometheus knows no deltas.
+    shown = None if page is None else (page, state(temporality="cumulative"))
     pump = Pump(
         outputs.span_sinks,
-        [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks],
+        metrics,
         partial(_translate, limits=_span_limits(settings), sanitizer=sanitizer),
         PumpLimits(
             queue_size=read.queue_size,
@@ -137,8 +142,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             max_points=None if read.temporality == "delta" else MAX_POINTS,
         ),
         sanitizer.drain,
-        # Prometheus knows no deltas.
-        page=None if page is None else (page, state(temporality="cumulative")),
+        page=shown,
         # Only for the page do batches come more often than exports, a little early or late.
         nobody_at=() if nobody_at is None else (nobody_at,),
         metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
@@ -146,7 +150,10 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
     hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
-    return WiredPump(pump, interval, summary, hint, page, outputs.decides)
+    states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
+    # All of them have the same, so that one is enough.
+    counts = partial(states[0].totals, "dask.otel.") if states else dict
+    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:

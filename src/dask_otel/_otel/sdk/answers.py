@@ -14,15 +14,19 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
+from dask_otel.core.masking import Mask
+
 #: Whose messages are held back in our threads.
 _LOGGERS: Final = ("opentelemetry", "urllib3", "grpc")
 #: Characters of what others say, in our messages.
 _LONGEST: Final = 300
+#: Errors repeat the address that was asked, with the password in it.
+_MASK: Final = Mask()
 
 
 def plain(text: str) -> str:
-    """Return what others say as one short line without control characters."""
-    line = " ".join(text[: 4 * _LONGEST].split())
+    """Return what others say as one short line, without control characters and passwords."""
+    line = _MASK(" ".join(text[: 4 * _LONGEST].split()))
     line = "".join([c if c.isprintable() else "\ufffd" for c in line])
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 

@@ -6,7 +6,6 @@ import socket
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
@@ -21,6 +20,8 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.internal import InternalMetrics
 from dask_otel._otel.sdk.watching import watch_stub, watched_session
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.masking import masked_url
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -248,8 +249,8 @@ def _check(signal: str, grpc: bool) -> None:
     if endpoint and not grpc and not endpoint[1].lower().startswith(("http://", "https://")):
         raise ConfigurationError(
             [
-                f"{endpoint[0]} is {_shown(endpoint[1])!r}. Allowed over HTTP: a URL that begins "
-                "with http:// or https://."
+                f"{endpoint[0]} is {masked_url(endpoint[1])!r}. Allowed over HTTP: a URL that "
+                "begins with http:// or https://."
             ]
         )
 
@@ -257,20 +258,10 @@ def _check(signal: str, grpc: bool) -> None:
 def _label(signal: str, name: str) -> str:
     if name not in _OTLP_NAMES:
         return name
-    port, protocol = (4318, "HTTP") if name == "otlp_proto_http" else (4317, "gRPC")
+    http = name == "otlp_proto_http"
     found = first_set(*_variables(signal, "ENDPOINT"))
-    return f"{_shown(found[1]) if found else f'http://localhost:{port}'} (OTLP over {protocol})"
-
-
-def _shown(endpoint: str) -> str:
-    """Return an endpoint without what may be secret: user, password, query."""
-    try:
-        parts = urlsplit(endpoint)
-    except ValueError:
-        return "an endpoint that is no URL"
-    if not parts.netloc:
-        return endpoint.rpartition("@")[2].partition("?")[0]
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    default = f"http://localhost:{4318 if http else 4317}"
+    return str(Endpoint(masked_url(found[1]) if found else default, "HTTP" if http else "gRPC"))
 
 
 def export_timeout_millis(signal: str) -> float | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from socket import gaierror
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
@@ -53,6 +54,10 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
         def request(self, *args: Any, **kwargs: Any) -> requests.Response:
             # A redirect turns a POST into a GET: the data would be gone.
             kwargs["allow_redirects"] = False
+            if kwargs.get("verify") in (None, True) and isinstance(self.verify, str):
+                # Newer exporters leave OTEL_EXPORTER_OTLP_CERTIFICATE with the session, where
+                # REQUESTS_CA_BUNDLE would win over it.
+                kwargs["verify"] = self.verify
             try:
                 response = super().request(*args, **kwargs)
             except Exception as error:
@@ -91,6 +96,9 @@ def _record_answer(signal: str, response: requests.Response, answers: Answers) -
         return
     words = "" if page else _words(kind, body)
     reason = f"HTTP status {status} {response.reason or ''}".rstrip()
+    if status in (404, 405):
+        # What was asked for, as the exporter has put it together.
+        reason += f" for {urlsplit(response.url).path or '/'}"
     answers.refused(f"{reason}: {words}" if words else reason, blames=status in _BLAMES)
 
 
