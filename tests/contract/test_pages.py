@@ -166,6 +166,9 @@ def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
     said = _said()
     # Up to what is filled in.
     starts = {re.split(r" ?…| http", words)[0] for words in quoted}
+    # And what it says of an endpoint.
+    starts |= set(re.findall(r'"([^"\n]+)"(?= …|,| \|)', page)) | {"does not resolve."}
+    assert len(starts) > 10
     assert {words for words in starts if words not in said} == set()
 
 
