@@ -189,7 +189,7 @@ def _said() -> str:
 
 def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    quoted = re.findall(r"(?:`|INFO - )(dask-otel (?!-)[^`\n]+)", page)
+    quoted = re.findall(r"(?:`|INFO - )(dask-otel:? (?!-)[^`\n]+)", page)
     assert len(quoted) > 4
     said = _said()
     # Up to what is filled in.
