@@ -56,7 +56,7 @@ def take(page: Path, target: Path, width: int, height: int, *, dark: bool) -> No
             timeout=120,
         )
     with Image.open(target) as picture:
-        picture.convert("RGB").quantize(255).save(target, optimize=True)
+        picture.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
 
 
 def main() -> None:
