@@ -25,6 +25,7 @@ from opentelemetry.proto.collector.metrics.v1 import (
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
+from tests.certificates import Certificate
 from tests.waiting import eventually
 
 
@@ -271,7 +272,7 @@ class Receiver:
         return {p.labels: p.value for p in self.points if p.metric == metric}
 
     def wait_for(
-        self, check: Callable[[Receiver], Any], timeout: float = 30.0, what: str = ""
+        self, check: Callable[[Receiver], Any], timeout: float = 60.0, what: str = ""
     ) -> Any:
         """Return the first truthy result of a check."""
         return eventually(lambda: check(self), timeout, what)
@@ -280,6 +281,9 @@ class Receiver:
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
     receiver: Receiver
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of those who hang up, or do not speak TLS."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -358,7 +362,9 @@ RUNNING: dict[str, Receiver] = {}
 
 
 @contextmanager
-def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receiver]:
+def receiver(
+    protocol: str = "http/protobuf", port: int = 0, tls: Certificate | None = None
+) -> Iterator[Receiver]:
     """Run a receiver on a free loopback port.
 
     Parameters
@@ -367,8 +373,10 @@ def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receive
         ``"grpc"`` or ``"http/protobuf"``.
     port
         0 for a free one.
+    tls
+        With it the receiver speaks TLS.
     """
-    with _receiver(protocol, port) as made:
+    with _receiver(protocol, port, tls) as made:
         RUNNING[made.endpoint] = made
         try:
             yield made
@@ -377,14 +385,21 @@ def receiver(protocol: str = "http/protobuf", port: int = 0) -> Iterator[Receive
 
 
 @contextmanager
-def _receiver(protocol: str, port: int) -> Iterator[Receiver]:
+def _receiver(protocol: str, port: int, tls: Certificate | None) -> Iterator[Receiver]:
     made = Receiver(protocol)
+    scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
     if protocol == "grpc":
         # Without so_reuseport=0 two servers would share a port unseen.
         server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(made), server)
         metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(made), server)
-        made.endpoint = f"http://127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
+        address = f"127.0.0.1:{port}"
+        bound = (
+            server.add_insecure_port(address)
+            if tls is None
+            else server.add_secure_port(address, grpc.ssl_server_credentials([tls.pair]))
+        )
+        made.endpoint = f"{scheme}://{host}:{bound}"
         server.start()
         try:
             yield made
@@ -393,7 +408,12 @@ def _receiver(protocol: str, port: int) -> Iterator[Receiver]:
         return
     http = _Http(("127.0.0.1", port), _Handler)
     http.receiver = made
-    made.endpoint = f"http://127.0.0.1:{http.server_port}"
+    if tls is not None:
+        # The handshake is the handler's, so that who does not speak TLS holds up nobody.
+        http.socket = tls.context.wrap_socket(
+            http.socket, server_side=True, do_handshake_on_connect=False
+        )
+    made.endpoint = f"{scheme}://{host}:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -79,6 +79,13 @@ async def settled_metrics(
     return await plugin.bridge.settled.answer(span_id, timeout, submitted)
 
 
+async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
+    """Return what ``dask-otel doctor`` asks; it sends test telemetry to the own endpoints alone."""
+    from dask_otel.scheduler.plugin import examined
+
+    return await examined(dask_scheduler, seconds)
+
+
 def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Refusal:
     """Return what goes on, in so many spans and workers at most; see ``dask-otel top``.
 

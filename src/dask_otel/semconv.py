@@ -526,6 +526,16 @@ METRICS: Final[dict[str, Metric]] = {
     value.name: value for value in list(globals().values()) if isinstance(value, Metric)
 }
 
+# ------------------------------------------------------------------------ dask-otel doctor
+
+#: What the doctor sends to see whether it arrives; no part of the bridge's own telemetry.
+DOCTOR_SPAN: Final = "dask-otel doctor"
+#: On both: says which run of the doctor it was.
+DOCTOR_RUN: Final = "dask.otel.doctor.run"
+DOCTOR_CHECKS: Final = Metric(
+    "dask.otel.doctor.checks", "counter", "{check}", (DOCTOR_RUN,), "Test counter of the doctor"
+)
+
 #: Bounds of the duration histograms, in seconds: from a tenth of a second to a day.
 DURATION_BOUNDS: Final = (
     0.1,

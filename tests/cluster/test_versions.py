@@ -88,6 +88,11 @@ def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Pa
             assert dask_otel.unregister(client) == "stopped"
             client.register_plugin(OtelSchedulerPlugin())
             assert dask_otel.unregister(client) == "stopped"
+        # Not at the top: the scheduler imports this module, for `_package`.
+        from dask_otel.doctor.asking import NotExamined, facts_of_scheduler
+
+        with pytest.raises(NotExamined, match="could not be examined"):
+            facts_of_scheduler(processes.address, 60)
 
 
 def test_a_client_of_before_and_a_scheduler_of_today(tmp_path: Path, earlier: Path) -> None:

@@ -17,6 +17,7 @@ from dask_otel._otel.sdk.environment import defaults_for_environment
 from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.masking import masked_url
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
@@ -308,8 +309,8 @@ def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
         OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
     )
     assert outputs.span_sinks[0].name == "http://collector:4318/base (OTLP over HTTP)"
-    assert exporters._shown("user:geheim@collector:4317?geheim") == "collector:4317"
-    assert "geheim" not in exporters._shown("http://[geheim")
+    assert masked_url("user:geheim@collector:4317?geheim") == "collector:4317"
+    assert "geheim" not in masked_url("http://[geheim")
 
 
 # ------------------------------------------------------------------------------ environment

@@ -216,7 +216,7 @@ def test_an_outage_loses_nothing_and_is_said_once(
     said = [r.getMessage() for r in mine if r.levelno == logging.WARNING]
     assert len(said) == 1, said
     assert receiver.endpoint in said[0]
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in said[0]
+    assert "has a problem of its own" in said[0]
     eventually(lambda: any("again" in r.getMessage() for r in caplog.records))
     assert not [r for r in caplog.records if r.name.startswith("opentelemetry")]
     running.metrics(make_batch(0.5))
@@ -510,7 +510,7 @@ def test_everything_is_flushed_at_close_and_counted_in_the_last_metrics(
     names = [f"root-{number}" for number in range(20)]
     running.spans(*map(make_span, names))
     running.metrics(MetricBatch(levels={("dask.otel.running",): 0}))
-    assert running.close(10.0) < 10.0
+    assert running.close(60.0) < 60.0
     assert running.pump.closed
     assert sorted(span_ids(receiver)) == sorted(ids_of(*names))
     assert list(receiver.last("dask.otel.running").values()) == [0]

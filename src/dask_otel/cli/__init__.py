@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from dask_otel.cli import assets, demo, report
+from dask_otel.cli import assets, demo, doctor, report, top
 
 
 def _installed(distribution: str) -> str:
@@ -34,8 +34,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
     demo.add_command(commands)
+    doctor.add_command(commands)
     assets.add_command(commands)
     report.add_command(commands)
+    top.add_command(commands)
     return parser
 
 

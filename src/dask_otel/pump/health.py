@@ -6,17 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.endpoints.explaining import UNKNOWN, explain
 
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Seconds for which a destination that fails, works and fails again is not told about once more.
 QUIET: Final = 600.0
 
-_ENDPOINT_ADVICE: Final = (
-    "Check that a collector listens there, and OTEL_EXPORTER_OTLP_ENDPOINT and "
-    "OTEL_EXPORTER_OTLP_PROTOCOL."
-)
 
 #: A metric's name and its label values.
 Series: TypeAlias = tuple[Hashable, ...]
@@ -46,14 +45,27 @@ class Health:
         self._advice = advice
         self._now = now
         self._failing: set[str] = set()
+        self._nobody = False
+        #: Of the last failure.
+        self._reason = ""
         #: Whether the failure that goes on was told, and when the last one was.
         self._warned = False
         self._warned_at = float("-inf")
         self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
+    def expect_nobody(self) -> None:
+        """Be silent about failures until the first success: they are known, and why."""
+        self._nobody = True
+
     def ok(self, signal: str) -> None:
         """Take note of a success with `signal`: ``"spans"`` or ``"metrics"``."""
+        with self._lock:
+            came, self._nobody = self._nobody, False
+            if came:
+                self._failing.clear()
+        if came:
+            logger.info("dask-otel exports to %s, where somebody listens now", self._name)
         with self._lock:
             if signal not in self._failing:
                 return
@@ -65,17 +77,32 @@ class Health:
 
     def failed(self, signal: str, reason: str) -> None:
         """Take note of a failure."""
+        self._reason = reason
         level = self._level(signal)
         if level is not None:
             logger.log(
                 level,
-                "dask-otel can't export %s to %s: %s. Dask is not affected; the bridge keeps what "
-                "fits its queue and goes on trying, without saying so each time. %s",
+                "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
+                "what fits its queue and goes on trying, without saying so each time.",
                 signal,
                 self._name,
                 reason or "no reason given",
-                self._advice or _ENDPOINT_ADVICE,
+                self._advice or self._explained(signal, reason),
             )
+
+    def _explained(self, signal: str, reason: str) -> str:
+        """Return the likely cause and what to do, in the words of ``dask-otel doctor``."""
+        endpoint = Endpoint.named(self._name)
+        if endpoint is None:
+            return "The exporter is not one of OTLP's: see its own documentation."
+        trouble = explain(endpoint, "traces" if signal == "spans" else signal, reason)
+        return str(trouble) if trouble else UNKNOWN
+
+    def condition(self) -> dict[str, Any]:
+        """Return what fails now, and why it did last, as plain data. Any thread may ask."""
+        with self._lock:
+            failing = sorted(self._failing)
+            return {"destination": self._name, "failing": failing, "reason": self._reason}
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
         """Take note of what a server said about data that it took, but for some of it."""
@@ -104,8 +131,10 @@ class Health:
 
     def gave_up(self, signal: str, what: str) -> None:
         """Take note of what could not be exported before the end."""
+        if self._nobody:
+            return
         logger.log(
-            self._level(signal) or logging.INFO,
+            max(logging.INFO, self._level(signal) or 0),
             "dask-otel closes, and %s could not be exported to %s within otel.close-timeout",
             what,
             self._name,
@@ -119,8 +148,10 @@ class Health:
         with self._lock:
             new = signal not in self._failing
             self._failing.add(signal)
+            if self._nobody:
+                return None
             if self._warned:
-                return logging.INFO if new else None
+                return logging.DEBUG if new else None
             if self._now() - self._warned_at < QUIET:
                 return None
             self._warned, self._warned_at = True, self._now()

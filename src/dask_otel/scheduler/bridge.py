@@ -13,7 +13,7 @@ import logging
 import time as clocks
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from distributed.core import Status
 from distributed.metrics import time
@@ -99,6 +99,8 @@ class Bridge:
         self._scheduler = scheduler
         self._host: Host | None = None
         self._pump: Pump | None = None
+        #: Returns the bridge's own counts; see `WiredPump`.
+        self._counts: Callable[[], dict[tuple[str, ...], float]] = dict
         self._cost = LoopTime(self.adapter)
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
@@ -185,16 +187,21 @@ class Bridge:
             wired.pump.request_close(0.0)
             return
         self._pump = wired.pump
+        self._counts = wired.counts
         if wired.decides is not None:
             self._take_sampler(wired.decides)
         self.hand_over.begin(wired.pump)
+        if wired.hint:
+            # Also where it closes already: a short script has it from here alone.
+            logger.warning("%s", wired.hint)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
             return
         self._every("metrics", wired.metric_interval, self.hand_over.begin_metrics)
         if wired.page is not None:
             self._show(wired.page)
-        logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
+        if not wired.hint:
+            logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
     def _take_sampler(self, decides: Callable[[Trace], bool]) -> None:
         """Let it decide; without it tasks are told what the default one would say."""
@@ -240,6 +247,13 @@ class Bridge:
     def exporting(self) -> bool:
         """Whether the exporters have been made."""
         return self._pump is not None
+
+    def condition(self) -> dict[str, Any]:
+        """Return how the export does, as plain data; see `Pump.condition`."""
+        if self._pump is None:
+            return {"exporting": False}
+        counts = [[*series, value] for series, value in self._counts().items()]
+        return {"exporting": True, "counts": counts, **self._pump.condition()}
 
     def present(self, spans: int, workers: int) -> Present:
         """Return what goes on, in so many spans and workers at most."""

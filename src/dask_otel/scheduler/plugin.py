@@ -222,6 +222,15 @@ def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None
         )
 
 
+async def examined(scheduler: Scheduler, seconds: float) -> dict[str, Any]:
+    """Return what ``dask-otel doctor`` asks of a scheduler; see `examination.examine`."""
+    from dask_otel.scheduler.examination import examine
+
+    plugin = plugin_of(scheduler)
+    bridge = None if plugin is None else plugin.bridge
+    return await examine(scheduler, bridge, {} if plugin is None else plugin.overrides, seconds)
+
+
 async def uninstall(scheduler: Scheduler) -> str:
     """Take the bridge off a scheduler, with everything that it wrapped.
 

@@ -129,12 +129,12 @@ def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _F
 
 def differences(a: Settings, b: Settings) -> list[str]:
     """Return the full keys in which two settings differ; no values, as some are secret."""
-    left, right = _flat(a), _flat(b)
+    left, right = flat(a), flat(b)
     # A dict keeps the order of the keys and drops what both have.
     return [key for key in {**left, **right} if left.get(key) != right.get(key)]
 
 
-def _flat(settings: Settings) -> dict[str, Any]:
+def flat(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value."""
     flat = {}
     for section, rules in _RULES.items():
@@ -212,4 +212,4 @@ def setting(key: str) -> Any:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return _flat(Settings())
+    return flat(Settings())

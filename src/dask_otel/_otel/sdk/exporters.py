@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
@@ -20,6 +20,8 @@ from dask_otel._otel.sdk.environment import (
 )
 from dask_otel._otel.sdk.internal import InternalMetrics
 from dask_otel._otel.sdk.watching import watch_stub, watched_session
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.masking import masked_url
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -43,6 +45,9 @@ _REACHING: Final = (
     "CLIENT_KEY",
     "CLIENT_CERTIFICATE",
 )
+#: Where gRPC goes if nobody says so. Seconds: it is on this machine.
+_DEFAULT_ADDRESS: Final = ("localhost", 4317)
+_AT_ONCE: Final = 1.0
 #: Of OTLP exporters, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 
@@ -58,6 +63,8 @@ class NamedExporter:
     answers: Answers | None
     #: What a person can do where it fails; empty for what helps with an endpoint.
     advice: str = ""
+    #: Whether somebody named it, or the server that it sends to.
+    named: bool = True
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -104,6 +111,17 @@ def is_named(signal: str) -> bool:
             *(variable for what in _REACHING for variable in _variables(signal, what)),
         )
     )
+
+
+def nobody_listens() -> bool:
+    """Whether nobody listens at the default endpoint."""
+    try:
+        socket.create_connection(_DEFAULT_ADDRESS, _AT_ONCE).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def shut_down(exporters: list[NamedExporter]) -> None:
@@ -175,7 +193,8 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
     if name == "otlp_proto_grpc":
         seen = Answers()
         answers = seen if watch_stub(signal, exporter, seen) else None
-    return NamedExporter(_label(signal, name), exporter, answers)
+    named = name not in _OTLP_NAMES or is_named(signal)
+    return NamedExporter(_label(signal, name), exporter, answers, named=named)
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:
@@ -230,8 +249,8 @@ def _check(signal: str, grpc: bool) -> None:
     if endpoint and not grpc and not endpoint[1].lower().startswith(("http://", "https://")):
         raise ConfigurationError(
             [
-                f"{endpoint[0]} is {_shown(endpoint[1])!r}. Allowed over HTTP: a URL that begins "
-                "with http:// or https://."
+                f"{endpoint[0]} is {masked_url(endpoint[1])!r}. Allowed over HTTP: a URL that "
+                "begins with http:// or https://."
             ]
         )
 
@@ -239,20 +258,10 @@ def _check(signal: str, grpc: bool) -> None:
 def _label(signal: str, name: str) -> str:
     if name not in _OTLP_NAMES:
         return name
-    port, protocol = (4318, "HTTP") if name == "otlp_proto_http" else (4317, "gRPC")
+    http = name == "otlp_proto_http"
     found = first_set(*_variables(signal, "ENDPOINT"))
-    return f"{_shown(found[1]) if found else f'http://localhost:{port}'} (OTLP over {protocol})"
-
-
-def _shown(endpoint: str) -> str:
-    """Return an endpoint without what may be secret: user, password, query."""
-    try:
-        parts = urlsplit(endpoint)
-    except ValueError:
-        return "an endpoint that is no URL"
-    if not parts.netloc:
-        return endpoint.rpartition("@")[2].partition("?")[0]
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    default = f"http://localhost:{4318 if http else 4317}"
+    return str(Endpoint(masked_url(found[1]) if found else default, "HTTP" if http else "gRPC"))
 
 
 def export_timeout_millis(signal: str) -> float | None:

@@ -227,6 +227,14 @@ class ClockOffsets:
         offset = known.offset()
         return offset if -inf < offset < inf else None
 
+    def bounds(self, worker: str | None) -> tuple[float | None, float | None]:
+        """Return between what the scheduler's clock less a worker's lies; None is not known."""
+        known = self._workers.get(worker)
+        if known is None:
+            return None, None
+        lower, upper = known.lower, known.upper
+        return (lower if lower > -inf else None), (upper if upper < inf else None)
+
     def shown(
         self,
         worker: str | None,

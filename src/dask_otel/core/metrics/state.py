@@ -282,6 +282,23 @@ class MetricState:
         self._sent_epoch = 0
         return again
 
+    def totals(self, prefix: str) -> dict[tuple[str, ...], float]:
+        """Return the totals of single numbers by metric and label values. Any thread may ask.
+
+        Parameters
+        ----------
+        prefix
+            Of the metrics' names.
+        """
+        # Copies, each made in one step: the thread that this belongs to goes on.
+        return {
+            (family.metric.name, *identity): float(series.value)
+            for family in list(self._families)
+            if family.metric.name.startswith(prefix)
+            for identity, series in list(family.series.items())
+            if not isinstance(series, HistogramSeries)
+        }
+
     def _max_zero_age_ns(self) -> int:
         age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
         # Exports are late by a little as a rule: that must not move the zero point away

@@ -1,0 +1,117 @@
+"""``dask-otel doctor``: its arguments and exit codes. What it does is in `dask_otel.doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import Any, Final
+
+_DESCRIPTION: Final = """\
+Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
+A test span and a test counter are sent to each configured endpoint, and what comes back is
+said in words, with what to do about it. Secrets are masked.
+"""
+
+_EPILOG: Final = """\
+Without --scheduler, this machine's own configuration is examined, as a scheduler that starts
+here would have it. With it, the test runs on the scheduler, to its own endpoints alone.
+
+exit codes: 0 all is well (notes are no problems), 1 something is wrong, 2 wrong arguments,
+3 the scheduler could not be examined, 130 interrupted
+"""
+
+#: Seconds for the endpoints' answers, and for backends to have what was sent.
+_TIMEOUT: Final = 15.0
+_PATIENCE: Final = 30.0
+_NARROW, _WIDE = 60, 100
+
+
+def add_command(commands: Any) -> None:
+    """Add ``doctor`` to the subcommands of an argument parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="find out why telemetry does not arrive",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="of a running scheduler, such as tcp://host:8786"
+    )
+    parser.add_argument("--jaeger", metavar="URL", help="read the test span back from Jaeger")
+    parser.add_argument("--tempo", metavar="URL", help="read the test span back from Tempo")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="read the test counter back from Prometheus"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=_TIMEOUT,
+        metavar="SECONDS",
+        help="the longest wait for the endpoints' answers (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--patience",
+        type=_seconds,
+        default=_PATIENCE,
+        metavar="SECONDS",
+        help="the longest wait for what is read back (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="list settings with their default values, too"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value <= 3600.0:
+        raise argparse.ArgumentTypeError("more than 0 and at most 3600 seconds")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine; return the exit code."""
+    from dask_otel.doctor import asking
+    from dask_otel.doctor.backends import read_back
+    from dask_otel.doctor.finding import NOT_EXAMINED, exit_code
+    from dask_otel.doctor.findings import all_findings
+    from dask_otel.doctor.page import as_json, as_text
+
+    places = {
+        name: address
+        for name in ("jaeger", "tempo", "prometheus")
+        if (address := getattr(arguments, name))
+    }
+    try:
+        if arguments.scheduler:
+            facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
+        else:
+            facts = asking.facts_of_this_process(arguments.timeout)
+        findings = all_findings(facts)
+        probe = (facts["process"] or {}).get("probe")
+        if places and probe and probe["results"]:
+            findings += read_back(places, probe, arguments.patience)
+    except asking.NotExamined as error:
+        print(f"dask-otel doctor: {error}", file=sys.stderr)
+        return NOT_EXAMINED
+    except KeyboardInterrupt:
+        print("dask-otel doctor: interrupted", file=sys.stderr)
+        return 130
+    if arguments.json:
+        sys.stdout.write(as_json(facts, findings))
+    else:
+        terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if terminal else 80
+        text = as_text(
+            facts,
+            findings,
+            max(_NARROW, min(width, _WIDE)),
+            colours=terminal and not os.environ.get("NO_COLOR"),
+            everything=arguments.all,
+        )
+        sys.stdout.write(text)
+    return exit_code(findings)

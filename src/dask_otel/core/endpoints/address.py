@@ -1,0 +1,78 @@
+"""Addresses that exporters send to, as people configure them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+#: Who listens at an address, as a look at it tells: HTTP/2 without TLS (gRPC), HTTP/1 without TLS,
+#: TLS with either behind it or with an unknown one, or why nobody can be seen.
+Listener: TypeAlias = Literal[
+    "h2", "http", "tls-h2", "tls-http", "tls", "silent", "closed", "other",
+    "refused", "unresolved", "unreachable",
+]  # fmt: skip
+
+_NAME: Final = re.compile(r"(?P<url>.*) \(OTLP over (?P<protocol>gRPC|HTTP)\)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where an exporter sends, as a person configured it."""
+
+    #: Without what may be secret.
+    url: str
+    protocol: Literal["gRPC", "HTTP"]
+
+    def __str__(self) -> str:
+        return f"{self.url} (OTLP over {self.protocol})"
+
+    @classmethod
+    def named(cls, name: str) -> Endpoint | None:
+        """Return the endpoint that is called so; None for another kind of exporter."""
+        found = _NAME.fullmatch(name)
+        if found is None:
+            return None
+        return cls(found["url"], "gRPC" if found["protocol"] == "gRPC" else "HTTP")
+
+    @property
+    def scheme(self) -> str:
+        """``http``, ``https``, or empty where none was given."""
+        return self.url.partition("://")[0].lower() if "://" in self.url else ""
+
+    @property
+    def secure(self) -> bool:
+        """Whether TLS is spoken, as far as the address says."""
+        return self.scheme == "https" or (not self.scheme and self.protocol == "gRPC")
+
+    @property
+    def host(self) -> str:
+        """The name or address, without the port."""
+        authority = self.authority
+        if authority.startswith("["):
+            return authority.partition("]")[0] + "]"
+        return authority.partition(":")[0]
+
+    @property
+    def authority(self) -> str:
+        """Host and port."""
+        return (self.url.partition("://")[2] or self.url).partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """What follows the port."""
+        _, slash, path = (self.url.partition("://")[2] or self.url).partition("/")
+        return (slash + path).rstrip("/")
+
+
+def oddities(endpoint: Endpoint) -> list[str]:
+    """Return what is strange in an address, whether it works or not."""
+    found = []
+    if endpoint.protocol == "gRPC" and endpoint.path:
+        found.append(f"gRPC ignores the path {endpoint.path}; leave it out.")
+    if (match := re.search(r":(\d+)$", endpoint.authority)) and not 0 < int(match[1]) < 65536:
+        found.append(f"{match[1]} is no port: ports end at 65535.")
+    elif match and int(match[1]) == (4318 if endpoint.protocol == "gRPC" else 4317):
+        other = "HTTP" if endpoint.protocol == "gRPC" else "gRPC"
+        found.append(f"{match[1]} is the usual port of {other}, not of {endpoint.protocol}.")
+    return found

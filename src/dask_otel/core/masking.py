@@ -1,0 +1,150 @@
+"""What may be shown of addresses, variables and other people's words: nothing that may be secret.
+
+A person mails a report, or pastes a log line into an issue. So what is not known to be harmless is
+left out: users, passwords and queries of addresses, what looks like a token in a path, the values
+of headers, and of any variable that is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+#: Stands for what is left out.
+MASK: Final = "…"
+
+#: Shorter secrets are not looked for in free text: they would be found everywhere.
+_SHORTEST: Final = 4
+_SECRET_NAME: Final = re.compile(
+    r"auth|cred|key|pass|pwd|secret|session|sign|token|cookie|user", re.IGNORECASE
+)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>()]+")
+_ASSIGNED: Final = re.compile(
+    r"(?i)((?:authorization|api[-_ ]?key|access[-_ ]?key|password|passwd|secret|token)['\"]?\s*[:=]"
+    r"\s*['\"]?)((?:bearer|basic)\s+)?[^\s,;'\"]+"
+)
+_SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=_.~\-]{6,}")
+#: A part of a path that is an id or a token, and no word.
+_TOKEN: Final = re.compile(
+    r"(?=[^/]*\d)(?=[^/]*[A-Za-z])[A-Za-z0-9_.~+=%\-]{16,}|[A-Za-z0-9+=_-]{32,}"
+)
+
+#: Variables of OpenTelemetry whose values are harmless.
+_HARMLESS: Final = re.compile(
+    r"OTEL_(?:"
+    r"SDK_DISABLED|SERVICE_NAME|PROPAGATORS|CONFIG_FILE|EXPERIMENTAL_CONFIG_FILE|LOG_LEVEL"
+    r"|EXPERIMENTAL_RESOURCE_DETECTORS|PYTHON_SDK_INTERNAL_METRICS_ENABLED"
+    r"|TRACES_SAMPLER(?:_ARG)?|METRICS_EXEMPLAR_FILTER|(?:TRACES|METRICS|LOGS)_EXPORTER"
+    r"|METRIC_EXPORT_(?:INTERVAL|TIMEOUT)|(?:BSP|BLRP)_[A-Z_]+|[A-Z_]*LIMIT"
+    r"|EXPORTER_OTLP_(?:[A-Z]+_)?(?:PROTOCOL|COMPRESSION|TIMEOUT|INSECURE|CERTIFICATE"
+    r"|CLIENT_CERTIFICATE|CLIENT_KEY|TEMPORALITY_PREFERENCE|DEFAULT_HISTOGRAM_AGGREGATION)"
+    r")"
+)
+_ENDPOINT: Final = re.compile(r"OTEL_[A-Z_]*ENDPOINT")
+_HEADERS: Final = re.compile(r"OTEL_[A-Z_]*HEADERS")
+
+
+def masked_url(address: str) -> str:
+    """Return an address without user, password, query, fragment, and tokens in its path."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "an address that is no URL"
+    if not parts.netloc:
+        # host:port, which no scheme stands before.
+        bare = address.rpartition("@")[2].partition("?")[0].partition("#")[0]
+        host, slash, path = bare.partition("/")
+        return host + slash + _masked_path(path)
+    host = parts.netloc.rpartition("@")[2]
+    return parts._replace(
+        netloc=host, path=_masked_path(parts.path), query="", fragment=""
+    ).geturl()
+
+
+def _masked_path(path: str) -> str:
+    return "/".join(MASK if _TOKEN.fullmatch(part) else part for part in path.split("/"))
+
+
+def masked_headers(value: str) -> str:
+    """Return the names of headers that a variable holds, without their values."""
+    names = [item.partition("=")[0].strip() for item in value.split(",") if "=" in item]
+    # What has no name is a value, and may be secret.
+    return ",".join(f"{name}={MASK}" for name in names if name.isascii()) or MASK
+
+
+def masked_variable(name: str, value: str) -> str:
+    """Return the value of an ``OTEL_*`` variable as far as it may be shown."""
+    if _ENDPOINT.fullmatch(name):
+        return masked_url(value)
+    if _HEADERS.fullmatch(name):
+        return masked_headers(value)
+    if name == "OTEL_RESOURCE_ATTRIBUTES":
+        return _masked_attributes(value)
+    return Mask()(value) if _HARMLESS.fullmatch(name) else MASK
+
+
+def _masked_attributes(value: str) -> str:
+    shown = []
+    for item in value.split(","):
+        key, equals, text = item.partition("=")
+        if not equals:
+            shown.append(MASK)
+        elif _SECRET_NAME.search(key):
+            shown.append(f"{key}={MASK}")
+        else:
+            shown.append(f"{key}={Mask()(text)}")
+    return ",".join(shown)
+
+
+def secrets_of(variables: Mapping[str, str]) -> set[str]:
+    """Return what must never be shown of some variables, as it could stand in somebody's words."""
+    found: set[str] = set()
+    for name, value in variables.items():
+        if _HEADERS.fullmatch(name):
+            for item in value.split(","):
+                text = item.partition("=")[2].strip()
+                found |= {text, unquote(text), *unquote(text).split()}
+        elif _ENDPOINT.fullmatch(name):
+            found |= _secrets_of_url(value)
+        elif masked_variable(name, value) == MASK:
+            found.add(value)
+    return {text for text in found if len(text) >= _SHORTEST and text.lower() not in _NO_SECRETS}
+
+
+#: Parts of headers' values that say how they are made, and no secret.
+_NO_SECRETS: Final = frozenset({"bearer", "basic", "true", "false"})
+
+
+def _secrets_of_url(address: str) -> set[str]:
+    authority = address.partition("://")[2] or address
+    user, at, rest = authority.partition("/")[0].rpartition("@")
+    parts = {user, *user.split(":", 1)} if at else set()
+    tail = authority if not at else rest + authority.partition("/")[2]
+    query = tail.partition("?")[2].partition("#")[0]
+    parts |= {query, *(pair.partition("=")[2] for pair in query.split("&"))}
+    parts |= {part for part in tail.partition("?")[0].split("/") if _TOKEN.fullmatch(part)}
+    return parts | {unquote(part) for part in parts}
+
+
+class Mask:
+    """Leaves out of any text what may be secret.
+
+    Parameters
+    ----------
+    secrets
+        What is known to be secret, wherever it stands.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        # The longest first: one can be a part of another.
+        self._secrets = sorted(set(secrets), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """Return the text with what may be secret left out."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        text = _URL.sub(lambda found: masked_url(found[0]), text)
+        text = _ASSIGNED.sub(rf"\1{MASK}", text)
+        return _SCHEME.sub(rf"\1 {MASK}", text)

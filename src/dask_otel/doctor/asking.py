@@ -1,0 +1,133 @@
+"""Gathers the facts: from a scheduler and its workers, or from this process alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import dask.config
+
+from dask_otel._wire import examine
+from dask_otel.scheduler.examination import process_facts, versions
+
+#: Workers that are asked for their packages.
+MOST: Final = 200
+#: Beyond what the scheduler may take for the test itself.
+_MORE: Final = 40.0
+#: Seconds for a connection, and for an answer of the workers.
+_CONNECT: Final = 10.0
+
+#: Evaluated by processes that may lack this package, and have any version of Python.
+_INSTALLED: Final = (
+    "{'installed': __import__('importlib.util').util.find_spec('dask_otel') is not None,"
+    " 'version': next((d.version for d in"
+    " __import__('importlib.metadata').metadata.distributions(name='dask-otel')), None)}"
+)
+
+
+class NotExamined(Exception):
+    """The scheduler could not be asked; the text says why."""
+
+
+def here() -> dict[str, Any]:
+    """Return what matters of this process, where graphs may be made."""
+    return {
+        "versions": versions(),
+        "fusion": dask.config.get("optimization.fuse.active", None),
+    }
+
+
+def facts_of_this_process(seconds: float) -> dict[str, Any]:
+    """Return what a scheduler would be that started here."""
+    return {
+        "here": here(),
+        "scheduler": None,
+        "packages": None,
+        "process": process_facts(None, {}, seconds),
+    }
+
+
+def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
+    """Return what a scheduler and its workers say.
+
+    Parameters
+    ----------
+    address
+        Of the scheduler.
+    seconds
+        The longest wait for the endpoints' answers, there.
+
+    Raises
+    ------
+    NotExamined
+        If it can't be asked.
+    """
+    return asyncio.run(_ask(address, seconds))
+
+
+async def _ask(address: str, seconds: float) -> dict[str, Any]:
+    from distributed import Client
+
+    try:
+        client = await Client(
+            address,
+            asynchronous=True,
+            timeout=_CONNECT,
+            set_as_default=False,
+            name="dask-otel-doctor",
+        )
+    except Exception as error:
+        # Whatever it is: an address that is none, nobody there, TLS, another protocol.
+        raise NotExamined(f"no scheduler answers at {address}: {_words(error)}") from error
+    try:
+        return await _asked(client, address, seconds)
+    finally:
+        await client.close(2)
+
+
+async def _asked(client: Any, address: str, seconds: float) -> dict[str, Any]:
+    scheduler = await _answer(
+        client.run_on_scheduler(eval, _INSTALLED), _CONNECT, "the scheduler does not answer"
+    )
+    try:
+        workers = await asyncio.wait_for(_workers(client), _CONNECT)
+    except asyncio.TimeoutError:
+        workers = {}
+    process = None
+    if scheduler["installed"]:
+        process = await _answer(
+            client.run_on_scheduler(examine, seconds=seconds),
+            seconds + _MORE,
+            f"the scheduler's dask-otel ({scheduler['version']}) could not be examined",
+        )
+    return {
+        "here": here(),
+        "scheduler": address,
+        "packages": {"scheduler": scheduler, "workers": workers},
+        "process": process,
+    }
+
+
+async def _workers(client: Any) -> dict[str, Any]:
+    """Return what some workers have; None for one that failed."""
+    addresses = sorted(await client.ncores())[:MOST]
+    if not addresses:
+        return {}
+    answers = await client.run(eval, _INSTALLED, workers=addresses, on_error="return")
+    return {
+        address: answer if isinstance(answer, dict) else None for address, answer in answers.items()
+    }
+
+
+async def _answer(question: Any, seconds: float, otherwise: str) -> Any:
+    try:
+        return await asyncio.wait_for(question, seconds)
+    except asyncio.TimeoutError as error:
+        raise NotExamined(f"{otherwise} within {seconds:g} s") from error
+    except Exception as error:
+        # What was raised there comes here as it is.
+        raise NotExamined(f"{otherwise}: {_words(error)}") from error
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0][:300]

@@ -1,0 +1,45 @@
+"""What the doctor found: one thing that is well, worth knowing, or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+Level: TypeAlias = Literal["ok", "note", "problem"]
+
+OK: Final = 0
+WRONG: Final = 1
+NOT_EXAMINED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. Only a problem makes the doctor's exit code 1."""
+
+    #: A short name that does not change, for scripts: ``export.traces``, ``workers.clocks``, …
+    check: str
+    level: Level
+    what: str
+    #: The likely cause.
+    why: str = ""
+    #: What to do next.
+    todo: str = ""
+    #: A short name of the cause that does not change, where there are several.
+    kind: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """Return it as it stands in the JSON."""
+        return {
+            "check": self.check,
+            "level": self.level,
+            "kind": self.kind,
+            "what": self.what,
+            "why": self.why,
+            "next": self.todo,
+        }
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """Return 1 where something is wrong."""
+    return WRONG if any(finding.level == "problem" for finding in findings) else OK

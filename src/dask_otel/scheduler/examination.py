@@ -1,0 +1,159 @@
+"""What ``dask-otel doctor`` asks of a process: versions, settings, health, and a test of export.
+
+All of it is plain data without secrets, which can be shown, mailed, and read by another version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
+
+import dask.config
+
+from dask_otel._dask.workers.condition import workers_condition
+from dask_otel._version import __version__
+from dask_otel.core.masking import Mask, secrets_of
+from dask_otel.scheduler.in_thread import in_thread
+from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.origins import environment_of, settings_in_force, variables_in_force
+
+if TYPE_CHECKING:
+    from distributed.scheduler import Scheduler
+
+    from dask_otel.scheduler.bridge import Bridge
+
+#: Of what is told; it only grows.
+FORMAT: Final = 1
+#: Whose versions are told.
+PACKAGES: Final = (
+    "dask-otel",
+    "dask",
+    "distributed",
+    "opentelemetry-api",
+    "opentelemetry-sdk",
+    "opentelemetry-exporter-otlp-proto-grpc",
+    "opentelemetry-exporter-otlp-proto-http",
+    "grpcio",
+)
+#: Seconds for imports, resource detectors and the look at who listens, beyond the probe itself.
+_MORE: Final = 30.0
+
+
+async def examine(
+    scheduler: Scheduler, bridge: Bridge | None, overrides: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    """Return what is known of a scheduler, its bridge and its workers, and test its export.
+
+    What takes time is done in a thread; the event loop reads a few attributes.
+
+    Parameters
+    ----------
+    scheduler
+        Belongs to this event loop.
+    bridge
+        Its bridge; None without one.
+    overrides
+        What ``dask_otel.register`` was given.
+    seconds
+        The longest wait for the endpoints' answers.
+    """
+    facts: dict[str, Any] = {
+        "bridge": {"state": "absent"} if bridge is None else _condition(bridge),
+        "workers": workers_condition(scheduler, None if bridge is None else bridge.adapter.clocks),
+    }
+    settings = None if bridge is None else bridge.settings
+    slow = partial(process_facts, settings, overrides, seconds)
+    try:
+        facts |= await asyncio.wait_for(in_thread(slow, "dask-otel-doctor"), seconds + _MORE)
+    except asyncio.TimeoutError:
+        facts |= {"format": FORMAT, "versions": versions(), "timed_out": seconds + _MORE}
+    return facts
+
+
+def _condition(bridge: Bridge) -> dict[str, Any]:
+    condition = bridge.condition()
+    mask = mask_of(bridge.settings)
+    for destination in condition.get("destinations", ()):
+        destination["reason"] = mask(destination["reason"])
+    return {"state": "running" if condition["exporting"] else "starting", **condition}
+
+
+def process_facts(
+    settings: Settings | None, overrides: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    """Return versions and settings of this process, and test its export. It may block.
+
+    Parameters
+    ----------
+    settings
+        As they are in force; None to read them.
+    overrides, seconds
+        See `examine`.
+    """
+    facts: dict[str, Any] = {
+        "format": FORMAT,
+        "versions": versions(),
+        "fusion": dask.config.get("optimization.fuse.active", None),
+        "problems": [],
+        "settings": [],
+        "variables": [],
+        "probe": None,
+    }
+    if settings is None:
+        try:
+            settings = Settings.from_config(overrides)
+        except ConfigurationError as error:
+            facts["problems"] = list(error.problems)
+            return facts
+    facts["enabled"] = settings.enabled
+    facts["linger"], facts["settle_timeout"] = settings.spans.linger, settings.spans.settle_timeout
+    facts["prometheus"] = settings.metrics.prometheus
+    facts["settings"] = [list(one) for one in settings_in_force(settings, overrides)]
+    facts["variables"] = [list(one) for one in variables_in_force(settings.environment)]
+    found = _probe(settings, seconds)
+    mask = mask_of(settings)
+    facts["problems"] = [mask(problem) for problem in found.pop("problems")]
+    for result in found["results"]:
+        result["reason"], result["said"] = mask(result["reason"]), mask(result["said"])
+    facts["probe"] = found
+    return facts
+
+
+def mask_of(settings: Settings) -> Mask:
+    """Return what leaves the secrets of the variables out of other people's words."""
+    return Mask(secrets_of(environment_of(settings.environment)))
+
+
+def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
+    # Slow to import.
+    from dask_otel._otel.sdk.files import FileTarget
+    from dask_otel._otel.sdk.probe import probe
+
+    files = settings.files
+    target = None
+    if files.path is not None:
+        target = FileTarget(files.path, files.max_size, files.max_files)
+    return probe(
+        settings.environment,
+        service_name="dask-scheduler",
+        service_version=version("distributed"),
+        cluster_name=settings.cluster_name,
+        version=__version__,
+        files=target,
+        seconds=seconds,
+    )
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that matter; None where one is missing."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found

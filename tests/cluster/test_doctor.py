@@ -1,0 +1,103 @@
+"""``dask-otel doctor`` on running schedulers, as a person calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.cli import main
+from tests.cluster.processes import Cluster, cluster
+from tests.receiver import receiver
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("about the doctor, who runs no task"),
+]
+
+#: A preload that hides the package, as if it were not installed.
+WITHOUT = "import sys; sys.modules['dask_otel'] = None"
+EXPORTING = "dask-otel exports this scheduler's"
+
+
+def doctor(capsys: pytest.CaptureFixture[str], made: Cluster, *arguments: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = main(["doctor", "--scheduler", made.address, "--json", "--timeout", "60", *arguments])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def by_check(document: Any) -> dict[str, Any]:
+    return {finding["check"]: finding for finding in document["findings"]}
+
+
+def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with receiver("grpc") as received, cluster(tmp_path) as made:
+        env = {
+            **received.environ,
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
+            "DASK_OTEL__CLUSTER_NAME": "nightly",
+            # The doctor asks a bridge that has just begun to wait, too.
+            "DASK_LOGGING__DASK_OTEL": "info",
+        }
+        made.start_scheduler("--preload", "dask_otel.preload", env=env)
+        made.start_worker("with")
+        made.start_worker("without", "--preload", WITHOUT)
+
+        def examined() -> Any:
+            code, document = doctor(capsys, made)
+            assert (code, document["ok"]) == (0, True), document["findings"]
+            assert len(document["facts"]["packages"]["workers"]) == 2
+            return document
+
+        document = eventually(examined, 60, "all is well")
+        levels = {check: finding["level"] for check, finding in by_check(document).items()}
+        assert levels.pop("fusion") == "note"
+        assert levels.pop("workers.package") == "note"
+        assert set(levels) >= {"bridge", "export.traces", "export.metrics", "workers.clocks"}
+        assert set(levels.values()) == {"ok"}
+        assert "geheim" not in json.dumps(document)
+        settings = {key: (value, origin) for key, value, origin in _process(document)["settings"]}
+        assert settings["otel.cluster-name"] == ("nightly", "DASK_OTEL__CLUSTER_NAME")
+        # From the scheduler, with what it says of itself.
+        span = received.spans[-1]
+        assert span.name == semconv.DOCTOR_SPAN
+        assert span.resource["dask.cluster.name"] == "nightly"
+        assert f"{span.trace_id:032x}" == _process(document)["probe"]["trace_id"]
+
+
+def _process(document: Any) -> Any:
+    return document["facts"]["process"]
+
+
+def test_a_scheduler_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with cluster(tmp_path) as made:
+        made.start_scheduler("--preload", WITHOUT)
+        code, document = doctor(capsys, made)
+        assert code == 1
+        assert [f["check"] for f in document["findings"]] == ["scheduler.package"]
+        assert document["facts"]["process"] is None
+
+
+def test_a_scheduler_with_a_wrong_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cluster(tmp_path) as made:
+        env = {"DASK_OTEL__SPANS__LINGER": "soon"}
+        made.start_scheduler("--preload", "dask_otel.preload", env=env)
+        code, document = doctor(capsys, made)
+        assert code == 1
+        problems = {c: f for c, f in by_check(document).items() if f["level"] == "problem"}
+        assert problems.keys() == {"configuration", "bridge"}
+        assert "otel.spans.linger" in problems["configuration"]["what"]
+
+
+def test_no_scheduler(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_otel.doctor import asking
+
+    monkeypatch.setattr(asking, "_CONNECT", 0.5)
+    assert main(["doctor", "--scheduler", "tcp://127.0.0.1:1"]) == 3
+    assert "no scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err

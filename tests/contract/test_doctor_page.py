@@ -1,0 +1,47 @@
+"""docs/doctor.md names every check and every kind of trouble that there is, and what is sent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dask_otel import semconv
+from dask_otel.core.endpoints import answering
+from dask_otel.doctor import findings
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "src" / "dask_otel"
+PAGE = (REPOSITORY / "docs" / "doctor.md").read_text(encoding="utf-8")
+
+
+def column(heading: str, index: int = 0) -> set[str]:
+    """Return what is code in a column of the table below a heading."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert rows
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row.split("|")[index + 1])}
+
+
+def written(folder: str, pattern: str) -> set[str]:
+    sources = [path.read_text(encoding="utf-8") for path in (PACKAGE / folder).glob("*.py")]
+    return {found for source in sources for found in re.findall(pattern, source)}
+
+
+def test_every_check_is_documented() -> None:
+    checks = written("doctor", r'Finding\(\s*"([a-z_.]+)"')
+    checks |= {"export.traces", "export.metrics"}
+    checks |= {f"backend.{name}" for name in ("jaeger", "tempo", "prometheus")}
+    checks |= {f"counts.{name.removeprefix('dask.otel.')}" for name in findings._COUNTS}
+    assert column("What is looked at") == checks
+
+
+def test_every_kind_of_trouble_is_documented() -> None:
+    kinds = written("core/endpoints", r'Trouble\(\s*"([a-z_]+)"')
+    kinds |= set(answering._ANSWERS)
+    assert column("What an endpoint's trouble is") == {*kinds, "unknown"}
+
+
+def test_what_is_sent_is_documented() -> None:
+    assert column("What it sends", 1) == {semconv.DOCTOR_SPAN, semconv.DOCTOR_CHECKS.name}
+    assert column("What it sends", 2) == {semconv.DOCTOR_RUN}
+    assert semconv.DOCTOR_CHECKS.labels == (semconv.DOCTOR_RUN,)

@@ -1,0 +1,317 @@
+"""The doctor's test of the export, against real servers: what is wrong is said in words."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+
+from dask_otel import semconv
+from dask_otel._otel.sdk import listening
+from dask_otel._otel.sdk import probe as probing
+from dask_otel._otel.sdk.listening import look
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.doctor.asking import facts_of_this_process
+from dask_otel.doctor.finding import Finding, exit_code
+from dask_otel.doctor.findings import all_findings
+from dask_otel.doctor.page import as_json, as_text
+from tests.certificates import Certificate, self_signed
+from tests.otlp.conftest import PROTOCOLS
+from tests.receiver import Receiver, receiver, silent_server
+
+GRPC, HTTP = PROTOCOLS
+pytestmark = pytest.mark.usefixtures("no_long_retries")
+
+Examine = Callable[..., list[Finding]]
+
+
+@pytest.fixture(autouse=True)
+def _first_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_SECOND_THOUGHTS", 0.0)
+    # However busy the machine is, it looks until there is something to see.
+    monkeypatch.setattr(probing, "_LOOK", 60.0)
+    monkeypatch.setattr(listening, "_SLOWEST", 30.0)
+
+
+@pytest.fixture
+def no_long_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who never answers does not answer later."""
+    monkeypatch.setattr(listening, "_SLOWEST", 0.1)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return self_signed(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture
+def examine(monkeypatch: pytest.MonkeyPatch) -> Examine:
+    """Return what the doctor finds in an environment, and check that it can be shown."""
+
+    def call(endpoint: str, protocol: str, **variables: str) -> list[Finding]:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        # However busy the machine is; failures are told at once.
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        facts = facts_of_this_process(60)
+        findings = all_findings(facts)
+        page = as_text(facts, findings)
+        document = json.loads(as_json(facts, findings))
+        assert document["ok"] is (exit_code(findings) == 0)
+        for finding in findings:
+            assert finding.what.split()[0] in page
+        return findings
+
+    return call
+
+
+def exports(findings: list[Finding]) -> list[Finding]:
+    return [f for f in findings if f.check in ("export.traces", "export.metrics")]
+
+
+def kinds(findings: list[Finding]) -> set[str]:
+    found = exports(findings)
+    assert len(found) == 2, findings
+    assert all(f.level == "problem" and f.why and f.todo for f in found), found
+    return {f.kind for f in found}
+
+
+def test_what_works_is_well(server: Receiver, examine: Examine) -> None:
+    findings = examine(server.endpoint, server.protocol)
+    assert [f.level for f in exports(findings)] == ["ok", "ok"]
+    assert exit_code(findings) == 0
+    (span,) = server.spans
+    (point,) = server.points
+    run = span.attributes[semconv.DOCTOR_RUN]
+    assert (span.name, span.attributes) == (semconv.DOCTOR_SPAN, {semconv.DOCTOR_RUN: run})
+    assert (point.metric, point.value) == (semconv.DOCTOR_CHECKS.name, 1)
+    assert point.attributes == {semconv.DOCTOR_RUN: run}
+    assert (point.kind, point.monotonic) == ("sum", True)
+    # The same way, with the same origin, as all else.
+    assert span.resource["service.name"] == "dask-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("spoken", "listening", "kind"), [(GRPC, HTTP, "grpc_to_http"), (HTTP, GRPC, "http_to_grpc")]
+)
+def test_the_wrong_protocol(examine: Examine, spoken: str, listening: str, kind: str) -> None:
+    with receiver(listening) as server:
+        assert kinds(examine(server.endpoint, spoken)) == {kind}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_tls_to_a_server_without_it(examine: Examine, protocol: str) -> None:
+    with receiver(protocol) as server:
+        secure = server.endpoint.replace("http:", "https:")
+        assert kinds(examine(secure, protocol)) == {"tls_to_plain"}
+
+
+def test_no_scheme_means_tls_to_grpc(examine: Examine) -> None:
+    with receiver(GRPC) as server:
+        bare = server.endpoint.removeprefix("http://")
+        findings = examine(bare, GRPC)
+        assert kinds(findings) == {"no_scheme"}
+        assert all(f"http://{bare}" in f.todo for f in exports(findings))
+
+
+def test_no_scheme_is_an_error_of_the_configuration_over_http(examine: Examine) -> None:
+    (problem,) = [f for f in examine("127.0.0.1:4318", HTTP) if f.level == "problem"]
+    assert problem.check == "configuration"
+    assert "begins with http:// or https://" in problem.what
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_tls_to_a_server_that_wants_it(
+    examine: Examine, certificate: Certificate, protocol: str
+) -> None:
+    with receiver(protocol, tls=certificate) as server:
+        plain = server.endpoint.replace("https:", "http:")
+        assert kinds(examine(plain, protocol)) == {"plain_to_tls"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_certificate_that_is_not_trusted_and_one_that_is(
+    examine: Examine,
+    certificate: Certificate,
+    protocol: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # For other programs, on many machines; the exporter's own variable wins.
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(self_signed(tmp_path).certificate))
+    with receiver(protocol, tls=certificate) as server:
+        assert kinds(examine(server.endpoint, protocol)) == {"certificate_untrusted"}
+        pem = str(certificate.certificate)
+        findings = examine(server.endpoint, protocol, OTEL_EXPORTER_OTLP_CERTIFICATE=pem)
+        assert [f.level for f in exports(findings)] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nobody_there(examine: Examine, protocol: str) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        assert kinds(examine(f"http://127.0.0.1:{port}", protocol)) == {"refused"}
+    assert kinds(examine("http://nowhere.invalid:4317", protocol)) == {"unresolved"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.usefixtures("no_long_look")
+def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
+    with silent_server() as endpoint:
+        findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
+        assert kinds(findings) == {"timeout"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, "unauthenticated"), (403, "forbidden"), (404, "not_found"), (413, "too_large")],
+)
+def test_what_an_http_server_answers(examine: Examine, status: int, kind: str) -> None:
+    with receiver(HTTP) as server:
+        server.answer = status
+        assert kinds(examine(server.endpoint, HTTP)) == {kind}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("UNAUTHENTICATED", "unauthenticated"),
+        ("PERMISSION_DENIED", "forbidden"),
+        ("UNIMPLEMENTED", "no_signal"),
+    ],
+)
+def test_what_a_grpc_server_answers(examine: Examine, status: str, kind: str) -> None:
+    with receiver(GRPC) as server:
+        server.answer = status
+        assert kinds(examine(server.endpoint, GRPC)) == {kind}
+
+
+def test_the_path_is_there_twice(examine: Examine) -> None:
+    with receiver(HTTP) as server:
+        findings = examine(f"{server.endpoint}/v1/traces", HTTP)
+        assert kinds(findings) == {"path_twice"}
+        assert "/v1/traces/v1/metrics" in exports(findings)[1].why
+
+
+def test_grpc_ignores_a_path(examine: Examine) -> None:
+    with receiver(GRPC) as server:
+        findings = examine(f"{server.endpoint}/v1/traces", GRPC)
+        assert [f.level for f in exports(findings)] == ["ok", "ok"]
+        (note,) = [f for f in findings if f.check == "export.address"]
+        assert "ignores the path /v1/traces" in note.what
+
+
+def test_a_web_page(examine: Examine) -> None:
+    with receiver(HTTP) as server:
+        server.content = "text/html", b"<!DOCTYPE html><html>Welcome</html>"
+        assert kinds(examine(server.endpoint, HTTP)) == {"web_page"}
+
+
+def test_partial_success(server: Receiver, examine: Examine) -> None:
+    server.partial = (1, "too old")
+    findings = examine(server.endpoint, server.protocol)
+    assert kinds(findings) == {"partial_success"}
+    assert "too old" in exports(findings)[0].why
+
+
+def test_nothing_is_exported(examine: Examine) -> None:
+    none = {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
+    found = exports(examine("http://127.0.0.1:1", GRPC, **none))
+    assert [f.level for f in found] == ["note", "note"]
+    findings = examine("http://127.0.0.1:1", GRPC, OTEL_SDK_DISABLED="true")
+    assert [f.level for f in findings if f.check == "export"] == ["problem"]
+
+
+def test_files(tmp_path: Path) -> None:
+    with dask.config.set({"otel.files.path": str(tmp_path / "telemetry")}):
+        facts = facts_of_this_process(60)
+        found = exports(all_findings(facts))
+        assert [f.level for f in found] == ["ok", "ok"], found
+        # Nothing is sent anywhere, and nothing is left that somebody would take for a run.
+        assert all("files in" in f.what for f in found)
+        assert list((tmp_path / "telemetry").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with dask.config.set({"otel.files.path": str(tmp_path / "file")}):
+        found = exports(all_findings(facts_of_this_process(60)))
+        assert [f.level for f in found] == ["problem", "problem"]
+        assert all("otel.files.path" in f.todo for f in found), found
+
+
+def test_secrets_are_masked(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-key=geheim%2042")
+    monkeypatch.setenv("DASK_OTEL__ENVIRONMENT__OTEL_OWN_TOKEN", "geheim-too")
+    with receiver(HTTP) as server:
+        server.answer, server.content = 401, ("text/plain", b"no: geheim 42, geheim-user")
+        address = server.endpoint.replace("://", "://geheim-user:geheim-word@")
+        findings = examine(f"{address}/?key=geheim-query", HTTP)
+        facts = facts_of_this_process(60)
+    assert "geheim" not in repr(findings)
+    assert "geheim" not in as_text(facts, findings, everything=True)
+    assert "geheim" not in as_json(facts, findings)
+    assert "x-key=…" in as_text(facts, findings)
+
+
+# ------------------------------------------------------------------------ who listens there
+
+
+@pytest.mark.parametrize(("protocol", "listener"), [(GRPC, "h2"), (HTTP, "http")])
+def test_who_listens(certificate: Certificate, protocol: str, listener: str) -> None:
+    with receiver(protocol) as server:
+        assert look(Endpoint(server.endpoint, "HTTP"), 30) == listener
+    with receiver(protocol, tls=certificate) as server:
+        found = look(Endpoint(server.endpoint, "HTTP"), 30)
+        # Python's HTTP server agrees on no protocol.
+        assert found == ("tls-h2" if protocol == GRPC else "tls")
+
+
+@pytest.fixture
+def hangs_up() -> Iterator[int]:
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(30)
+
+
+def test_who_does_not_listen(hangs_up: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(url: str) -> Any:
+        return look(Endpoint(url, "HTTP"), 30)
+
+    assert seen(f"http://127.0.0.1:{hangs_up}") == "closed"
+    assert seen("http://nowhere.invalid:4318") == "unresolved"
+    assert seen("http://") is None
+    assert seen("http://127.0.0.1:port") is None
+    with silent_server() as endpoint, monkeypatch.context() as patch:
+        patch.setattr(listening, "_SLOWEST", 0.1)
+        assert seen(endpoint) == "silent"
+    # What is behind a proxy can't be seen from here.
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    assert seen("http://collector:4318") is None
+
+
+def test_a_page_is_narrow_and_plain(examine: Examine, tmp_path: Path) -> None:
+    findings = examine("http://nowhere.invalid:4317", GRPC)
+    page = as_text(facts_of_this_process(60), [*findings, Finding("x", "note", "\x1b[31mred\x07")])
+    assert all(len(line) <= 80 for line in page.splitlines())
+    assert "\x1b" not in page
+    assert "problem" in as_text(facts_of_this_process(60), findings, colours=True)

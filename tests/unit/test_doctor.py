@@ -1,0 +1,352 @@
+"""What the doctor makes of facts, how it shows them, and what it reads back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.doctor import backends
+from dask_otel.doctor.backends import read_back
+from dask_otel.doctor.finding import Finding, exit_code
+from dask_otel.doctor.findings import all_findings
+from dask_otel.doctor.page import as_json, as_text
+
+VERSIONS = {"python": "3.12.1", "dask-otel": "1", "distributed": "2", "opentelemetry-sdk": "3"}
+ADDRESS = "tcp://scheduler:8786"
+
+
+def worker(name: str, age: float = 0.1, clock: Any = (-0.01, 0.01)) -> dict[str, Any]:
+    return {"address": f"tcp://{name}", "name": name, "last_seen_age": age, "clock": clock}
+
+
+def result(signal: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "signal": signal,
+        "destination": "http://collector:4317 (OTLP over gRPC)",
+        "ok": True,
+        "reason": "",
+        "lost": 0,
+        "said": "",
+        "advice": "",
+        "listener": None,
+        "seconds": 0.1,
+        **changes,
+    }
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    """Return what a scheduler says with which all is well."""
+    process = {
+        "format": 1,
+        "versions": VERSIONS,
+        "fusion": None,
+        "problems": [],
+        "enabled": True,
+        "linger": 2.0,
+        "settle_timeout": 30.0,
+        "prometheus": False,
+        "settings": [["otel.enabled", "true", "default"]],
+        "variables": [],
+        "probe": {
+            "disabled": False,
+            "run": "r",
+            "trace_id": "0" * 31 + "1",
+            "span_id": "0" * 15 + "1",
+            "results": [result("traces"), result("metrics")],
+        },
+        "bridge": {
+            "state": "running",
+            "exporting": True,
+            "destinations": [{"destination": "x", "failing": [], "reason": ""}],
+            "counts": [["dask.otel.dropped", "traces", "queue_full", 0.0]],
+            "waiting": 0,
+            "capacity": 2048,
+        },
+        "workers": {"count": 2, "heartbeat_interval": 0.5, "workers": [worker("a"), worker("b")]},
+        **changes,
+    }
+    return {
+        "here": {"versions": VERSIONS, "fusion": False},
+        "scheduler": ADDRESS,
+        "packages": {
+            "scheduler": {"installed": True, "version": "1"},
+            "workers": {"a": {"installed": True, "version": "1"}},
+        },
+        "process": process,
+    }
+
+
+def found(said: dict[str, Any], level: str = "problem") -> dict[str, Finding]:
+    return {f.check: f for f in all_findings(said) if f.level == level}
+
+
+def test_all_is_well() -> None:
+    findings = all_findings(facts())
+    assert {f.level for f in findings} == {"ok"}
+    assert exit_code(findings) == 0
+    assert "All is well, 0 notes." in as_text(facts(), findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "words"),
+    [
+        ({"problems": ["otel.x is wrong."]}, "configuration", "otel.x is wrong."),
+        ({"enabled": False}, "configuration", "switched off"),
+        ({"bridge": {"state": "absent"}}, "bridge", "no bridge runs"),
+        ({"bridge": {"state": "starting"}}, "bridge", "not made its exporters"),
+        ({"settle_timeout": 0.9}, "workers.heartbeats", "every 0.5 s"),
+        ({"probe": None, "timed_out": 45.0}, "export", "did not end within 45 s"),
+        (
+            {"workers": {"count": 1, "heartbeat_interval": 0.5, "workers": [worker("w", 60.0)]}},
+            "workers.heartbeats",
+            "w (60 s)",
+        ),
+        (
+            {
+                "workers": {
+                    "count": 3,
+                    "heartbeat_interval": 0.5,
+                    "workers": [
+                        worker("slow", clock=(3.0, 3.2)),
+                        worker("fast", clock=(None, -7.0)),
+                        # Perhaps only the messages are slow.
+                        worker("far", clock=(-9.0, 9.0)),
+                        worker("new", clock=(None, None)),
+                    ],
+                }
+            },
+            "workers.clocks",
+            "2 workers differ from the scheduler's: slow (3.0 s behind), fast (7.0 s ahead)",
+        ),
+        (
+            {
+                "bridge": {
+                    "state": "running",
+                    "destinations": [
+                        {"destination": "there", "failing": ["metrics", "spans"], "reason": "no"}
+                    ],
+                    "counts": [["dask.otel.internal.errors", "tick", 2.0]],
+                    "waiting": 7,
+                    "capacity": 10,
+                }
+            },
+            "bridge.delivery",
+            "metrics and spans to there at the moment: no",
+        ),
+    ],
+)
+def test_what_is_wrong(changes: dict[str, Any], check: str, words: str) -> None:
+    said = facts(**changes)
+    problem = found(said)[check]
+    assert words in problem.what
+    assert problem.todo
+    assert exit_code(all_findings(said)) == 1
+    as_text(said, all_findings(said))
+
+
+def test_errors_inside_the_bridge_are_a_problem_and_other_counts_notes() -> None:
+    said = facts()
+    said["process"]["bridge"]["counts"] = [
+        ["dask.otel.internal.errors", "tick", 2.0],
+        ["dask.otel.dropped", "traces", "queue_full", 3.0],
+        ["dask.otel.dropped", "metrics", "rejected", 4.0],
+        ["dask.otel.folded", "names", 5.0],
+        ["dask.otel.exported", "traces", 6.0],
+    ]
+    assert "2 (tick 2)" in found(said)["counts.internal.errors"].what
+    notes = found(said, "note")
+    assert "7 (metrics/rejected 4, traces/queue_full 3)" in notes["counts.dropped"].what
+    assert notes.keys() == {"counts.dropped", "counts.folded"}
+
+
+def test_packages() -> None:
+    said = facts()
+    said["packages"]["workers"] = {"a": {"installed": False}, "b": None, "c": {"installed": True}}
+    assert "1 of 3 workers" in found(said, "note")["workers.package"].what
+    assert "1 workers did not answer: b" in found(said)["workers.answer"].what
+    said["packages"]["scheduler"]["installed"] = False
+    said["process"] = None
+    assert found(said)["scheduler.package"].todo
+    assert "The scheduler has no dask-otel" in as_text(said, all_findings(said))
+
+
+def test_notes() -> None:
+    said = facts()
+    said["here"] = {"versions": {**VERSIONS, "python": "3.9.0"}, "fusion": None}
+    said["process"]["variables"] = [["OTEL_TRACES_SAMPLER", "always_off", "environment"]]
+    notes = found(said, "note")
+    assert "python 3.9.0 here, 3.12.1 there" in notes["versions"].what
+    assert "optimization.fuse.active" in notes["fusion"].todo
+    assert "always_off" in notes["export.sampler"].what
+    assert exit_code(all_findings(said)) == 0
+
+
+def test_no_endpoint_is_configured() -> None:
+    said = facts()
+    said["process"]["probe"]["results"] = [
+        result("traces", ok=False, reason="ConnectionRefusedError", listener="refused"),
+        result("metrics"),
+    ]
+    assert "No endpoint is configured" in found(said)["export.traces"].why
+    said["process"]["variables"] = [["OTEL_EXPORTER_OTLP_ENDPOINT", "x", "environment"]]
+    assert "Nothing listens at collector:4317" in found(said)["export.traces"].why
+
+
+def test_an_application_s_provider_keeps_the_answers() -> None:
+    said = facts()
+    said["process"]["probe"]["results"][0] |= {"ok": None, "destination": "the provider"}
+    assert "was given to the provider" in found(said, "note")["export.traces"].what
+    said["process"]["probe"]["results"] = []
+    assert found(said, "note").keys() == {"export.traces", "export.metrics"}
+    said["process"]["prometheus"] = True
+    assert found(said, "note").keys() == {"export.traces"}
+
+
+def test_bounds_of_a_clock() -> None:
+    clocks = ClockOffsets(lambda message: None)
+    assert clocks.bounds("w") == (None, None)
+    clocks.heartbeat("w", 100.0, 3.0, None)
+    assert clocks.bounds("w") == (None, 3.0)
+    clocks.heartbeat("w", 101.0, 3.0, 0.5)
+    lower, upper = clocks.bounds("w")
+    assert lower is not None
+    assert lower == pytest.approx(2.5, abs=0.01)
+    assert upper == pytest.approx(3.0, abs=0.01)
+
+
+# ------------------------------------------------------------------------------- the page
+
+
+@given(st.text(), st.text(), st.text(), st.integers(60, 100))
+def test_whatever_was_said_the_page_is_plain(what: str, why: str, value: str, width: int) -> None:
+    said = facts(variables=[["OTEL_SERVICE_NAME", value, "environment"]])
+    findings = [Finding("x", "problem", what, why, "do")]
+    page = as_text(said, findings, width, everything=True)
+    assert all(c.isprintable() or c == "\n" for c in page)
+    head = page.partition("Configuration in force")[0]
+    assert all(len(line) <= width or " " not in line.strip() for line in head.splitlines()[2:])
+    assert json.loads(as_json(said, findings))["findings"][0]["what"] == what
+
+
+def test_the_json_keeps_its_keys() -> None:
+    document = json.loads(as_json(facts(), [Finding("a", "note", "b", "c", "d", "e")]))
+    assert document["format"] == 1
+    assert document["ok"] is True
+    assert document["findings"] == [
+        {"check": "a", "level": "note", "what": "b", "why": "c", "next": "d", "kind": "e"}
+    ]
+    assert document["facts"]["scheduler"] == ADDRESS
+
+
+# --------------------------------------------------------------------------- reading back
+
+PROBE = {"run": "0123456789abcdef", "trace_id": f"{10:032x}", "span_id": f"{11:016x}"}
+JAEGER = {"data": [{"spans": [{"spanID": f"{11:x}"}]}]}
+TEMPO = {"batches": [{"scopeSpans": [{"spans": [{"spanId": "AAAAAAAAAAs="}]}]}]}
+PROMETHEUS = {"data": {"result": [{"metric": {"dask_otel_doctor_run": PROBE["run"]}}]}}
+
+Answer = Callable[[str, Any], tuple[int, Any]]
+
+
+@contextmanager
+def api(answer: Answer) -> Iterator[str]:
+    """Run a server with the path and the headers of each request to answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self.path, self.headers)
+            payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(30)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_PAUSE", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body"),
+    [
+        ("jaeger", f"/api/traces/{PROBE['trace_id']}", JAEGER),
+        ("tempo", f"/api/traces/{PROBE['trace_id']}", TEMPO),
+        ("prometheus", "/api/v1/query", PROMETHEUS),
+    ],
+)
+def test_it_is_found_once_it_is_there(name: str, path: str, body: Any) -> None:
+    asked: list[str] = []
+
+    def answer(url: str, headers: Any) -> tuple[int, Any]:
+        asked.append(url)
+        if headers["Authorization"] != "Basic dTpnZWhlaW0=":
+            return 401, b""
+        empty: dict[str, Any] = {"data": [], "batches": []}
+        if name == "prometheus":
+            empty = {"data": {"result": [{"metric": {"run": "another"}}]}}
+        if len(asked) == 1 and name != "prometheus":
+            return 404, b"no such trace"
+        return 200, body if len(asked) > 2 else empty
+
+    with api(answer) as address:
+        address = address.replace("//", "//u:geheim@") + "/prefix/"
+        (finding,) = read_back({name: address}, PROBE, 60)
+    assert finding.level == "ok", finding
+    assert len(asked) == 3
+    assert all(urlsplit(url).path == f"/prefix{path}" for url in asked)
+    assert "geheim" not in repr(finding)
+    if name == "prometheus":
+        (query,) = parse_qs(urlsplit(asked[0]).query)["query"]
+        assert "dask.otel.doctor.checks" in query
+
+
+@pytest.mark.parametrize("name", ["jaeger", "tempo", "prometheus"])
+def test_it_never_comes(name: str) -> None:
+    empty = {"jaeger": {"data": []}, "tempo": {}, "prometheus": {"data": {"result": []}}}
+    with api(lambda url, headers: (200, empty[name])) as address:
+        (finding,) = read_back({name: address}, PROBE, 0.05)
+    assert finding.level == "problem"
+    assert "has not got the test" in finding.what
+    assert "--patience" in finding.todo
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [(500, b"", "HTTP status 500"), (200, b"<html>", "none of its API's"), (200, [], "none of")],
+)
+def test_what_is_no_backend(status: int, body: Any, words: str) -> None:
+    with api(lambda url, headers: (status, body)) as address:
+        for finding in read_back({"jaeger": address, "prometheus": address}, PROBE, 0.05):
+            assert finding.level == "problem"
+            assert words in finding.what
+
+
+def test_no_backend_there() -> None:
+    places = {"jaeger": "http://127.0.0.1:1", "tempo": "localhost:3200", "prometheus": "http://["}
+    jaeger, tempo, prometheus = read_back(places, PROBE, 0.05)
+    assert "Nothing listens at 127.0.0.1:1" in jaeger.why
+    assert "begins with http://" in tempo.what
+    assert prometheus.level == "problem"

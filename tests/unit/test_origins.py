@@ -1,0 +1,84 @@
+"""Each setting says where it comes from, and none says a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import pytest
+
+from dask_otel.settings.keys import Settings
+from dask_otel.settings.origins import InForce, settings_in_force, variables_in_force
+from dask_otel.settings.reading import knobs
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(dask.config, "paths", [str(tmp_path)])
+    monkeypatch.delenv("DASK_INTERNAL_INHERIT_CONFIG", raising=False)
+    with dask.config.set({"otel": {}}):
+        yield
+
+
+def in_force(overrides: dict[str, Any] | None = None) -> dict[str, InForce]:
+    """Return what is in force after Dask has read everything again."""
+    dask.config.config["otel"] = dask.config.collect([str(p) for p in dask.config.paths]).get(
+        "otel", {}
+    )
+    settings = Settings.from_config(overrides)
+    return {one.key: one for one in settings_in_force(settings, overrides)}
+
+
+def test_every_key_is_told_and_what_nobody_set_is_the_default() -> None:
+    found = in_force()
+    assert found.keys() == set(knobs()) - {"otel.environment"}
+    assert {one.origin for one in found.values()} == {"default"}
+    assert found["otel.spans.linger"].value == "2"
+    assert found["otel.enabled"].value == "true"
+    assert found["otel.cluster-name"].value == "null"
+
+
+def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("otel:\n  cluster_name: nightly\n  spans: {linger: 3s, trace_gap: 2h}\n")
+    monkeypatch.setenv("DASK_OTEL__SPANS__LINGER", "4s")
+    overrides = {"metrics": {"max_names": 7}, "environment": {"OTEL_BSP_SCHEDULE_DELAY": 5}}
+    found = in_force(overrides)
+    assert found["otel.cluster-name"] == ("otel.cluster-name", "nightly", str(file))
+    assert found["otel.spans.trace-gap"].origin == str(file)
+    assert found["otel.spans.linger"][1:] == ("4", "DASK_OTEL__SPANS__LINGER")
+    assert found["otel.metrics.max-names"][1:] == ("7", "register()")
+    assert found["otel.environment.OTEL_BSP_SCHEDULE_DELAY"][1:] == ("5", "register()")
+    with dask.config.set({"otel.spans.max-groups": 3}):
+        settings = Settings.from_config(overrides)
+        changed = {one.key: one.origin for one in settings_in_force(settings, overrides)}
+    assert changed["otel.spans.max-groups"] == "dask.config.set, in Python"
+
+
+def test_what_the_starting_process_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"otel": {"spans": {"detail": "span"}}}
+    monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", dask.config.serialize(given))
+    with dask.config.set(given):
+        found = {one.key: one for one in settings_in_force(Settings.from_config())}
+    assert found["otel.spans.detail"][1:] == ("span", "the process that started this one")
+
+
+def test_broken_sources_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.yaml").write_text("otel: [")
+    monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", "no base64")
+    monkeypatch.setenv("DASK_OTEL__NO_SUCH_KEY", "1")
+    assert settings_in_force(Settings.from_config())[0].origin == "default"
+
+
+def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "etl")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", " ")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "key=geheim")
+    given = {"OTEL_SERVICE_NAME": "other", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:geheim@c:1"}
+    assert variables_in_force(given) == [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1", "otel.environment"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "key=…", "environment"),
+        ("OTEL_SERVICE_NAME", "etl", "environment"),
+    ]

@@ -1,0 +1,163 @@
+"""What answers mean, by the words of real exporters and servers; `tests/otlp` has them live."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core.endpoints.address import Endpoint, oddities
+from dask_otel.core.endpoints.explaining import explain, partly_taken
+from dask_otel.pump.health import Health
+
+HTTP, GRPC = "HTTP", "gRPC"
+PLAIN, TLS, BARE = "http://collector:4317", "https://collector:4317", "collector:4317"
+TO_ALL = "UNAVAILABLE: failed to connect to all addresses; last error: "
+WRONG_TLS = (
+    f"{TO_ALL}UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PROTOCOL_FAILURE): "
+    "SSL_ERROR_SSL: error:100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER"
+)
+
+#: Protocol, address, what was said, who listens, what it is.
+CASES = [
+    (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2 (Expected "
+     "SETTINGS frame as the first frame, got frame type 79)", None, "grpc_to_http"),
+    (GRPC, TLS, f"{TO_ALL}UNKNOWN: ipv4:127.0.0.1:1: Cannot check peer: missing selected ALPN "
+     "property.", None, "grpc_to_http"),
+    (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2 (Expected "
+     "SETTINGS frame as the first frame, got frame type 80) (Trying to connect an http1.x server "
+     "(HTTP status 400))", None, "grpc_to_http"),
+    (GRPC, PLAIN, "UNAUTHENTICATED: Received http2 header with status: 401", None,
+     "unauthenticated"),
+    (GRPC, PLAIN, "UNIMPLEMENTED: Received http2 header with status: 404", None, "grpc_to_http"),
+    (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: Socket closed", "http", "grpc_to_http"),
+    (HTTP, PLAIN, "ConnectionError (BadStatusLine: \ufffd\ufffd@)", None, "http_to_grpc"),
+    (HTTP, TLS, "SSLError (SSLError: [SSL] nothing)", "tls-h2", "http_to_grpc"),
+    (GRPC, TLS, WRONG_TLS, None, "tls_to_plain"),
+    (HTTP, TLS, "SSLError (SSLError: [SSL: WRONG_VERSION_NUMBER] wrong version number "
+     "(_ssl.c:1006))", None, "tls_to_plain"),
+    (HTTP, TLS, "SSLError (SSLError: [SSL: RECORD_LAYER_FAILURE] record layer failure "
+     "(_ssl.c:1032))", None, "tls_to_plain"),
+    (GRPC, BARE, WRONG_TLS, None, "no_scheme"),
+    (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", "tls-h2",
+     "plain_to_tls"),
+    (HTTP, PLAIN, "ConnectionError (ConnectionResetError: [Errno 104] Connection reset by peer)",
+     "tls", "plain_to_tls"),
+    (HTTP, PLAIN, "HTTP status 400 Bad Request: Client sent an HTTP request to an HTTPS server.",
+     None, "plain_to_tls"),
+    (HTTP, PLAIN, "ConnectionError (RemoteDisconnected: Remote end closed connection without "
+     "response)", None, "closed"),
+    (GRPC, PLAIN, f"{TO_ALL}UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed", None, "closed"),
+    (HTTP, TLS, "SSLError (SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
+     "verify failed: self-signed certificate (_ssl.c:1006))", "tls-h2", "certificate_untrusted"),
+    (HTTP, TLS, "SSLError (SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
+     "verify failed: certificate has expired (_ssl.c:1006))", None, "certificate_expired"),
+    (HTTP, TLS, "SSLError (SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate "
+     "verify failed: Hostname mismatch, certificate is not valid for 'x'.", None,
+     "certificate_name"),
+    (GRPC, TLS, f"{TO_ALL}Hostname Verification Check failed.", None, "certificate_name"),
+    (GRPC, TLS, f"{TO_ALL}Tls handshake failed: error:10000412: tlsv13 alert certificate required",
+     None, "client_certificate"),
+    (GRPC, PLAIN, "UNAVAILABLE: errors resolving nowhere.invalid:4317: [field:hostname lookup "
+     "error:address lookup failed for nowhere.invalid:4317: Domain name not found]", None,
+     "unresolved"),
+    (HTTP, PLAIN, "ConnectionError (gaierror: [Errno -2] Name or service not known)", None,
+     "unresolved"),
+    (GRPC, PLAIN, f"{TO_ALL}UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: "
+     "Connection refused", None, "refused"),
+    (HTTP, PLAIN, "ConnectionError (ConnectionRefusedError: [Errno 111] Connection refused)", None,
+     "refused"),
+    (HTTP, PLAIN, "ConnectionError (OSError: [Errno 113] No route to host)", None, "unreachable"),
+    (GRPC, PLAIN, "DEADLINE_EXCEEDED: Deadline Exceeded", None, "timeout"),
+    (HTTP, PLAIN, "ReadTimeout (TimeoutError: timed out)", None, "timeout"),
+    (HTTP, PLAIN, "ProxyError (OSError: Tunnel connection failed: 403 Forbidden)", None, "proxy"),
+    (HTTP, PLAIN, "InvalidURL (LocationParseError: Failed to parse: …)", None, "bad_address"),
+    (HTTP, PLAIN, "HTTP status 404 Not Found for /v1/traces/v1/traces", None, "path_twice"),
+    (HTTP, PLAIN, "HTTP status 404 Not Found for /v1/traces", None, "not_found"),
+    (HTTP, f"{PLAIN}/otlp", "HTTP status 404 Not Found for /otlp: no", None, "not_found"),
+    (HTTP, PLAIN, "HTTP status 401 Unauthorized: timed out", None, "unauthenticated"),
+    (HTTP, PLAIN, "HTTP status 403 Forbidden", None, "forbidden"),
+    (HTTP, PLAIN, "HTTP status 413 Request Entity Too Large", None, "too_large"),
+    (HTTP, PLAIN, "HTTP status 415 Unsupported Media Type", None, "content_type"),
+    (HTTP, PLAIN, "HTTP status 429 Too Many Requests", None, "rate_limit"),
+    (HTTP, PLAIN, "HTTP status 400 Bad Request: no tenant", None, "invalid"),
+    (HTTP, PLAIN, "HTTP status 503 Service Unavailable: connection refused", None, "server_error"),
+    (HTTP, PLAIN, "the endpoint answers with a web page: no OTLP server is there", None,
+     "web_page"),
+    (HTTP, PLAIN, "the endpoint redirects to https://x/v1/traces, which is not followed", None,
+     "redirect"),
+    (GRPC, PLAIN, "UNAUTHENTICATED: the token timed out", None, "unauthenticated"),
+    (GRPC, PLAIN, "PERMISSION_DENIED: no", None, "forbidden"),
+    (GRPC, PLAIN, "UNIMPLEMENTED: unknown service", None, "no_signal"),
+    (GRPC, PLAIN, "RESOURCE_EXHAUSTED: grpc: received message larger than max (5 vs. 4)", None,
+     "too_large"),
+    (GRPC, PLAIN, "RESOURCE_EXHAUSTED: later", None, "rate_limit"),
+    (GRPC, PLAIN, "INVALID_ARGUMENT: bad", None, "invalid"),
+    (GRPC, PLAIN, "UNAVAILABLE: data refused due to high memory usage", None, "server_error"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "url", "reason", "listener", "kind"), CASES)
+def test_the_likely_cause(
+    protocol: str, url: str, reason: str, listener: str | None, kind: str
+) -> None:
+    trouble = explain(Endpoint(url, protocol), "traces", reason, listener)  # type: ignore[arg-type]
+    assert trouble is not None
+    assert trouble.kind == kind
+    assert trouble.cause.endswith(".")
+    assert trouble.remedy.endswith(".")
+
+
+@given(st.text(), st.sampled_from([PLAIN, TLS, BARE, "", "[::1]:1", "http://["]), st.text())
+def test_whatever_is_said_nothing_raises(reason: str, url: str, listener: str) -> None:
+    for protocol in (HTTP, GRPC):
+        endpoint = Endpoint(url, protocol)  # type: ignore[arg-type]
+        explain(endpoint, "metrics", reason, listener)
+        oddities(endpoint)
+        assert Endpoint.named(str(endpoint)) == endpoint
+    assert explain(Endpoint(PLAIN, "HTTP"), "traces", "") is None
+
+
+def test_what_is_missing_is_spelled_out() -> None:
+    trouble = explain(Endpoint(BARE, "gRPC"), "traces", WRONG_TLS, "http")
+    assert trouble is not None
+    assert "http://collector:4317." in trouble.remedy
+    assert "HTTP server" in trouble.cause
+    trouble = explain(Endpoint(PLAIN, "HTTP"), "metrics", "HTTP status 404 x for /v1/metrics")
+    assert trouble is not None
+    assert "OTEL_METRICS_EXPORTER=none" in trouble.remedy
+
+
+def test_strange_addresses() -> None:
+    assert oddities(Endpoint(PLAIN, "gRPC")) == []
+    assert "ignores the path" in oddities(Endpoint(f"{PLAIN}/v1/traces", "gRPC"))[0]
+    assert "no port" in oddities(Endpoint("http://collector:99999", "gRPC"))[0]
+    assert "usual port of gRPC" in oddities(Endpoint(PLAIN, "HTTP"))[0]
+    assert "usual port of HTTP" in oddities(Endpoint("http://collector:4318", "gRPC"))[0]
+
+
+def test_partial_success() -> None:
+    assert partly_taken(3, "too old").kind == "partial_success"
+    assert "3 of its items: too old" in partly_taken(3, "too old").cause
+    assert partly_taken(0, "hello").kind == "server_note"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "words"),
+    [
+        (f"{PLAIN} (OTLP over gRPC)", CASES[0][2], "HTTP server listens"),
+        (f"{PLAIN} (OTLP over gRPC)", "strange", "Check that a collector listens there"),
+        ("console", "full", "see its own documentation"),
+    ],
+)
+def test_the_scheduler_s_warning_has_the_same_words(
+    name: str, reason: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Health(name).failed("spans", reason)
+    (record,) = caplog.records
+    assert words in record.getMessage()
+    assert reason in record.getMessage()
+    assert "Dask is not affected" in record.getMessage()
