@@ -103,8 +103,8 @@ def _unnamed(finding: Finding, facts: Facts) -> Finding:
     return replace(
         finding,
         why="No endpoint is configured, and nothing listens at the default one.",
-        todo="Set OTEL_EXPORTER_OTLP_ENDPOINT where the scheduler runs; or otel.files.path, to write "
-        "files instead.",
+        todo="Set OTEL_EXPORTER_OTLP_ENDPOINT where the scheduler runs; or otel.files.path, to "
+        "write files instead.",
     )
 
 
