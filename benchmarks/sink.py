@@ -1,4 +1,8 @@
-"""OTLP receivers in processes of their own: they take bytes and note when they came."""
+"""OTLP receivers in processes of their own: they take bytes and note when they came.
+
+Not the tests' receiver, which parses what comes: that is 1 ms of processor for a request of 512
+spans (0.5 MB), on the cores on which the bridge and the SDK are measured.
+"""
 
 from __future__ import annotations
 

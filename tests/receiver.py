@@ -272,7 +272,7 @@ class Receiver:
         return {p.labels: p.value for p in self.points if p.metric == metric}
 
     def wait_for(
-        self, check: Callable[[Receiver], Any], timeout: float = 30.0, what: str = ""
+        self, check: Callable[[Receiver], Any], timeout: float = 60.0, what: str = ""
     ) -> Any:
         """Return the first truthy result of a check."""
         return eventually(lambda: check(self), timeout, what)

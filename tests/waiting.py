@@ -19,7 +19,7 @@ async def last_reports(workers: Iterable[Any]) -> None:
         await worker.heartbeat()
 
 
-def eventually(check: Callable[[], T], timeout: float = 30.0, what: str = "") -> T:
+def eventually(check: Callable[[], T], timeout: float = 60.0, what: str = "") -> T:
     """Return the first truthy result of `check`; fail if there is none within the timeout.
 
     A check that raises AssertionError counts as not true yet; its last message is shown.

@@ -126,7 +126,11 @@ def check_telemetry() -> None:
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         "OTEL_METRIC_EXPORT_INTERVAL": "1000",
     }
-    settings = {"distributed.scheduler.preload": ["dask_otel.preload"]}
+    settings = {
+        "distributed.scheduler.preload": ["dask_otel.preload"],
+        # A busy machine may take longer for the last export than an operator should wait.
+        "otel.close-timeout": "60s",
+    }
     with (
         dask.config.set(settings),
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,

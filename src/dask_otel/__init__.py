@@ -1,14 +1,18 @@
 """OpenTelemetry for Dask: every span a trace, every fine performance metric a counter.
 
-Nothing happens at import, and what is here is imported when it is used: an instrumented process
-loads this package before the application's own code. A scheduler loads `dask_otel.preload`, or
+What is here is imported when it is used: an instrumented process loads this package before the
+application's own code. At import nothing happens but that Dask's configuration gets the section
+``otel``, as soon as there is a Dask. A scheduler loads `dask_otel.preload`, or
 `dask_otel`, which is the same; a client can `register` the bridge on a running cluster, mark its
 work with `span`, and have its own trace go on in Dask with `instrument`.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel.client.hook import ImportHook
 
 if TYPE_CHECKING:
     from dask_otel._version import __version__
@@ -55,6 +59,18 @@ _MODULES: Final = {
     "uninstrument": "dask_otel.client.instrumentation",
     "unregister": "dask_otel.client.registration",
 }
+
+
+def _defaults_into_dask(_: object = None) -> None:
+    from dask_otel.settings.defaults import put_into_dask
+
+    put_into_dask()
+
+
+if "dask.config" in sys.modules:
+    _defaults_into_dask()
+else:
+    ImportHook("dask.config", _defaults_into_dask).put()
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs
-from dask_otel._otel.sdk.exporters import Made
+from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel._otel.sdk.metrics import ExporterMetricSink
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.state import MetricState
@@ -229,7 +229,9 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     minutes = 28
     start = now - minutes * 60 * SECOND
     logs = ExporterLogs()
-    sink = ExporterMetricSink(Made("Prometheus", exporter, None), resource, logs, "test", None)
+    sink = ExporterMetricSink(
+        NamedExporter("Prometheus", exporter, None), resource, logs, "test", None
+    )
     state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))
     series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
     #: Tasks by the minute in which they finish: the series retires between them.

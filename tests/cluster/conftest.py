@@ -65,7 +65,7 @@ class Bridged:
         """The scheduler's bridge."""
         return self.scheduler.plugins["dask-otel"].bridge
 
-    def exported(self, timeout: float = 30.0) -> Receiver:
+    def exported(self, timeout: float = 60.0) -> Receiver:
         """Wait until all that Dask knows has been exported, and check it against Dask."""
 
         def check() -> bool:

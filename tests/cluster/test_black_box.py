@@ -88,7 +88,8 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
         environment = {
             **received.environ,
             "OTEL_METRIC_EXPORT_INTERVAL": "500",
-            "DASK_OTEL__SPANS__LINGER": "300ms",
+            # Longer than any pause of this client between two steps of its workflow.
+            "DASK_OTEL__SPANS__LINGER": "3s",
         }
         scheduler = dask.start_scheduler(*PRELOAD, env=environment)
         dask.start_worker("a")
@@ -96,7 +97,7 @@ def test_a_plain_client_gets_traces_and_counters(protocol: str, tmp_path: Path) 
         with Client(dask.address) as client:
             client.wait_for_workers(2)
             ids, done = mixed_workload(client)
-            eventually(lambda: settled(received, client), 40, "everything is exported")
+            eventually(lambda: settled(received, client), 60, "everything is exported")
             spans = client.run_on_scheduler(described_spans)
             workers = client.run_on_scheduler(
                 lambda dask_scheduler: [w.name for w in dask_scheduler.workers.values()]
@@ -241,7 +242,7 @@ def test_an_unreachable_endpoint_delays_nothing(tmp_path: Path) -> None:
         began = time.monotonic()
         assert scheduler.terminate(60) == 0
         # The deadline is 2 s; the rest is Dask's own, and how quick this machine is the start says.
-        assert time.monotonic() - began < 2 + 3 * max(started, 1.0)
+        assert time.monotonic() - began < 2 + 10 * max(started, 3.0)
         # One for spans and metrics, which go to the same place.
         assert scheduler.output.count("can't export") == 1
         assert "Traceback" not in scheduler.output

@@ -117,12 +117,12 @@ def test_nested_blocks_of_which_the_outer_has_no_work_of_its_own():
             for number in range(2):
                 with dask_otel.span("step", f"part-{number}"):
                     compute(o.client, number)
-                eventually(lambda n=number: len(o.exported) == 2 * (n + 1), 30, "inner spans")
+                eventually(lambda n=number: len(o.exported) == 2 * (n + 1), what="inner spans")
             assert root in o.adapter.lifecycle.open
         o.quiet()
         o.assert_tree(
             """
-            root success 1.00.. tasks=2 memory=2
+            root success 0.60.. tasks=2 memory=2
               step success 0.00.. tasks=1 memory=1
                 part-0 success 0.00.. tasks=1 memory=1
               step success 0.00.. tasks=1 memory=1
@@ -136,7 +136,7 @@ def test_a_block_without_work_leaves_nothing():
         with dask_otel.span("idle") as span_id:
             entered(o, span_id)
         tables = o.adapter.blocks.blocks
-        eventually(lambda: not tables._waiting, 10, "the block is forgotten")
+        eventually(lambda: not tables._waiting, what="the block is forgotten")
         assert o.exported == []
         assert not tables._left_first
         o.quiet()
@@ -327,7 +327,7 @@ def test_messages_that_are_none(message: Any):
         )
         with dask_otel.span("a") as span_id:
             entered(o, span_id)
-        eventually(lambda: not o.adapter.blocks.leaving, 10, "left")
+        eventually(lambda: not o.adapter.blocks.leaving, what="left")
         o.observer.errors.clear()
 
 

@@ -31,7 +31,6 @@ PROGRAM = """
 
     if __name__ == "__main__":
         logging.basicConfig(format="LOG %(name)s %(levelname)s %(message)s")
-        logging.getLogger("distributed.dask_otel").setLevel(logging.INFO)
         dask.config.set({
             "distributed.scheduler.preload": ["dask_otel.preload"],
             "otel.close-timeout": "1s",
@@ -89,7 +88,9 @@ class Run:
         return float(found.group(1))
 
     def logged(self, level: str) -> list[str]:
-        return re.findall(rf"^LOG dask_otel {level} (.*)$", self.errors, re.MULTILINE)
+        # In Dask's own format.
+        line = rf"^[\d-]+ [\d:,]+ - distributed\.dask_otel - {level} - (.*)$"
+        return re.findall(line, self.errors, re.MULTILINE)
 
 
 @contextmanager

@@ -67,7 +67,7 @@ async def bridged(
     monkeypatch: pytest.MonkeyPatch,
     pump: Pump,
     made: threading.Event | None = None,
-    close_timeout: str = "5s",
+    close_timeout: str = "40s",
 ) -> AsyncIterator[tuple[Scheduler, Bridge]]:
     """A scheduler with a bridge whose pump is made as soon as `made` is set."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from distributed import Client, LocalCluster, Scheduler, Worker, span
 from distributed.spans import SpansSchedulerExtension
 
 import dask_otel
+from dask_otel._otel.sdk import exporters
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.worker.plugin import TaskContextPlugin
@@ -281,6 +283,23 @@ def test_it_can_be_switched_off(start: Start, config: Any, environ: Any) -> None
         eventually(lambda: not any(NAME in w.plugins for w in bridged.cluster.workers.values()))
         assert bridged.client.submit(inc, 1).result() == 2
     assert not bridged.received.requests
+
+
+@pytest.mark.unreconciled("nothing is exported")
+def test_who_has_configured_nothing_is_told_once_what_helps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "distributed.dask_otel")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        # Whatever runs on this machine.
+        monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", nobody.getsockname())
+        with LocalCluster(**OPTIONS) as local, Client(local) as client:
+            assert dask_otel.register(client, QUICK) == "started"
+            assert client.submit(inc, 1).result() == 2
+            eventually(lambda: "nothing listens at http://localhost:4317" in caplog.text)
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "distributed.dask_otel"]
+    assert "otel.files.path" in said
 
 
 @pytest.mark.unreconciled("no bridge runs")

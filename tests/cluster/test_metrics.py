@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import defaultdict
 from typing import Any
@@ -25,6 +26,9 @@ pytestmark = pytest.mark.cluster
 
 DELTA, CUMULATIVE = 1, 2
 
+#: Workers are threads of this process.
+GATE = threading.Event()
+
 
 def meter(x: int) -> int:
     for unit in ("seconds", "bytes", "count", "rows"):
@@ -38,6 +42,11 @@ def fail_once(marker: str) -> None:
     if marker not in state:
         state.add(marker)
         raise ValueError(marker)
+
+
+def behind_gate(number: int) -> int:
+    assert GATE.wait(60)
+    return number
 
 
 class FailsToLoad:
@@ -65,7 +74,7 @@ def exports(received: Receiver) -> list[int]:
 def next_exports(received: Receiver, count: int) -> None:
     """Wait until so many more exports have come."""
     there = len(exports(received))
-    eventually(lambda: len(exports(received)) >= there + count, 20, "another export")
+    eventually(lambda: len(exports(received)) >= there + count, what="another export")
 
 
 # ------------------------------------------------------------------------- every metric
@@ -92,7 +101,7 @@ def everything(c: Bridged) -> None:
     shuffle(client)
     with pytest.raises(Exception):  # noqa: B017 - what it becomes is Dask's
         client.submit(len, FailsToLoad()).result()
-    eventually(lambda: not c.bridge.adapter.lifecycle.open, 30, "every span is exported")
+    eventually(lambda: not c.bridge.adapter.lifecycle.open, what="every span is exported")
 
     async def inject() -> None:
         bridge = c.bridge
@@ -124,9 +133,9 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start) -> No
     with start(config, silence_logs=logging.CRITICAL) as c:
         everything(c)
         missing = lambda: METRICS.keys() - {p.metric for p in c.received.points}  # noqa: E731
-        eventually(lambda: not missing(), 30, "every metric was exported")
+        eventually(lambda: not missing(), what="every metric was exported")
         counted = lambda: ("traces",) in last_points(c.received, "dask.otel.exported")  # noqa: E731
-        eventually(counted, 30, "the spans have gone out, and were counted")
+        eventually(counted, what="the spans have gone out, and were counted")
         next_exports(c.received, 1)
         points = c.received.points
     assert {p.metric for p in points} == METRICS.keys()
@@ -177,7 +186,7 @@ def test_durations_of_runs_come_by_prefix(start: Start) -> None:
     by_prefix = {dict(labels)["dask.task.prefix"]: value for labels, value in durations.items()}
     assert {prefix: value["count"] for prefix, value in by_prefix.items()} == counts
     assert counts == {"slow": 4, "quick": 30, "fail_once": 1}
-    assert 0.6 <= by_prefix["slow"]["sum"] < 4.0
+    assert 0.6 <= by_prefix["slow"]["sum"] < 60.0
     assert by_prefix["slow"]["buckets"][0] == 0  # none below 0.1 s
     assert sum(by_prefix["quick"]["buckets"]) == 30
     assert by_prefix["quick"]["bounds"] == list(semconv.DURATION_BOUNDS)
@@ -189,7 +198,7 @@ def test_durations_of_runs_come_by_prefix(start: Start) -> None:
 def test_workers_are_shown_as_the_scheduler_sees_them(start: Start) -> None:
     with start(n_workers=2, threads_per_worker=3) as c:
         held = c.client.submit(bytes, 1_000_000, workers=[0], key="held")
-        busy = c.client.map(time.sleep, [5.0] * 4, workers=[1], pure=False)
+        busy = c.client.map(behind_gate, range(4), workers=[1], pure=False)
         wait(held)
 
         def seen() -> bool:
@@ -202,7 +211,7 @@ def test_workers_are_shown_as_the_scheduler_sees_them(start: Start) -> None:
                 and managed[("0",)] >= 1_000_000
             )
 
-        eventually(seen, 20, "both workers are shown")
+        eventually(seen, what="both workers are shown")
         r = c.received
         workers = {str(ws.name): ws for ws in c.scheduler.workers.values()}
         assert last_points(r, "dask.worker.thread.count") == {("0",): 3, ("1",): 3}
@@ -216,22 +225,25 @@ def test_workers_are_shown_as_the_scheduler_sees_them(start: Start) -> None:
         assert last_points(r, "dask.worker.occupancy")["1",] > 0
         ages = last_points(r, "dask.worker.last_seen.age")
         assert ages.keys() == {("0",), ("1",)}
-        assert all(0 <= age < 10 for age in ages.values())
-        c.client.cancel(busy)
+        assert all(0 <= age < 60 for age in ages.values())
+        GATE.set()
+        wait(busy)
 
 
 def test_above_the_limit_workers_are_summed_and_who_left_goes(start: Start) -> None:
     with start({"metrics": {"max-workers": 1}}, n_workers=3, threads_per_worker=2) as c:
         r = c.received
         total = {("0",): 2, ("_OTHER",): 4}
-        eventually(lambda: last_points(r, "dask.worker.thread.count") == total, 20, "all are there")
+        eventually(
+            lambda: last_points(r, "dask.worker.thread.count") == total, what="all are there"
+        )
         assert last_points(r, "dask.worker.occupancy").keys() == {("0",)}
 
         first = next(a for a, ws in c.scheduler.workers.items() if ws.name == 0)
         c.client.retire_workers([first])
         # The next one takes its place; its sums go to 0 and end.
         moved = {("1",): 2, ("_OTHER",): 2}
-        eventually(lambda: last_points(r, "dask.worker.thread.count") == moved, 20, "it is gone")
+        eventually(lambda: last_points(r, "dask.worker.thread.count") == moved, what="it is gone")
         assert last_points(r, "dask.worker.last_seen.age").keys() == {("1",)}
         of_first = [
             p
@@ -243,7 +255,7 @@ def test_above_the_limit_workers_are_summed_and_who_left_goes(start: Start) -> N
 
         c.client.retire_workers([a for a, ws in c.scheduler.workers.items() if ws.name == 1])
         alone = {("2",): 2}
-        eventually(lambda: last_points(r, "dask.worker.thread.count") == alone, 20, "one is left")
+        eventually(lambda: last_points(r, "dask.worker.thread.count") == alone, what="one is left")
         # At every export the sum over workers is the cluster's.
         for at in exports(r):
             threads = sum(last_points(r, "dask.worker.thread.count", at).values())
@@ -271,7 +283,7 @@ def test_one_block_of_the_scheduler_shows_for_as_long_as_it_was(start: Start) ->
         def grown() -> float:
             return blocked_time(c.received)["scheduler",] - before
 
-        eventually(lambda: grown() >= 1.8, 20, "the scheduler's loop")
+        eventually(lambda: grown() >= 1.8, what="the scheduler's loop")
         assert grown() <= time.monotonic() - began
 
 
@@ -296,8 +308,8 @@ def test_a_busy_event_loop_shows_in_scheduler_and_workers(start: Start) -> None:
             return blocked_time(c.received)[role,] - before[role,]
 
         # Five seconds were blocked; the worker's are sampled, its last report may be to come.
-        eventually(lambda: grown("scheduler") >= 4.5, 20, "the scheduler's loop")
-        eventually(lambda: grown("worker") >= 3.0, 20, "the worker's loop")
+        eventually(lambda: grown("scheduler") >= 4.5, what="the scheduler's loop")
+        eventually(lambda: grown("worker") >= 3.0, what="the worker's loop")
         passed = time.monotonic() - began
         assert grown("scheduler") <= passed
         assert grown("worker") <= passed + 2.0  # the time since its registration
@@ -313,10 +325,11 @@ def test_the_bridge_says_how_much_of_the_loop_it_used(start: Start) -> None:
         used = last_points(c.received, "dask.otel.loop.time")[()]
         age = last_points(c.received, "dask.otel.export.last_success.age")[()]
         transitions = c.scheduler.transition_counter
-    # Every transition costs something, and all of it is a small part of the time.
-    assert transitions * 2e-7 < used < passed / 5
+    # Every transition costs something. (How much of the time: benchmarks. What is timed here can
+    # be kept waiting for the processor, and stands for a hundred others.)
+    assert transitions * 2e-7 < used < passed
     # Exports are 0.3 s apart here.
-    assert 0.2 < age < 10
+    assert 0.2 < age < 60
     points = [p for p in c.received.points if p.metric == "dask.otel.loop.time"]
     assert [p.value for p in points] == sorted(p.value for p in points)
 
@@ -378,7 +391,7 @@ def test_activities_and_units_of_any_kind_are_exported(start: Start, host: str |
             assert named("dask.span.custom", "dask.unit") == units
             return True
 
-        eventually(complete, 30, "other units")
+        eventually(complete, what="other units")
         activities = named("dask.span.custom", "dask.activity")
         assert activities == {
             "text": 0.25,
@@ -415,7 +428,7 @@ def test_unknown_contexts_are_counted_and_harm_nobody(start: Start) -> None:
         def counted() -> bool:
             return last_points(c.received, "dask.otel.sanitized").get(("unknown_key",)) == 4
 
-        eventually(counted, 20, "all are counted")
+        eventually(counted, what="all are counted")
         with span("after"):
             c.client.submit(abs, -1).result()
         c.exported()
@@ -438,7 +451,7 @@ def test_a_cap_is_advised_on_once(start: Start, caplog: pytest.LogCaptureFixture
         def folded() -> bool:
             return last_points(c.received, "dask.otel.folded").get(("names",), 0) >= 4
 
-        eventually(folded, 20, "names are folded")
+        eventually(folded, what="names are folded")
         next_exports(c.received, 2)
     said = [r.getMessage() for r in caplog.records if "max-names" in r.getMessage()]
     assert len(said) == 1

@@ -64,7 +64,7 @@ def named(received: Receiver, name: str, generation: int = 1) -> Span:
             and s.attributes["dask.span.generation"] == generation
         ]
 
-    (only,) = eventually(found, 30, f"export of {name}")
+    (only,) = eventually(found, 60, f"export of {name}")
     return only
 
 
@@ -431,7 +431,7 @@ def test_a_caller_that_is_not_sampled_has_metrics_and_no_spans(start: Start) -> 
             }
             return {"sampled", "unsampled"} <= names
 
-        eventually(measured, 30)
+        eventually(measured)
         assert {s.attributes["dask.span.root.name"] for s in received.spans} == {"sampled"}
         exemplars = {p.attributes.get("dask.span.name") for p in received.points if p.exemplars}
         assert exemplars == {"sampled"}

@@ -54,7 +54,8 @@ def run(script: Path, *arguments: str, **variables: str) -> str:
     }
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
-        env=inherited | variables,
+        # A busy machine may take longer for the last export than the default.
+        env=inherited | {"DASK_OTEL__CLOSE_TIMEOUT": "60s"} | variables,
         capture_output=True,
         text=True,
         timeout=120,

@@ -95,7 +95,7 @@ def test_all_of_it_at_once_and_nothing_later(start: Start) -> None:
         assert metrics.enqueued <= metrics.start <= metrics.stop
         assert metrics.duration >= 5 * 0.05
         assert metrics.queue_time is not None
-        assert 0 <= metrics.queue_time < 1
+        assert 0 <= metrics.queue_time < 60
         assert metrics.unreported == ()
         # Two threads had 10 tasks: what is not reported of capacity is idle.
         execute = sum(v for k, v in metrics.tree.items() if (k[0], k[-1]) == ("execute", "seconds"))
@@ -134,6 +134,7 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(start: Sta
         client = bridged.client
         with span("busy", "inner") as span_id:
             running = client.submit(wait_for, "go")
+        eventually(lambda: span_id in bridged.bridge.adapter.lifecycle.open)
         with pytest.raises(
             TimeoutError, match=r"not settled within 0\.3 s: .*busy/inner has 1 unf"
         ):

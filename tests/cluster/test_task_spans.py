@@ -73,7 +73,7 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
     # Far apart: what a busy machine adds does not change the order.
     lengths = [0.01, 0.6, 0.02, 0.01, 0.9, 0.03, 0.3, 0.01]
     with observed(limits) as made:
-        with span("work"):
+        with span("work"), made.held():
             futures = made.client.map(timed, range(len(lengths)), lengths)
             bad = made.client.submit(fail, 0.2, key="bad")
             wait([*futures, bad])
@@ -135,7 +135,7 @@ def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
     limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=1))
     with observed(limits) as made:
         one, other = made.cluster.scheduler.workers
-        with span("work"):
+        with span("work"), made.held():
             data = made.client.submit(bytes, 10_000_000, workers=[one], pure=False)
             wait(data)
             began = time.time()

@@ -38,7 +38,7 @@ class Export:
         self.pump.offer_metrics(batch)
         return batch.time_ns
 
-    def close(self, seconds: float = 5.0) -> float:
+    def close(self, seconds: float = 30.0) -> float:
         """Close as the bridge does; returns how long it took, at most the deadline."""
         start = time.monotonic()
         self.pump.request_close(seconds)

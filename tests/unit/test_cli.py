@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from dask_otel.cli import demo, main
@@ -40,3 +45,39 @@ def test_missing_extra_is_named(monkeypatch, capsys):
         capsys.readouterr().err
         == "dask-otel demo: the demo needs no_such_package; try: pip install 'dask-otel[demo]'\n"
     )
+
+
+#: What Dask's own command line does with the entry points of its group; here with ours alone.
+DASK = """
+import sys
+from importlib.metadata import EntryPoint
+from dask.cli import _register_command_ep, cli
+_register_command_ep(cli, EntryPoint("otel", sys.argv[1], "dask_cli"))
+assert "distributed" not in sys.modules
+cli(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--help"], 0, "otel "),
+        (["otel", "--version"], 0, "dask-otel "),
+        (["otel", "--help"], 0, "usage: dask-otel"),
+        (["otel", "demo", "--help"], 0, "exit codes:"),
+        (["otel", "demo", "--nonsense"], 2, "--nonsense"),
+        (["otel"], 2, "usage: dask-otel"),
+    ],
+)
+def test_dask_s_own_command_line_passes_everything_on(arguments, code, text):
+    project = Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8")
+    named = re.search(r"^\[project\.entry-points\.dask_cli\]\notel = \"(.*)\"$", project, re.M)
+    assert named is not None
+    done = subprocess.run(
+        [sys.executable, "-c", DASK, named[1], *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    assert text in done.stdout + done.stderr

@@ -198,9 +198,9 @@ DaskInstrumentor().instrument(skip_dep_check=True)
 heavy = {"dask", "distributed", "opentelemetry", "tornado", "asyncio", "yaml", "dataclasses"}
 new = {name.partition(".")[0] for name in set(sys.modules) - before}
 assert not heavy & new, heavy & new
-ours = sys.meta_path[0]
+ours, config = sys.meta_path[:2]
 import distributed
-assert ours not in sys.meta_path
+assert ours not in sys.meta_path and config not in sys.meta_path
 spec = distributed.client.__spec__
 assert "exec_module" not in vars(spec.loader)
 assert type(spec.loader).__name__ == "SourceFileLoader"

@@ -27,6 +27,7 @@ class Sink:
     rejected = False
     lost = 0
     said = ""
+    retries = None
     advice = ""
 
     def __init__(self, name: str) -> None:

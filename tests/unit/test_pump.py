@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from dask_otel.core.records import (
 )
 from dask_otel.pump.lanes import _parts
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
+from dask_otel.pump.sinks import Retries
 from tests.waiting import eventually
 
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
@@ -72,6 +74,7 @@ class FakeSink:
         self.rejected = False
         self.lost = 0
         self.said = ""
+        self.retries: Retries | None = None
         self.advice = ""
         self.loss = "error"
         self.ok = True
@@ -520,6 +523,78 @@ def test_hanging_metrics_are_one_warning(caplog: pytest.LogCaptureFixture) -> No
         pump.release()
         pump.release()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
+
+
+#: Spans wait for the close.
+RARELY = replace(LIMITS, schedule_delay=1000.0)
+
+
+class FakeRetries:
+    """Of an exporter at whose endpoint nobody is."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.absent = True
+        self.cuts = self.ends = 0
+        self.woken = threading.Event()
+
+    def cut(self) -> None:
+        self.cuts += 1
+
+    def end(self) -> None:
+        self.ends += 1
+        self.woken.set()
+
+
+def test_at_the_end_nobody_is_asked_twice_where_nobody_is_worth_a_wait() -> None:
+    spans, metrics = Spans(), Metrics()
+    for sink in (spans, metrics):
+        sink.ok = False
+        sink.retries = FakeRetries(patience=0)
+    with running([spans], [metrics], RARELY) as pump:
+        pump.offer_span(finished(1))
+        beat(pump, 1)
+        pump.request_close(60)
+        eventually(lambda: pump.closed)
+        pump.release()
+        assert (spans.calls, metrics.calls) == (1, 1)
+        for sink in (spans, metrics):
+            assert isinstance(sink.retries, FakeRetries)
+            assert (sink.retries.cuts, sink.retries.ends) == (1, 0)
+
+
+def test_at_the_end_somebody_may_come_back() -> None:
+    spans, metrics = Spans(), Metrics()
+    both: tuple[FakeSink, ...] = (spans, metrics)
+    absent = FakeRetries(patience=60)
+    for sink in both:
+        sink.ok = False
+        sink.retries = absent
+    with running([spans], [metrics], RARELY) as pump:
+        pump.offer_span(finished(1))
+        pump.request_close(60)
+        # As the bridge does. Metrics wait for what becomes of the spans.
+        beat(pump, 1)
+        eventually(lambda: spans.calls >= 3)
+        spans.ok = True
+        eventually(lambda: metrics.calls >= 3)
+        metrics.ok = True
+        eventually(lambda: pump.closed)
+    assert spans.exported == [1]
+    assert metrics.last["dask.otel.exported", ("traces",)] == 1
+
+
+def test_the_deadline_ends_the_retries_of_an_exporter_that_still_tries() -> None:
+    metrics = Metrics()
+    metrics.retries = trying = FakeRetries(patience=0)
+    metrics.go_on = trying.woken
+    with running(metrics=[metrics]) as pump:
+        beat(pump, 1)
+        eventually(lambda: metrics.calls)
+        pump.request_close(0.01)
+        pump.release()
+        eventually(lambda: pump.closed)
+    assert trying.ends == 1
 
 
 def test_without_sinks_everything_is_taken_and_closed() -> None:

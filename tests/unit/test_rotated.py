@@ -202,6 +202,23 @@ def test_a_limit_of_the_system_in_the_middle_of_a_line(tmp_path: Path) -> None:
     assert texts(tmp_path) == {"run-0001.jsonl": "a" * 50 + "\n" + "c" * 50 + "\n"}
 
 
+def test_what_was_written_survives_a_process_that_is_killed(tmp_path: Path) -> None:
+    program = """
+        import os, signal, sys
+        from pathlib import Path
+        from dask_otel.pump.rotated import RotatedFile
+
+        file = RotatedFile(Path(sys.argv[1]), "run-", ".jsonl", 10**6, 3)
+        file.write([b"1", b"2"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], check=False, timeout=60
+    )
+    assert done.returncode < 0
+    assert texts(tmp_path) == {"run-0001.jsonl": "1\n2\n"}
+
+
 def test_what_the_disk_finds_out_at_the_end_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -250,6 +250,27 @@ def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy(
     assert out.splitlines() == ["10.0 7 False", "2s 10s", "[]"]
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import dask_otel\nimport dask\n",
+        "import dask\nimport dask_otel\n",
+        "import dask_otel\nimport distributed\nimport dask\n",
+    ],
+)
+def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
+    out = run_python(
+        "import sys\n"
+        f"{imports}"
+        "get = dask.config.get\n"
+        "print(get('otel.spans.linger'), get('otel.enabled'), get('otel.spans.max-groups'))\n"
+        "print([name for name in sys.modules if name.startswith('dask_otel.core')])\n"
+        "print([one for one in sys.meta_path if type(one).__name__ == 'ImportHook'])",
+        DASK_OTEL__SPANS__MAX_GROUPS="7",
+    )
+    assert out.splitlines() == ["2s True 7", "[]", "[]"]
+
+
 def test_yaml_file_in_the_configuration_directory(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "otel:\n  spans:\n    trace-gap: 2h\n  metrics:\n  environment:\n    OTEL_SERVICE_NAME: a\n"

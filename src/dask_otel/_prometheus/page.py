@@ -89,6 +89,7 @@ class MetricPage:
 
     advice = ""
     name = "the scheduler's own HTTP server"
+    retries = None
     #: Nothing is ever refused.
     rejected = False
     lost = 0

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from dask_otel.cli import assets, demo, doctor, report
+from dask_otel.cli import assets, demo, doctor, report, top
 
 
 def _installed(distribution: str) -> str:
@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_command(commands)
     assets.add_command(commands)
     report.add_command(commands)
+    top.add_command(commands)
     return parser
 
 

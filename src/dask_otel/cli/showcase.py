@@ -26,6 +26,7 @@ from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from dask_otel._wire import Refusal, present
 from dask_otel.cli import otlp_json, workflow
 from dask_otel.cli.cluster import (
     PRELOAD,
@@ -226,7 +227,9 @@ def _compute(
             except Exception as error:  # noqa: BLE001 - whatever it is, its trace counts
                 failure = error
         with step("Waiting for the spans to settle"):
-            _wait_for_span(files, identity.span_id(root_id))
+            # Without a bridge nothing will come.
+            if not isinstance(client.run_on_scheduler(present, spans=0, workers=0), Refusal):
+                _wait_for_span(files, identity.span_id(root_id))
         with step("Closing the cluster"):
             cluster.close()
     return failure

@@ -212,7 +212,7 @@ class _Look:
         table.add_row(Text(name, "bold"), Text(text.seconds(block.seconds), "bold"))
         shown = _activities(block, least)
         for index, (activity, figures) in enumerate(shown):
-            colour, meaning = _kind(activity)
+            colour, meaning = kind(activity)
             if activity == IDLE and (wait := self._late.get(block.name)):
                 meaning = f"first task after {text.seconds(wait)}"
             share = figures.seconds / block.seconds
@@ -245,7 +245,8 @@ def _activities(block: SpanTime, least: float) -> list[tuple[str, ActivityTime]]
     return timed + moved
 
 
-def _kind(activity: str) -> tuple[str, str]:
+def kind(activity: str) -> tuple[str, str]:
+    """Return the colour of an activity, and what it means."""
     for beginning, colour, meaning in _KINDS:
         if activity.startswith(beginning):
             return colour, meaning

@@ -135,9 +135,10 @@ def instrument() -> None:
 
     Examples
     --------
-    >>> dask_otel.instrument()  # doctest: +SKIP
-    >>> with tracer.start_as_current_span("request"):  # doctest: +SKIP
-    ...     client.submit(f, 1).result()
+    >>> dask_otel.instrument()
+    >>> with tracer.start_as_current_span("request"):
+    ...     client.submit(sum, [1, 2]).result()
+    3
     """
     INSTRUMENTATION.ask(True)
 

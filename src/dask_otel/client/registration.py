@@ -192,13 +192,14 @@ def span_metrics(
 
     Examples
     --------
-    >>> with span("train") as span_id:  # doctest: +SKIP
-    ...     model.fit(data)
-    >>> metrics = dask_otel.span_metrics(client, span_id)  # doctest: +SKIP
-    >>> metrics.result, metrics.duration, metrics.idle_time  # doctest: +SKIP
-    ('success', 12.3, 4.5)
-    >>> metrics.tree["execute", "fit", "thread-cpu", "seconds"]  # doctest: +SKIP
-    7.8
+    >>> with span("train") as span_id:
+    ...     client.submit(sum, [1, 2]).result()
+    3
+    >>> metrics = dask_otel.span_metrics(client, span_id)
+    >>> metrics.result, metrics.duration, metrics.idle_time  # doctest: +ELLIPSIS
+    ('success', ..., ...)
+    >>> metrics.tree["execute", "sum", "thread-cpu", "seconds"] < 1
+    True
     """
     from dask.utils import parse_timedelta
 

@@ -54,10 +54,11 @@ def trace_context(
 
     Examples
     --------
-    >>> with span("train") as span_id:  # doctest: +SKIP
-    ...     model.fit(data)
-    >>> dask_otel.trace_context(span_id).trace_id  # doctest: +SKIP
-    '4bf92f3577b34da6a3ce929d0e0e4736'
+    >>> with span("train") as span_id:
+    ...     client.submit(sum, [1, 2]).result()
+    3
+    >>> dask_otel.trace_context(span_id).trace_id  # doctest: +ELLIPSIS
+    '...'
     """
     if not isinstance(span_id, str):
         raise TypeError(f"a span's id is a string, not {type(span_id).__name__}")

@@ -47,14 +47,25 @@ class Health:
         self._failing: set[str] = set()
         #: Of the last failure.
         self._reason = ""
+        self._nobody = False
         #: Whether the failure that goes on was told, and when the last one was.
         self._warned = False
         self._warned_at = float("-inf")
         self._said: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
+    def expect_nobody(self) -> None:
+        """Be silent about failures until the first success: they are known, and why."""
+        self._nobody = True
+
     def ok(self, signal: str) -> None:
         """Take note of a success with `signal`: ``"spans"`` or ``"metrics"``."""
+        with self._lock:
+            came, self._nobody = self._nobody, False
+            if came:
+                self._failing.clear()
+        if came:
+            logger.info("dask-otel exports to %s, where somebody listens now", self._name)
         with self._lock:
             if signal not in self._failing:
                 return
@@ -120,8 +131,10 @@ class Health:
 
     def gave_up(self, signal: str, what: str) -> None:
         """Take note of what could not be exported before the end."""
+        if self._nobody:
+            return
         logger.log(
-            self._level(signal) or logging.INFO,
+            max(logging.INFO, self._level(signal) or 0),
             "dask-otel closes, and %s could not be exported to %s within otel.close-timeout",
             what,
             self._name,
@@ -135,8 +148,10 @@ class Health:
         with self._lock:
             new = signal not in self._failing
             self._failing.add(signal)
+            if self._nobody:
+                return None
             if self._warned:
-                return logging.INFO if new else None
+                return logging.DEBUG if new else None
             if self._now() - self._warned_at < QUIET:
                 return None
             self._warned, self._warned_at = True, self._now()

@@ -34,6 +34,8 @@ _AFTER_ERROR: Final = 1.0
 #: next one; so are they after one that took longer than so many seconds: nobody is there.
 _FAILED_REQUESTS: Final = 3
 _PROMPT: Final = 1.0
+#: Seconds between two tries at the end, where nobody is.
+_MOMENT: Final = 0.1
 #: Below this many seconds of schedule delay each span wakes the thread: no polling.
 _AT_ONCE: Final = 0.05
 
@@ -48,6 +50,7 @@ class Lane:
         self.closed = threading.Event()
         #: On the monotonic clock; None until closing.
         self.deadline: float | None = None
+        self._nobody_until = 0.0
         self._sink = sink
         self._tally = tally
         self._logged: set[str] = set()
@@ -60,8 +63,17 @@ class Lane:
 
     def close(self, deadline: float) -> None:
         """Ask it to finish before the deadline; returns at once."""
+        retries = self._sink.retries
+        if retries is not None:
+            self._nobody_until = min(deadline, time.monotonic() + retries.patience)
+            retries.cut()
         self.deadline = deadline
         self.wake.set()
+
+    def end(self) -> None:
+        """Wake it from the retries of its exporter: the time is up. Returns at once."""
+        if self._sink.retries is not None:
+            self._sink.retries.end()
 
     def _run(self) -> None:
         try:
@@ -86,6 +98,14 @@ class Lane:
                 self._logged.add(kind)
                 logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
             return _AFTER_ERROR
+
+    def _comes_back(self) -> bool:
+        """At the end, wait a moment for somebody to be at the endpoint; False if it is no use."""
+        retries = self._sink.retries
+        if retries is None or not retries.absent or time.monotonic() >= self._nobody_until:
+            return False
+        time.sleep(_MOMENT)
+        return True
 
     def _shutdown(self) -> float:
         self._sink.shutdown()
@@ -195,7 +215,7 @@ class SpanLane(Lane):
                 break
             before = self.size
             self._outlet.flush(deadline)
-            if self.size == before:
+            if self.size == before and not self._comes_back():
                 break
         if self._outlet.abandoned:
             return 0.0
@@ -270,6 +290,8 @@ class MetricLane(Lane):
         #: Time of the last batch that was added up and not exported yet.
         self._pending_ns: int | None = None
         self._last_success_ns: int | None = None
+        #: Time of the last export, if it failed.
+        self._unsent_ns: int | None = None
 
     def accepts(self) -> bool:
         """Whether there is room for a batch. Called by the event loop."""
@@ -329,7 +351,10 @@ class MetricLane(Lane):
     def finish(self) -> float:
         """Export the last batches, with the counts of what the last spans came to."""
         self._before_last()
-        return self._work(due=True)
+        wait = self._work(due=True)
+        while self._unsent_ns is not None and self._comes_back():
+            self._export(self._unsent_ns)
+        return wait
 
     def gave_up(self) -> None:
         """Say that the thread hangs in its exporter, and stays behind."""
@@ -343,6 +368,7 @@ class MetricLane(Lane):
             sent = self._send(time_ns)
             ok = sent is not None
             self._state.settled(ok)
+        self._unsent_ns = None if ok else time_ns
         if sent:
             self._health.ok("metrics")
             self._last_success_ns = time_ns

@@ -141,6 +141,9 @@ class Outlet:
                 continue
             failed = failed + 1 if len(self.queue) == before else 0
             self._doubt = True
+            if self._sink.retries is not None and self._sink.retries.absent:
+                # Whoever asks knows how long that is worth a wait.
+                return
 
     def _try(self, batch: Sequence[SpanRecord]) -> bool:
         """Export; False if it failed. Raises only what says that a record can't be encoded."""

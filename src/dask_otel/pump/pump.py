@@ -19,7 +19,7 @@ Nothing here knows OpenTelemetry or Dask.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -58,6 +58,8 @@ class Pump:
         thread of its own like any other sink, but counts as no export.
     metric_interval
         The least number of seconds between two exports of a metric sink.
+    nobody_at
+        Names of sinks of which a person has been told that nobody is there.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Pump:
         *,
         page: tuple[MetricSink, MetricState] | None = None,
         metric_interval: float = 0.0,
+        nobody_at: Collection[str] = (),
     ) -> None:
         self._limits = limits
         self._sanitized = sanitized
@@ -78,6 +81,8 @@ class Pump:
         sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
         self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
         healths = self._healths
+        for name in nobody_at:
+            healths[name].expect_nobody()
         self._spans = [
             SpanLane(
                 sink,
@@ -166,6 +171,9 @@ class Pump:
         for other in self._metrics:
             if not other.settled.is_set():
                 other.gave_up()
+        for each in self._lanes:
+            if not each.closed.is_set():
+                each.end()
 
     def condition(self) -> dict[str, Any]:
         """Return how each destination does, and what waits, as plain data. Any thread may ask."""

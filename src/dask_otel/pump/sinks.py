@@ -13,6 +13,23 @@ from typing import Final, Protocol
 from dask_otel.core.records import MetricRecord, SpanRecord
 
 
+class Retries(Protocol):
+    """What an exporter tries again by itself, before it answers."""
+
+    #: At the end, seconds for which it is worth waiting for somebody to be at the other end.
+    patience: float
+
+    @property
+    def absent(self) -> bool:
+        """Whether the last request found nobody at the other end."""
+
+    def cut(self) -> None:
+        """From now on, try once where nobody is. Called by another thread; returns at once."""
+
+    def end(self) -> None:
+        """Wait for no other try any more. Called by another thread; returns at once."""
+
+
 class Sink(Protocol):
     """One exporter, used by one thread."""
 
@@ -26,6 +43,10 @@ class Sink(Protocol):
     lost: int
     #: What the server said about the last export, although it returned True.
     said: str
+
+    @property
+    def retries(self) -> Retries | None:
+        """What it tries again by itself; None if it answers at once."""
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Entered by the thread for as long as it lives."""

@@ -191,13 +191,17 @@ class Bridge:
         if wired.decides is not None:
             self._take_sampler(wired.decides)
         self.hand_over.begin(wired.pump)
+        if wired.hint:
+            # Also where it closes already: a short script has it from here alone.
+            logger.warning("%s", wired.hint)
         if self._closing is not None:
             # It waits for them, and hands over for the last time.
             return
         self._every("metrics", wired.metric_interval, self.hand_over.begin_metrics)
         if wired.page is not None:
             self._show(wired.page)
-        logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
+        if not wired.hint:
+            logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
     def _take_sampler(self, decides: Callable[[Trace], bool]) -> None:
         """Let it decide; without it tasks are told what the default one would say."""

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
 LONGEST_PAGE_AGE: Final = 15.0
 
 
+_NOBODY: Final = (
+    "dask-otel: nothing listens at {}, OpenTelemetry's default, and no other place is "
+    "configured, so that nothing of what it measures can be seen. Set otel.files.path "
+    "(DASK_OTEL__FILES__PATH=DIR) to write it into files, or OTEL_EXPORTER_OTLP_ENDPOINT to send "
+    "it to a collector. One that comes to the default endpoint later is used. "
+    "See https://github.com/dask-otel/dask-otel#use-it"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class WiredPump:
     """A pump that has not been started, and what the bridge must know of it."""
@@ -44,6 +53,8 @@ class WiredPump:
     metric_interval: float
     #: For the log: where everything goes.
     summary: str
+    #: For the log: that nobody is there, and what helps. Empty where somebody is.
+    hint: str = ""
     #: What scrapers see; None where nobody scrapes.
     page: MetricPage | None = None
     #: Decides whether a trace is sampled, once.
@@ -98,6 +109,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
+    # Who has the page sees the metrics, and is told of the traces as of any failure.
+    nobody_at = outputs.nobody_at if page is None else None
     interval = read.metric_interval
     if page is not None:
         interval = min(interval, LONGEST_PAGE_AGE)
@@ -131,6 +144,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         sanitizer.drain,
         page=shown,
         # Only for the page do batches come more often than exports, a little early or late.
+        nobody_at=() if nobody_at is None else (nobody_at,),
         metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
@@ -138,7 +152,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All of them have the same, so that one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
-    return WiredPump(pump, interval, summary, page, outputs.decides, counts)
+    hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
+    return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
-import dask.config
-import yaml  # type: ignore[import-untyped]  # comes with dask
+#: Dask's configuration, once it has them.
+_HAS: Final[list[Any]] = []
 
 
-def put_into_dask(sections: Iterable[str]) -> None:
-    """Put ``otel.yaml`` into ``dask.config``, as Dask's satellites do."""
+def put_into_dask() -> None:
+    """Put ``otel.yaml`` into ``dask.config``, as Dask's satellites do. Once is enough."""
+    # Here, because its import can be what calls this; and not as `dask.config`, which is not
+    # there until that import is over.
+    import yaml  # type: ignore[import-untyped]  # comes with dask
+    from dask import config
+
+    if _HAS:
+        return
+    _HAS.append(config)
     with Path(__file__).with_name("otel.yaml").open(encoding="utf-8") as file:
         defaults = yaml.safe_load(file)
     # Dask replaces a value by a section of the same name: DASK_OTEL=false would be lost
     # without a word. Put it back, so that it is reported.
     misplaced = {
         section: value
-        for section in sections
-        if (value := dask.config.get(section, None)) is not None and not isinstance(value, Mapping)
+        for section in _sections("otel", defaults["otel"])
+        if (value := config.get(section, None)) is not None and not isinstance(value, Mapping)
     }
-    dask.config.update_defaults(defaults)
-    dask.config.set(misplaced)
+    config.update_defaults(defaults)
+    config.set(misplaced)
+
+
+def _sections(name: str, section: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the full names of a section and of those in it."""
+    yield name
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _sections(f"{name}.{key}", value)

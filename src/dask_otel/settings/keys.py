@@ -499,4 +499,4 @@ def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
 #: All sections with fixed names, and what holds their settings.
 SECTIONS: Final[Mapping[str, type[Any]]] = _sections("otel", Settings)
 
-put_into_dask([*SECTIONS, "otel.environment"])
+put_into_dask()

@@ -31,18 +31,23 @@ def plain(text: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
+def innermost(error: BaseException) -> BaseException:
+    """Return the error that is behind all others."""
+    for _ in range(10):
+        behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if behind is None:
+            break
+        error = behind
+    return error
+
+
 def words_of(error: BaseException) -> str:
     """Return the type of an error, and type and words of what is behind it.
 
     The outermost one often names objects and repeats the URL; the innermost one says what is
     wrong: that a name does not resolve, that nobody listens, that a certificate is not trusted.
     """
-    inner = error
-    for _ in range(10):
-        behind = inner.__cause__ or (None if inner.__suppress_context__ else inner.__context__)
-        if behind is None:
-            break
-        inner = behind
+    inner = innermost(error)
     name, root = type(error).__name__, type(inner).__name__
     if "header" in name.lower():
         # Its words have the value of a header, which may be secret.
@@ -55,6 +60,8 @@ class Answers:
     """What came of the requests of one export. Used by one thread."""
 
     def __init__(self) -> None:
+        #: Set by another thread at the end: where nobody is, one try is enough.
+        self.hurry = False
         self.forget()
 
     def forget(self) -> None:
@@ -63,6 +70,8 @@ class Answers:
         self.problem = ""
         #: Whether the server says that it is because of what was in it.
         self.blames = False
+        #: Whether the last request found nobody: connection refused, a name that does not resolve.
+        self.absent = False
         #: Items that the server did not take, although it took the request.
         self.lost = 0
         #: What the server said about requests that it took.
@@ -70,12 +79,14 @@ class Answers:
 
     def taken(self, lost: int = 0, said: str = "") -> None:
         """Take note of a request that was taken, perhaps in part."""
-        self.problem, self.blames = "", False
+        self.problem, self.blames, self.absent = "", False, False
         self.lost += max(0, lost)
         if lost > 0 or said:
             self.said = plain(said) or "no reason given"
 
-    def refused(self, problem: str, *, blames: bool = False, late: bool = False) -> None:
+    def refused(
+        self, problem: str, *, blames: bool = False, late: bool = False, absent: bool = False
+    ) -> None:
         """Take note of a request that was not taken.
 
         One that took too long (`late`) is mostly the last one of several; the first said more.
@@ -83,6 +94,7 @@ class Answers:
         if not (late and self.problem):
             self.problem = plain(problem)
         self.blames = blames
+        self.absent = absent
 
 
 @contextmanager
@@ -169,7 +181,7 @@ class WatchedExporter:
         self.shutdown = exporter.shutdown
         self._export = exporter.export
         #: An exporter that nobody can watch gets no answers.
-        self._answers = answers or Answers()
+        self.answers = answers or Answers()
         self._logs = logs
         self._ok = False
         self._problem = ""
@@ -178,9 +190,9 @@ class WatchedExporter:
         """Export; False if it failed. Raises what is no error of the network."""
         self._ok, self._problem = False, ""
         self._logs.forget()
-        self._answers.forget()
+        self.answers.forget()
         try:
-            self._ok = self._export(data, **options) is success and not self._answers.problem
+            self._ok = self._export(data, **options) is success and not self.answers.problem
         except OSError as error:
             # So do older exporters over HTTP.
             self._problem = words_of(error)
@@ -189,17 +201,17 @@ class WatchedExporter:
     @property
     def rejected(self) -> bool:
         """Whether the last export was refused because of what was in it."""
-        return not self._ok and self._answers.blames
+        return not self._ok and self.answers.blames
 
     @property
     def lost(self) -> int:
         """Items of the last export that the server did not take, although it took the others."""
-        return self._answers.lost if self._ok else 0
+        return self.answers.lost if self._ok else 0
 
     @property
     def said(self) -> str:
         """What the server said about an export that it took."""
-        return self._answers.said if self._ok else ""
+        return self.answers.said if self._ok else ""
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Hold the exporter's messages back in this thread."""
@@ -207,4 +219,4 @@ class WatchedExporter:
 
     def last_error(self) -> str:
         """Return why the last export failed: the server's answer, or else the last message."""
-        return self._answers.problem or self._problem or plain(self._logs.last())
+        return self.answers.problem or self._problem or plain(self._logs.last())

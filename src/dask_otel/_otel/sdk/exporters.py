@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final
@@ -44,6 +45,9 @@ _REACHING: Final = (
     "CLIENT_KEY",
     "CLIENT_CERTIFICATE",
 )
+#: Where gRPC goes if nobody says so. Seconds: it is on this machine.
+_DEFAULT_ADDRESS: Final = ("localhost", 4317)
+_AT_ONCE: Final = 1.0
 #: Of OTLP exporters, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 
@@ -59,6 +63,8 @@ class NamedExporter:
     answers: Answers | None
     #: What a person can do where it fails; empty for what helps with an endpoint.
     advice: str = ""
+    #: Whether somebody named it, or the server that it sends to.
+    named: bool = True
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -105,6 +111,17 @@ def is_named(signal: str) -> bool:
             *(variable for what in _REACHING for variable in _variables(signal, what)),
         )
     )
+
+
+def nobody_listens() -> bool:
+    """Whether nobody listens at the default endpoint."""
+    try:
+        socket.create_connection(_DEFAULT_ADDRESS, _AT_ONCE).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def shut_down(exporters: list[NamedExporter]) -> None:
@@ -176,7 +193,8 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
     if name == "otlp_proto_grpc":
         seen = Answers()
         answers = seen if watch_stub(signal, exporter, seen) else None
-    return NamedExporter(_label(signal, name), exporter, answers)
+    named = name not in _OTLP_NAMES or is_named(signal)
+    return NamedExporter(_label(signal, name), exporter, answers, named=named)
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:

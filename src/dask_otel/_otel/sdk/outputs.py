@@ -29,6 +29,7 @@ from dask_otel._otel.sdk.exporters import (
     exporter_names,
     is_named,
     make_exporters,
+    nobody_listens,
     shut_down,
 )
 from dask_otel._otel.sdk.files import FileTarget, make_file_exporter, run_name
@@ -61,6 +62,9 @@ class Outputs:
     decides: Callable[[Trace], bool]
     #: Attributes of the resource.
     resource: Mapping[str, Any]
+    #: The default endpoint, if something goes there because nobody named another one, and nobody
+    #: listens there.
+    nobody_at: str | None
 
 
 def build(
@@ -145,7 +149,13 @@ def build(
             _exemplar_filter(read, sampler),
             sampler.decides,
             resource.attributes,
+            _nobody_at([*traces, *metrics]),
         )
+
+
+def _nobody_at(exporters: list[NamedExporter]) -> str | None:
+    default = [one.label for one in exporters if not one.named]
+    return default[0] if default and nobody_listens() else None
 
 
 def _make_metrics(

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter
 from dask_otel._otel.sdk.exporters import NamedExporter
+from dask_otel._otel.sdk.retries import ExporterRetries
 from dask_otel.pump.breath import Breath
+from dask_otel.pump.sinks import Retries
+
+#: At the end, seconds for which a collector may come back to an endpoint that somebody named.
+_PATIENCE: Final = 1.0
 
 
 class ExporterSink:
@@ -20,5 +27,8 @@ class ExporterSink:
         self.surroundings = exporter.surroundings
         self.last_error = exporter.last_error
         self.shutdown = exporter.shutdown
+        self.retries: Retries | None = ExporterRetries(
+            named.exporter, exporter.answers, _PATIENCE if named.named else 0.0
+        )
         self._exporter = exporter
         self._breathe = Breath()

@@ -207,6 +207,7 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    retries = None
     advice = "Check the exporters of the application."
     rejected = False
     loss = "error"

@@ -12,6 +12,7 @@ are not seen; a contract test says so first.
 from __future__ import annotations
 
 import json
+from socket import gaierror
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from dask_otel._otel.sdk.answers import Answers, words_of
+from dask_otel._otel.sdk.answers import Answers, innermost, words_of
 
 if TYPE_CHECKING:
     import requests
@@ -35,6 +36,8 @@ _COUNTS: Final = {
 }
 #: HTTP statuses that blame what was sent: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
+#: What gRPC says where nobody listens or a name does not resolve, as UNAVAILABLE.
+_NOBODY: Final = ("failed to connect to all addresses", "DNS resolution failed")
 #: Bytes of an answer that are looked at.
 _MOST: Final = 65536
 
@@ -59,7 +62,11 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
                 response = super().request(*args, **kwargs)
             except Exception as error:
                 late = isinstance(error, requests.Timeout)
-                answers.refused(words_of(error), late=late)
+                absent = isinstance(innermost(error), (ConnectionRefusedError, gaierror))
+                answers.refused(words_of(error), late=late, absent=absent)
+                if absent and answers.hurry:
+                    # No ConnectionError, which the exporter would try again.
+                    raise requests.RequestException(answers.problem) from error
                 if isinstance(error, OSError):
                     raise
                 # Nothing of the data: it has been encoded.
@@ -160,6 +167,9 @@ class _Stub:
             reply = self._export(*args, **kwargs)
         except RpcError as error:
             self._refused(error)
+            if self._answers.absent and self._answers.hurry:
+                # No RpcError, which the exporter would try again.
+                raise ConnectionError(self._answers.problem) from error
             raise
         except Exception as error:
             # Nothing of the data: it has been encoded. A header that gRPC does not take, say.
@@ -170,8 +180,10 @@ class _Stub:
 
     def _refused(self, error: Any) -> None:
         code = error.code().name
+        details = error.details() or "no reason given"
         self._answers.refused(
-            f"{code}: {error.details() or 'no reason given'}",
+            f"{code}: {details}",
             blames=code == "INVALID_ARGUMENT",
             late=code == "DEADLINE_EXCEEDED",
+            absent=code == "UNAVAILABLE" and any(words in details for words in _NOBODY),
         )

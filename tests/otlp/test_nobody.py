@@ -1,0 +1,158 @@
+"""Nobody is at the endpoint: the close does not wait, and a person is told once what helps."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from dask_otel._otel.sdk import exporters
+from dask_otel.pump.pump import Pump
+from dask_otel.scheduler.wiring import WiredPump, make_pump
+from dask_otel.settings.keys import Settings
+from tests.otlp.conftest import PROTOCOLS
+from tests.otlp.pipeline import Export, make_batch, make_span
+from tests.receiver import Receiver
+from tests.waiting import eventually
+
+#: Seconds for which the exporters try by themselves, and those of a close: nobody waits so long.
+LONG = 100
+
+
+@pytest.fixture
+def refusing() -> Iterator[tuple[str, int]]:
+    """An address that nobody else can listen at, and nobody does."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()
+
+
+def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    made = make_pump(Settings(), "Scheduler-1", time.time_ns())
+    assert made is not None
+    return made
+
+
+def retries(pump: Pump) -> list[Any]:
+    return [lane._sink.retries for lane in pump._lanes]
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dask-otel")]
+
+
+def refusal(server: Receiver, status: int, code: str) -> int | str:
+    return code if server.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc" else status
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_refusing_endpoint_holds_up_no_close_and_keeps_no_thread(
+    protocol: str, refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was configured: a collector has a moment to come back. Then the exporters are woken."""
+    made = made_with(
+        monkeypatch,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://{}:{}".format(*refusing),
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
+    )
+    assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
+    made.pump.start()
+    export = Export(made.pump)
+    export.spans(make_span())
+    export.metrics(make_batch())
+    eventually(lambda: all(one.absent for one in retries(made.pump)))
+    # They try again, after a second, two, four.
+    took = export.close(LONG)
+    assert made.pump.closed
+    assert took < LONG / 2
+    eventually(lambda: not threads())
+
+
+def test_at_the_deadline_an_exporter_is_woken_from_its_retries(
+    server: Receiver, monkeypatch: pytest.MonkeyPatch, no_long_retries: None
+) -> None:
+    server.answer = refusal(server, 503, "UNAVAILABLE")
+    made = made_with(monkeypatch, **server.environ, OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG))
+    made.pump.start()
+    export = Export(made.pump)
+    export.spans(make_span())
+    export.metrics(make_batch())
+    eventually(lambda: len(server.requests) >= 2)
+    export.close(0.2)
+    # The oldest ones just sleep; not for long, here.
+    can_be_woken = [bool(one._events) for one in retries(made.pump)]
+    assert can_be_woken == [not version("opentelemetry-sdk").startswith("1.28.")] * 2
+    eventually(lambda: not threads())
+
+
+@pytest.fixture
+def default(refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody listen at the default endpoint, whatever runs on this machine."""
+    monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", refusing)
+
+
+def test_who_has_configured_nothing_gets_a_hint(
+    default: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = made_with(monkeypatch)
+    assert "nothing listens at http://localhost:4317" in made.hint
+    assert "otel.files.path" in made.hint
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in made.hint
+    # And no wait at the end.
+    assert [one.patience for one in retries(made.pump)] == [0.0, 0.0]
+
+
+def test_who_has_somebody_there_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", listening.getsockname())
+        assert made_with(monkeypatch).hint == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4317"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a=b"),
+    ],
+)
+def test_what_is_configured_keeps_its_promise(
+    default: None, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    made = made_with(monkeypatch, **{variable: value})
+    assert made.hint == ""
+    assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
+
+
+def test_after_the_hint_failures_are_no_news_until_somebody_comes(
+    default: None,
+    server: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    # Where it goes is configured, but it is taken for what nobody named.
+    monkeypatch.setattr(exporters, "is_named", lambda signal: False)
+    server.answer = refusal(server, 400, "INVALID_ARGUMENT")
+    made = made_with(monkeypatch, **server.environ)
+    assert made.hint
+    made.pump.start()
+    export = Export(made.pump)
+    export.metrics(make_batch())
+    eventually(lambda: server.requests)
+    server.answer = None
+    export.metrics(make_batch())
+    eventually(lambda: caplog.records)
+    export.close(LONG)
+    ours = [r.getMessage() for r in caplog.records if r.name == "distributed.dask_otel"]
+    assert len(ours) == 1
+    assert "where somebody listens now" in ours[0]
