@@ -1,13 +1,11 @@
 """The bridge's own configuration: the section ``otel`` of Dask's configuration, parsed once.
 
-Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.config``, below
-everything that the user has set, as Dask's satellites do. Unlike some of these it writes no
-file into the user's configuration directory.
+Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.config``, below what the
+user has set, as Dask's satellites do; unlike some of them it writes no file for the user.
 
-Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
-no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in
-`dask_otel.settings.files`); ``otel.yaml``,
-``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
+Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is no key
+here. Every key has its default, rule and meaning here (``otel.files.*`` in `settings.files`); the
+YAML, its schema and the table in ``docs/configuration.md`` are made of them.
 """
 
 from __future__ import annotations
