@@ -130,7 +130,7 @@ def test_all_is_well() -> None:
                 }
             },
             "workers.clocks",
-            "2 workers differ from the scheduler's: slow (3.0 s behind), fast (7.0 s ahead)",
+            "on 2 workers: slow (3.0 s behind), fast (7.0 s ahead)",
         ),
         (
             {
@@ -177,7 +177,7 @@ def test_packages() -> None:
     said = facts()
     said["packages"]["workers"] = {"a": {"installed": False}, "b": None, "c": {"installed": True}}
     assert "1 of 3 workers" in found(said, "note")["workers.package"].what
-    assert "1 workers did not answer: b" in found(said)["workers.answer"].what
+    assert "No answer from 1 worker: b" in found(said)["workers.answer"].what
     said["packages"]["scheduler"]["installed"] = False
     said["process"] = None
     assert found(said)["scheduler.package"].todo
