@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import (
+    context,
     cpu,
     history,
     instructions,
@@ -36,6 +37,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "6": [live.run_freshness],
     "7": [live.run_scrape],
     "8": [live.run_start],
+    "9": [context.run],
 }
 
 

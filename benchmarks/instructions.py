@@ -122,8 +122,8 @@ def _sums(folder: str) -> list[int]:
     return [int(match.group(1)) for match in found if match]
 
 
-def measure(tasks: int = TASKS) -> dict[str, Any]:
-    """Return instructions per task: of the bridge, by kind of call, and of the bare replay.
+def counted(program: str, tasks: int) -> tuple[dict[str, Any], list[int]]:
+    """Run a program under callgrind; return what it told, and the sums that it had written.
 
     Raises
     ------
@@ -137,13 +137,23 @@ def measure(tasks: int = TASKS) -> dict[str, Any]:
         command = [valgrind, "-q", "--tool=callgrind", *Counted.OPTIONS]
         command += [f"--callgrind-out-file={folder}/callgrind"]
         done = subprocess.run(
-            [*command, sys.executable, "-m", "benchmarks.instructions", str(tasks)],
+            [*command, sys.executable, "-m", program, str(tasks)],
             env=environment({"PYTHONHASHSEED": "0"}), capture_output=True, text=True, timeout=900,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])
-        told = json.loads(done.stdout.splitlines()[-1])
-        sums = _sums(folder)
+        return json.loads(done.stdout.splitlines()[-1]), _sums(folder)
+
+
+def measure(tasks: int = TASKS) -> dict[str, Any]:
+    """Return instructions per task: of the bridge, by kind of call, and of the bare replay.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no valgrind on this machine, or it could not run the program.
+    """
+    told, sums = counted("benchmarks.instructions", tasks)
     pairs = list(zip(sums[::2], sums[1::2], strict=True))[1:]
     order = told["order"][1:]
     if len(pairs) != len(order) or not pairs[0][0]:

@@ -34,8 +34,8 @@ exclude_patterns = ["_build", "**/.*"]
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!dask_otel\b).*"),
-    # Of a handle's constructor, which nobody calls.
-    (r"py:class", r"dask_otel\.client\.roots\.Root"),
+    # Of constructors that nobody calls.
+    (r"py:class", r"dask_otel\.(?:client\.roots\.Root|report\.compare\.Comparison)"),
 ]
 
 # As GitHub makes them, so that one link works in both places.
@@ -48,6 +48,9 @@ autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
+
+# What says no language is text.
+highlight_language = "none"
 
 html_theme = "dask_sphinx_theme"
 html_title = "dask-otel"

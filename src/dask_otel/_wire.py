@@ -99,6 +99,17 @@ def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Re
     return plugin.bridge.present(spans, workers)
 
 
+def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
+    """Return what the scheduler remembers, as OTLP/JSON; see ``dask-otel report --scheduler``.
+
+    So many spans at most, the youngest. Works without a bridge; then nothing is told of the
+    cluster's time. Schedulers of versions before 0.1.0 do not know this question.
+    """
+    from dask_otel.scheduler.plugin import remembered
+
+    return remembered(dask_scheduler, spans)
+
+
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
     """Return the plugin that was pickled, for ``Client.register_plugin``."""
     from dask_otel.scheduler.plugin import OtelSchedulerPlugin

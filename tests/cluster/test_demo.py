@@ -11,14 +11,14 @@ import subprocess
 import sys
 
 import pytest
-from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from rich.console import Console
 
 from dask_otel import semconv
-from dask_otel.cli import otlp_json, showcase
+from dask_otel.cli import showcase
 from dask_otel.cli.cluster import export_environment
-from dask_otel.cli.received import plain_attributes, spans
-from dask_otel.cli.trace_tree import build_trees, span_names
+from dask_otel.report.document import read_report
+from dask_otel.report.seconds import cluster_time
+from dask_otel.report.terminal.trace_tree import build_trees, span_names
 from tests.receiver import receiver
 
 pytestmark = [
@@ -55,6 +55,14 @@ def environ():
     }
 
 
+def read(folder):
+    """The run that the demo wrote."""
+    report = read_report(folder)
+    assert report.skipped.counts == {}
+    (run,) = report.runs
+    return run
+
+
 def demo(directory, environ, *options):
     return subprocess.run(
         [sys.executable, "-m", "dask_otel", "demo", "--quick", *options],
@@ -80,25 +88,23 @@ def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
         assert f"\n  dask-otel-demo/{path.name}\n" in done.stdout
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    telemetry = otlp_json.read_folder(tmp_path / "dask-otel-demo")
-    roots = build_trees(telemetry.traces)
+    assert "dask-otel report dask-otel-demo --open" in done.stdout
+    run = read(tmp_path / "dask-otel-demo")
+    roots = build_trees(run.spans)
     assert sorted(span_names(roots)) == sorted(NAMES)
     assert [root.span.name for root in roots] == ["Alice's workflow"]
-    for span in spans(telemetry.traces):
-        assert span.end_time_unix_nano >= span.start_time_unix_nano > 0
-        attributes = plain_attributes(span.attributes)
-        if attributes[semconv.SPAN_TYPE] == "span":
-            assert attributes[semconv.SPAN_RESULT] == "success"
-            assert attributes[semconv.SPAN_COMPLETE] is True
+    for span in run.spans:
+        assert span.end_ns >= span.start_ns > 0
+        if span.type == "span":
+            assert span.attributes[semconv.SPAN_RESULT] == "success"
+            assert span.attributes[semconv.SPAN_COMPLETE] is True
 
-    names = {
-        metric.name
-        for request in telemetry.metrics
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
-    assert {semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_P2P_IO.name} <= names
+    assert {semconv.SPAN_EXECUTE_TIME.name, semconv.SPAN_P2P_IO.name} <= set(run.metrics.series)
+    # What the report says of a real run is what Dask's sum says.
+    whole = cluster_time(run)
+    assert whole is not None
+    assert whole.remainder == pytest.approx(0, abs=1e-6)
+    assert whole.used > 0
 
     svg = (tmp_path / "demo.svg").read_text(encoding="utf-8")
     assert svg.startswith("<svg")
@@ -110,10 +116,7 @@ def test_failing_workflow_is_shown_and_is_what_was_asked_for(tmp_path, environ):
     assert (done.returncode, done.stderr) == (0, "")
     assert "has a price of -1.0" in done.stdout
     failed = {
-        span.name
-        for span in spans(otlp_json.read_folder(tmp_path / "out").traces)
-        if span.status.code == Status.STATUS_CODE_ERROR
-        and plain_attributes(span.attributes)[semconv.SPAN_TYPE] == "span"
+        span.name for span in read(tmp_path / "out").spans if span.failed and span.type == "span"
     }
     assert failed == {"Alice's workflow", "preprocessing", "shuffle"}
 
@@ -146,7 +149,7 @@ def test_an_endpoint_that_is_no_receiver_is_said(tmp_path, environ):
     assert f"can't export spans to {server.endpoint} (OTLP over HTTP): HTTP status 404" in (
         done.stderr
     )
-    assert otlp_json.read_folder(tmp_path / "out").traces
+    assert read(tmp_path / "out").spans
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,6 +20,8 @@ pytestmark = [
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+#: The package under test, installed or not.
+PATH = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
 
 
 def section(title: str) -> str:
@@ -38,13 +41,12 @@ def exports(text: str) -> dict[str, str]:
 def run(program: str, folder: Path, variables: dict[str, str]) -> str:
     """Run a program as a reader does, and return what it printed."""
     (folder / "first.py").write_text(program, encoding="utf-8")
-    # Nothing of the developer's own settings. The package under test, installed or not.
+    # Nothing of the developer's own settings.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
-    path = os.pathsep.join(os.path.abspath(part) for part in sys.path if part)
     done = subprocess.run(
         [sys.executable, "first.py"],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": path, "DASK_CONFIG": str(folder), **variables},
+        env={**inherited, "PYTHONPATH": PATH, "DASK_CONFIG": str(folder), **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -55,24 +57,62 @@ def run(program: str, folder: Path, variables: dict[str, str]) -> str:
     return done.stdout
 
 
+#: What the first program is to print.
+TOTAL = f"{sum(sum(range(n * 10_000)) for n in range(20))}\n"
+PATHS = ["first run", "first run/add up", "first run/load"]
+#: A machine that stalls for seconds has neither two runs of it nor half of one.
+PATIENT = {"DASK_OTEL__SPANS__LINGER": "60s", "DASK_OTEL__CLOSE_TIMEOUT": "60s"}
+
+
+def first_program() -> str:
+    (program,) = programs(section("Look at a run of your own"))
+    return program
+
+
+def _paths(traces: Path) -> list[str]:
+    """Return the full names of the Dask spans in a file, read as any JSON."""
+    spans = (
+        {one["key"]: one["value"].get("stringValue") for one in span["attributes"]}
+        for line in traces.read_text(encoding="utf-8").splitlines()
+        for resource in json.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    )
+    return [span["dask.span.name"] for span in spans if span["dask.span.type"] == "span"]
+
+
+def test_the_first_program_leaves_its_run_in_files(tmp_path: Path) -> None:
+    variables = exports(section("Look at a run of your own"))
+    assert variables == {"DASK_OTEL__FILES__PATH": "telemetry"}
+    assert run(first_program(), tmp_path, variables | PATIENT) == TOTAL
+    (traces,) = (tmp_path / "telemetry").glob("*-traces.jsonl")
+    (metrics,) = (tmp_path / "telemetry").glob("*-metrics.jsonl")
+    assert sorted(_paths(traces)) == PATHS
+    assert metrics.stat().st_size > 0
+    # As the page says, but for a browser.
+    assert "\ndask-otel report telemetry --open\n" in section("Look at a run of your own")
+    shown = subprocess.run(
+        [sys.executable, "-m", "dask_otel", "report", "telemetry"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PATH},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=150,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+
+
 def test_the_first_program_is_one_trace_with_its_spans(tmp_path: Path) -> None:
-    text = section("Trace a run of your own")
-    (program,) = programs(text)
-    variables = exports(text)
+    variables = exports(section("See it in a server"))
     assert variables.keys() == {"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"}
     with receiver("grpc") as got:
         # Only the port is another one: that of the page may be taken on this machine.
         variables["OTEL_EXPORTER_OTLP_ENDPOINT"] = got.endpoint
-        # And a machine that stalls for seconds has neither two runs of it nor half of one.
-        variables |= {"DASK_OTEL__SPANS__LINGER": "60s", "DASK_OTEL__CLOSE_TIMEOUT": "60s"}
-        printed = run(program, tmp_path, variables)
+        assert run(first_program(), tmp_path, variables | PATIENT) == TOTAL
         spans = [span for span in got.spans if span.type == "span"]
-    assert printed == f"{sum(sum(range(n * 10_000)) for n in range(20))}\n"
-    assert sorted(span.path for span in spans) == [
-        "first run",
-        "first run/add up",
-        "first run/load",
-    ]
+    assert sorted(span.path for span in spans) == PATHS
     assert len({span.trace_id for span in spans}) == 1
     assert {span.resource["service.name"] for span in spans} == {"quickstart"}
 

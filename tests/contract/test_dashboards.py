@@ -420,7 +420,6 @@ def test_every_metric_is_on_some_panel() -> None:
         "dask.cluster.transfer.operations",
         "dask.cluster.spill.io",
         "dask.cluster.spill.operations",
-        "dask.otel.callers",
     }
 
 

@@ -20,12 +20,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.files import FileTarget, run_name
-from dask_otel.cli.otlp_json import from_json
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, Settings
 from tests.otlp.conftest import Build
+from tests.otlp.json_reading import from_json
 from tests.otlp.pipeline import Export, T, make_batch, make_span
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import decode_points, decode_spans, receiver

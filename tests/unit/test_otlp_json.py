@@ -8,7 +8,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status, TracesData
 
 from dask_otel._otel.sdk.otlp_json import lines
-from dask_otel.cli import otlp_json
+from tests.otlp.json_reading import from_json
 
 
 def request(number: int) -> ExportTraceServiceRequest:
@@ -44,21 +44,11 @@ def line(number: int) -> str:
 
 def test_reading_back_gives_the_same_message():
     read = ExportTraceServiceRequest()
-    otlp_json.from_json(line(1), read)
+    from_json(line(1), read)
     assert read == request(1)
 
 
 @pytest.mark.parametrize("text", ["{", '{"nonsense": 1}'])
 def test_what_is_no_otlp_is_an_error(text):
     with pytest.raises(ValueError):
-        otlp_json.from_json(text, TracesData())
-
-
-def test_a_folder_is_read_in_the_order_of_its_files(tmp_path):
-    (tmp_path / "a-0002-traces.jsonl").write_text(line(3) + "\n")
-    (tmp_path / "a-0001-traces.jsonl").write_text(line(1) + "\n" + line(2) + "\n")
-    (tmp_path / "a-0001-metrics.jsonl").write_text('{"resourceMetrics":[]}\n')
-    (tmp_path / "notes.txt").write_text("nothing")
-    read = otlp_json.read_folder(tmp_path)
-    assert read.traces == [request(1), request(2), request(3)]
-    assert len(read.metrics) == 1
+        from_json(text, TracesData())

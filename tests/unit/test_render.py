@@ -1,8 +1,10 @@
-"""The demo's tree and table, made from recorded OTLP messages."""
+"""The tree and the table of the demo and the report, made from recorded OTLP messages."""
 
 from __future__ import annotations
 
 import io
+import json
+from itertools import count
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -18,14 +20,40 @@ pytest.importorskip("rich")
 from rich.console import Console, RenderableType
 
 from dask_otel import semconv
-from dask_otel.cli.received import counter_totals, plain_attributes
-from dask_otel.cli.time_table import SPAN_IDLE_TIME, TimeTable, time_by_span
-from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
+from dask_otel._otel.sdk.otlp_json import lines
 from dask_otel.report import words as text
+from dask_otel.report.telemetry.decoding import decode
+from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.reading import Reader
+from dask_otel.report.terminal import time_table, trace_tree
+from dask_otel.report.terminal.time_table import TimeTable
+from dask_otel.report.terminal.trace_tree import TraceTree, late_starts, span_names
+
+SPAN_IDLE_TIME = semconv.SPAN_IDLE_TIME.name
 
 CUMULATIVE = AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
 DELTA = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 TRACE = bytes(range(16))
+CLOCK = count(1)
+
+
+def read(requests):
+    """Return the run of some requests, read from what the bridge would write."""
+    reader = Reader()
+    for request in requests:
+        for line in lines(request, lambda: None):
+            for item in decode(json.loads(line), reader.skipped):
+                reader.add(item)
+    assert reader.skipped.counts == {}
+    return next(iter(reader.runs()), Run("", ""))
+
+
+def build_trees(requests):
+    return trace_tree.build_trees(read(requests).spans)
+
+
+def time_by_span(requests, order=()):
+    return time_table.time_by_span(read(requests).metrics, order)
 
 
 def key_value(key, value):
@@ -289,7 +317,9 @@ def metrics(*points, temporality=CUMULATIVE, name=semconv.SPAN_EXECUTE_TIME.name
         labels = {semconv.SPAN_NAME: span_name}
         if activity is not None:
             labels[semconv.ACTIVITY] = activity
-        point = metric.sum.data_points.add(start_time_unix_nano=start[0] if start else 1)
+        point = metric.sum.data_points.add(
+            start_time_unix_nano=start[0] if start else 1, time_unix_nano=next(CLOCK)
+        )
         point.attributes.extend(key_value(key, label) for key, label in labels.items())
         if isinstance(value, int):
             point.as_int = value
@@ -332,16 +362,16 @@ def test_point_without_a_value_changes_nothing():
 
 
 def test_order_of_attributes_makes_no_second_series():
-    last = metrics(("a", "cpu", 4.0))
+    first, last = metrics(("a", "cpu", 1.0)), metrics(("a", "cpu", 4.0))
     point = last.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[0]
     attributes = list(point.attributes)
     del point.attributes[:]
     point.attributes.extend(reversed(attributes))
-    assert seconds([metrics(("a", "cpu", 1.0)), last]) == {("a", "cpu"): 4.0}
+    assert seconds([first, last]) == {("a", "cpu"): 4.0}
 
 
 def test_other_metrics_are_not_counted():
-    assert counter_totals([metrics(("a", "cpu", 4.0))], "dask.span.p2p.time") == []
+    assert seconds([metrics(("a", "cpu", 4.0), name="dask.span.p2p.time")]) == {}
 
 
 RECORDED = [
@@ -475,8 +505,3 @@ def test_long_names_lose_their_outermost_tags():
     assert text.cut_beginning("Alice/preprocessing/shuffle", 12, "…") == "…/shuffle"
     assert text.cut_beginning("Alice/x", 12, "…") == "Alice/x"
     assert text.cut_beginning("Alice/" + "x" * 30, 12, "…") == "…/xxxxxxxxx…"
-
-
-def test_attributes_become_plain_values():
-    values = {"s": "x", "b": True, "i": 1, "f": 0.5, "a": ("x", "y")}
-    assert plain_attributes(key_value(*item) for item in values.items()) == values

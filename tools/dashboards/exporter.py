@@ -202,6 +202,7 @@ def _when() -> tuple[Line, ...]:
                 growth("dask_otel_dropped_total", "dask_otel_reason"),
                 empty="Nothing was lost in the shown time.",
                 decimals=0,
+                width=8,
             ),
             graph(
                 "When did it meet errors of its own?",
@@ -209,6 +210,16 @@ def _when() -> tuple[Line, ...]:
                 growth("dask_otel_internal_errors_total", "dask_otel_kind"),
                 empty="It met no error of its own in the shown time.",
                 decimals=0,
+                width=8,
+            ),
+            graph(
+                "What became of callers?",
+                "Trace contexts that came with work: adopted, linked, dropped (a link beyond the "
+                "31 of a span), or malformed (no context at all).",
+                growth("dask_otel_callers_total", "dask_otel_kind"),
+                empty="No work came with a caller's context in the shown time.",
+                decimals=0,
+                width=8,
             ),
             height=9,
         ),

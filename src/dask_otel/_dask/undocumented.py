@@ -57,7 +57,9 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "nbytes_total",
         "prefix",
         "span_id",
+        "start",
         "states",
+        "stop",
     ),
     "TaskPrefix": ("name", "states"),
     "TaskState": (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import shutil
 import sys
 import webbrowser
@@ -19,6 +21,11 @@ Show where the time of one run, or of several, went: from files that the bridge 
 (otel.files.path), that the Collector's file exporter wrote, or from a trace that was saved from
 Jaeger or Tempo. Compressed files and directories will do. No server is needed.
 """
+
+#: How long a scheduler may take to be reached.
+_PATIENCE = "10s"
+#: Spans that a scheduler is asked for.
+_REMEMBERED = 2000
 
 _EPILOG = """\
 exit codes: 0 the report is written, 1 it is not (the reason is on standard error), 2 wrong
@@ -36,6 +43,11 @@ def add_command(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, or a directory of files")
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDR",
+        help="what a running scheduler remembers, such as tcp://host:8786",
+    )
     parser.add_argument(
         "--compare",
         nargs=2,
@@ -76,8 +88,9 @@ def _price(value: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report; return the exit code."""
-    if bool(arguments.paths) == bool(arguments.compare):
-        arguments.usage_error("give PATH, or --compare A B")
+    sources = (arguments.paths, arguments.compare, arguments.scheduler)
+    if sum(map(bool, sources)) != 1:
+        arguments.usage_error("give PATH, or --compare A B, or --scheduler ADDR")
     page = not (arguments.text or arguments.json)
     if page and find_spec("bokeh") is None:
         return _error(
@@ -91,6 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
         if page:
             return _write_page(report, arguments)
         _print(report, arguments)
+    except BrokenPipeError:
+        # Whoever read has seen enough; nothing is left to be said at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (OSError, ValueError) as error:
         return _error(str(error))
     except KeyboardInterrupt:
@@ -100,11 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> Report:
-    from dask_otel.report.document import Report, read_report
+    from dask_otel.report.document import Report, read_report, report_of
     from dask_otel.report.money import Price
 
-    def read(*paths: str) -> Report:
-        report = read_report(*paths)
+    def shown(report: Report) -> Report:
         price = arguments.price
         report = Report(
             report.runs,
@@ -114,20 +130,50 @@ def _read(arguments: argparse.Namespace) -> Report:
         )
         return report.redacted() if arguments.redact else report
 
+    if arguments.scheduler:
+        return shown(report_of(_asked(arguments.scheduler)))
     if not arguments.compare:
-        return read(*arguments.paths)
+        return shown(read_report(*arguments.paths))
     before, after = arguments.compare
-    return read(after).compared_with(read(before), (before, after))
+    titles = (str(before), str(after))
+    return shown(read_report(after)).compared_with(shown(read_report(before)), titles)
+
+
+def _asked(address: str) -> Any:
+    """Return what a scheduler remembers.
+
+    Raises
+    ------
+    OSError
+        Where there is none, or it can't answer.
+    """
+    from distributed import Client
+
+    from dask_otel._wire import remembered
+
+    # What Dask logs of a lost connection says less than the error.
+    logger = logging.getLogger("distributed")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with Client(address, timeout=_PATIENCE, set_as_default=False) as client:
+            return client.run_on_scheduler(remembered, _REMEMBERED)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:
+        raise OSError(f"the scheduler at {address} can't answer: {error}") from error
+    finally:
+        logger.setLevel(level)
 
 
 def _print(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps(report.to_dict(), indent=2, allow_nan=False))
+        print(json.dumps(report.to_dict(), indent=2, allow_nan=False), flush=True)
         return
     encoding = (sys.stdout.encoding or "ascii").lower()
     width = max(60, min(160, shutil.get_terminal_size((100, 24)).columns))
     said = report.text(width, ascii_only=not encoding.startswith("utf"))
-    print(said.encode(encoding, "replace").decode(encoding))
+    print(said.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
 import sys
@@ -27,7 +28,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from dask_otel._wire import Refusal, present
-from dask_otel.cli import otlp_json, workflow
+from dask_otel.cli import workflow
 from dask_otel.cli.cluster import (
     PRELOAD,
     WORKERS,
@@ -36,11 +37,12 @@ from dask_otel.cli.cluster import (
     observed_cluster,
 )
 from dask_otel.cli.problems import DemoError
-from dask_otel.cli.received import Telemetry, spans
-from dask_otel.cli.time_table import TimeTable, time_by_span
-from dask_otel.cli.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.core import identity
 from dask_otel.report import words as text
+from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.reading import Reader
+from dask_otel.report.terminal.time_table import TimeTable, time_by_span
+from dask_otel.report.terminal.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.settings.problems import ConfigurationError
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
@@ -91,16 +93,16 @@ def perform(options: Options) -> None:
         folder = Path(temporary)
         with _Messages() as said:
             failure = _compute(options, console, folder, endpoint)
-        telemetry = _read(folder / "files")
-        result = _result(telemetry)
+        run = _read(folder / "files")
+        result = _result(run)
         console.print()
         console.print(result)
         console.print()
         if options.svg is not None:
-            _save_svg(options.svg, _result(telemetry, brief=True))
+            _save_svg(options.svg, _result(run, brief=True))
         for line in said.lines:
             print(line, file=sys.stderr)
-        errors = [*_missing(telemetry), *_unexpected(options, failure)]
+        errors = [*_missing(run), *_unexpected(options, failure)]
         if options.output is not None or not sent:
             errors += _copy(console, folder / "files", options.output or DEFAULT_OUTPUT)
     if errors:
@@ -248,16 +250,22 @@ def _wait_for_span(files: Path, span_id: int) -> None:
     wanted = f'"spanId":"{span_id:016x}"'
     deadline = time.monotonic() + SETTLE_LIMIT
     while time.monotonic() < deadline:
-        if any(wanted in path.read_text("utf-8") for path in otlp_json.paths(files, "traces")):
+        if any(wanted in path.read_text("utf-8") for path in files.glob("*-traces.jsonl")):
             return
         time.sleep(0.1)
 
 
-def _read(files: Path) -> Telemetry:
+def _read(files: Path) -> Run:
+    """Return what the bridge has written, of its one run."""
+    reader = Reader()
     try:
-        return otlp_json.read_folder(files)
-    except (OSError, ValueError) as error:
-        raise DemoError(f"can't read what the bridge has written: {error}") from error
+        reader.read([files])
+    except FileNotFoundError:
+        return Run("", "")
+    if reader.skipped.counts:
+        raise DemoError(f"can't read what the bridge has written: {reader.skipped.lines()[0]}")
+    runs = reader.runs()
+    return runs[0] if runs else Run("", "")
 
 
 def _copy(console: Console, files: Path, folder: Path) -> list[str]:
@@ -274,27 +282,29 @@ def _copy(console: Console, files: Path, folder: Path) -> list[str]:
     # Paths as they are, on a line of their own: for copying.
     for path in written:
         console.print(Text(f"  {path}"), soft_wrap=True)
+    console.print("The same as a page:", style="green")
+    console.print(Text(f"  dask-otel report {shlex.quote(str(folder))} --open"), soft_wrap=True)
     return []
 
 
-def _result(telemetry: Telemetry, *, brief: bool = False) -> RenderableType:
-    roots = build_trees(telemetry.traces)
+def _result(run: Run, *, brief: bool = False) -> RenderableType:
+    roots = build_trees(run.spans)
     late = late_starts(roots)
     parts: list[RenderableType] = [
         TraceTree(roots, brief),
         Text(),
         Text("Where did the workers' threads spend their time?", "bold"),
-        TimeTable(time_by_span(telemetry.metrics, order=span_names(roots)), late, brief),
+        TimeTable(time_by_span(run.metrics, order=span_names(roots)), late, brief),
     ]
     if late and not brief:
         parts.append(Text(f"\n{_LATE}", "dim"))
     return Group(*parts)
 
 
-def _missing(telemetry: Telemetry) -> list[str]:
+def _missing(run: Run) -> list[str]:
     """Return what should have been exported and was not."""
-    names = [] if any(spans(telemetry.traces)) else ["spans"]
-    if not time_by_span(telemetry.metrics):
+    names = [] if run.spans else ["spans"]
+    if not time_by_span(run.metrics):
         names.append("metrics of the workers")
     return [_NOTHING_CAME.format(what=" and no ".join(names))] if names else []
 

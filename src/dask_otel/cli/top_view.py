@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_otel._wire import Present, PresentSpan, PresentWorker
-from dask_otel.cli.time_table import kind
 from dask_otel.report import words as text
+from dask_otel.report.terminal.time_table import kind
 
 #: Activities that are shown, the longest first.
 _MOST_ACTIVITIES: Final = 9

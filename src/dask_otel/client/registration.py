@@ -118,8 +118,7 @@ def unregister(
     client
         A connected client.
     asynchronous
-        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
-        asynchronous client to have the right type, too.
+        See `register`.
 
     Returns
     -------
@@ -173,8 +172,7 @@ def span_metrics(
     timeout
         The longest wait: seconds, or text such as ``"2 minutes"``.
     asynchronous
-        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
-        asynchronous client to have the right type, too.
+        See `register`.
 
     Returns
     -------

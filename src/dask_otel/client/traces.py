@@ -44,8 +44,7 @@ def trace_context(
         no bridge, or does not know the span (yet), the answer is computed; for the bare text of
         an id as if it was a root, unless its block is open here.
     asynchronous
-        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
-        asynchronous client to have the right type, too.
+        See `dask_otel.register`.
 
     Returns
     -------

@@ -45,9 +45,9 @@ class Health:
         self._advice = advice
         self._now = now
         self._failing: set[str] = set()
+        self._nobody = False
         #: Of the last failure.
         self._reason = ""
-        self._nobody = False
         #: Whether the failure that goes on was told, and when the last one was.
         self._warned = False
         self._warned_at = float("-inf")

@@ -152,3 +152,11 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
         price=None if price is None else Price(price),
         tag=tag,
     )
+
+
+def report_of(*documents: Any, price: Price | None = None, tag: str = "team") -> Report:
+    """Return the report of values of OTLP/JSON that are at hand, such as a scheduler's answer."""
+    reader = Reader()
+    for document in documents:
+        reader.take(document)
+    return Report(reader.runs(), reader.skipped, price=price, tag=tag)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 
 from dask_otel import semconv
 from dask_otel.report import findings, idle, words
@@ -41,7 +43,8 @@ def _run(run: Run, price: Price | None, tag: str, width: int, marks: words.Glyph
         yield "Tasks: " + ", ".join(f"{count:,.0f} {outcome}" for outcome, count in counts.items())
     yield from _headed("Where the threads' time went", _where(run, marks))
     yield from _headed("What to do next", _advice(run, width))
-    yield from _headed("Spans", _spans(run, width, marks))
+    trees = list(_trees(run, width, ascii_only=marks is words.ASCII))
+    yield from _headed("Spans", trees or _spans(run, width, marks))
     yield from _headed("Failures", _failures(run, width, marks))
     yield from _headed("Slowest tasks", _slow(run, width, marks))
     yield from _headed("Why threads were idle", _idle(run))
@@ -91,6 +94,37 @@ def _wrapped(sentence: str, width: int, indent: str) -> Iterator[str]:
             line = indent
         line += word if line == indent else f" {word}"
     yield line
+
+
+def _trees(run: Run, width: int, *, ascii_only: bool) -> Iterator[str]:
+    """Yield the traces as the demo shows them, and their time; nothing where rich is missing."""
+    if find_spec("rich") is None:
+        return
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from dask_otel.report.terminal.time_table import TimeTable, time_by_span
+    from dask_otel.report.terminal.trace_tree import (
+        TraceTree,
+        build_trees,
+        late_starts,
+        span_names,
+    )
+
+    roots = build_trees(run.spans)
+    shown: list[RenderableType] = [TraceTree(roots[:_MOST])] if roots else []
+    if len(roots) > _MOST:
+        shown.append(Text(f"and {len(roots) - _MOST:,} more traces"))
+    times = time_by_span(run.metrics, order=span_names(roots))
+    if times:
+        shown += [Text(), TimeTable(times, late_starts(roots))]
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
+    console = Console(file=file, width=width, highlight=False, color_system=None)
+    for one in shown:
+        console.print(one)
+    file.flush()
+    file.seek(0)
+    yield from (line.rstrip() for line in file.read().splitlines())
 
 
 def _spans(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
@@ -208,7 +242,7 @@ def _difference(one: Difference, room: int, marks: words.Glyphs) -> str:
         return "" if side is None or side.lasted is None else words.seconds(side.lasted)
 
     def threads(side: Side | None) -> str:
-        return "" if side is None else words.seconds(side.seconds)
+        return "" if side is None or side.seconds is None else words.seconds(side.seconds)
 
     name = words.cut_beginning(one.name, room - 1, marks.ellipsis)
     return (

@@ -149,10 +149,10 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
+    hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All of them have the same, so that one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
-    hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
 
 

@@ -1,11 +1,12 @@
 """The bridge's own configuration: the section ``otel`` of Dask's configuration, parsed once.
 
-Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.config``, below what the
-user has set, as Dask's satellites do; unlike some of them it writes no file for the user.
+Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.config``, below
+everything that the user has set, as Dask's satellites do. It writes no file.
 
-Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is no key
-here. Every key has its default, rule and meaning here (``otel.files.*`` in `settings.files`); the
-YAML, its schema and the table in ``docs/configuration.md`` are made of them.
+Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
+no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in
+`dask_otel.settings.files`, ``otel.metrics.*`` in `dask_otel.settings.metrics`); ``otel.yaml``,
+``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal
 
-from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.defaults import put_into_dask
 from dask_otel.settings.files import FileSettings
 from dask_otel.settings.knob import KNOB, Knob
 from dask_otel.settings.knob import knob as _knob
+from dask_otel.settings.metrics import MetricSettings, PatternSettings
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
     DAY,
@@ -30,12 +31,9 @@ from dask_otel.settings.rules import (
     duration,
     duration_or_never,
     flag,
-    name_rules,
     one_of,
-    patterns,
     propagation,
     ratio,
-    tag_keys,
     trace_url,
 )
 
@@ -219,111 +217,6 @@ class SpanSettings:
         """,
     )
     tasks: TaskSettings = field(default_factory=TaskSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class PatternSettings:
-    """Sections ``otel.metrics.span-names`` and ``.prefixes``: which names are labels."""
-
-    allow: tuple[str, ...] = _knob(
-        "[]",
-        patterns(),
-        """
-        Glob patterns of the names that are used as metric labels; without any, all are
-
-        The others are counted under `_OTHER`. Case matters.
-        """,
-    )
-    deny: tuple[str, ...] = _knob(
-        "[]",
-        patterns(),
-        """
-        Glob patterns of the names that are not used as metric labels; they win over `allow`
-
-        These are counted under `_OTHER`.
-        """,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSettings:
-    """Section ``otel.metrics``. Durations are seconds."""
-
-    max_names: int = _knob(
-        "200",
-        count(1, 100_000),
-        "Span names used as metric labels; the others are folded into `_OTHER`",
-    )
-    max_series: int = _knob(
-        "2000",
-        count(1, 1_000_000),
-        "Series of one instrument; the others are folded into `_OTHER`",
-    )
-    retire_after: float = _knob(
-        "1h",
-        duration(HOUR / 4, YEAR),
-        """
-        How long a series is exported after its last change, at least
-
-        Never below 15 minutes: a series that retires too early looks stale to the backends while
-        its span is still in use.
-        """,
-    )
-    span_label: Literal["full", "root"] = _knob(
-        "full",
-        one_of("full", "root"),
-        """
-        What the label `dask.span.name` of a metric says
-
-        `full` is the span's own name, `root` that of the root above it: one label value for each
-        workflow. See [Cardinality](cardinality.md).
-        """,
-    )
-    name_rules: tuple[NameRule, ...] = _knob(
-        "[]",
-        name_rules(),
-        """
-        What is replaced in span names before they become metric labels, such as ids and dates
-
-        Each rule has a `pattern`, a regular expression of Python, and `replace`, empty if it is
-        left out. The rules are applied to each tag, one after the other; a tag that becomes empty
-        is left out. A choice or a repetition inside a repetition is not allowed, because it can
-        take for ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
-        """,
-    )
-    tag_attributes: tuple[str, ...] = _knob(
-        "[]",
-        tag_keys(),
-        """
-        Keys of `key:value` tags that become a metric label `dask.tag.<key>`
-
-        A span has the value of the innermost tag, `_EMPTY` without one.
-        """,
-    )
-    max_workers: int = _knob(
-        "100",
-        count(0, 10_000),
-        """
-        Workers with series of their own in `dask.worker.*`
-
-        The others are summed under `_OTHER`; gauges, which have no sum, leave them out. At most a
-        quarter of `max-series` are used.
-        """,
-    )
-    prometheus: bool = _knob(
-        "false",
-        flag(),
-        """
-        Whether the scheduler's own `/metrics` page has the series, for a
-        [Prometheus](prometheus.md) that scrapes it
-
-        Needs the extra `prometheus`. `/metrics/otel` has them alone, with exemplars. Let Prometheus
-        have the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
-        unless something else takes them.
-        """,
-    )
-    span_names: PatternSettings = field(default_factory=PatternSettings)
-    prefixes: PatternSettings = field(default_factory=PatternSettings)
 
 
 @dataclass(frozen=True, slots=True)

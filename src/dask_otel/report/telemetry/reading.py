@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.report.telemetry import files
@@ -37,8 +37,12 @@ class Reader:
         """
         for path in files.find(paths):
             for value in files.values(path, self.skipped):
-                for item in decode(value, self.skipped):
-                    self.add(item)
+                self.take(value)
+
+    def take(self, value: Any) -> None:
+        """Take in a JSON value, of whatever shape."""
+        for item in decode(value, self.skipped):
+            self.add(item)
 
     def add(self, item: ResourceSpans | ResourceMetrics) -> None:
         """Take in what one process exported at one time."""

@@ -1,4 +1,4 @@
-"""The trace as a tree, as a person sees it in Jaeger or Tempo, made from OTLP messages."""
+"""The trace as a tree, as a person sees it in Jaeger or Tempo."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from rich.tree import Tree
 
 from dask_otel import semconv
-from dask_otel.cli.received import Plain, number, plain_attributes, spans
 from dask_otel.report import words as text
+from dask_otel.report.telemetry.model import Plain, Span, number
 
 #: Task groups shown under one span; a note tells of the rest.
 MAX_GROUPS = 4
@@ -44,8 +42,12 @@ class SpanNode:
     """A span with its children in the order of their start."""
 
     span: Span
-    attributes: dict[str, Plain]
     children: list[SpanNode] = field(default_factory=list)
+
+    @property
+    def attributes(self) -> dict[str, Plain]:
+        """Those of the span."""
+        return self.span.attributes
 
     @property
     def is_group(self) -> bool:
@@ -60,21 +62,18 @@ class SpanNode:
     @property
     def duration(self) -> float:
         """Seconds from start to end."""
-        return (self.span.end_time_unix_nano - self.span.start_time_unix_nano) / 1e9
+        return self.span.seconds
 
 
-def build_trees(requests: Iterable[ExportTraceServiceRequest]) -> list[SpanNode]:
+def build_trees(spans: Iterable[Span]) -> list[SpanNode]:
     """Return the roots of all traces in the order of their start.
 
-    A span whose parent is not among the requests counts as a root: nothing is left out.
+    A span whose parent is not among them counts as a root: nothing is left out.
     """
-    nodes = {
-        (span.trace_id, span.span_id): SpanNode(span, plain_attributes(span.attributes))
-        for span in spans(requests)
-    }
+    nodes = {(span.trace_id, span.span_id): SpanNode(span) for span in spans}
     roots: list[SpanNode] = []
-    for node in sorted(nodes.values(), key=lambda node: node.span.start_time_unix_nano):
-        parent = nodes.get((node.span.trace_id, node.span.parent_span_id))
+    for node in sorted(nodes.values(), key=lambda node: node.span.start_ns):
+        parent = nodes.get((node.span.trace_id, node.span.parent_id))
         (parent.children if parent is not None else roots).append(node)
     return roots
 
@@ -144,12 +143,12 @@ class _OneTrace:
         self.wide = width >= WIDE
         room = width - 76 if self.wide else width - _COMPACT - 2 - _NAME
         self.timeline = min(_LONGEST, room) if room >= _SHORTEST else 0
-        self.begin = root.span.start_time_unix_nano
-        end = max(node.span.end_time_unix_nano for node in _walk([root]))
+        self.begin = root.span.start_ns
+        end = max(node.span.end_ns for node in _walk([root]))
         self.length = max(1, end - self.begin)
 
     def render(self) -> Iterator[Text | Tree]:
-        trace_id = self.root.span.trace_id.hex()
+        trace_id = self.root.span.trace_id
         yield Text.assemble(("Trace ", "bold"), (trace_id, "cyan"))
         headings = ("duration", "queue", "tasks", "result")
         yield self._row("span", 0, headings, Text("timeline", "dim"), "dim")
@@ -243,7 +242,7 @@ class _OneTrace:
         """Return where in the trace the span lies, as a backend's waterfall shows it."""
         if not self.timeline:
             return Text()
-        offset = (node.span.start_time_unix_nano - self.begin) / self.length
+        offset = (node.span.start_ns - self.begin) / self.length
         share = node.duration * 1e9 / self.length
         width = min(self.timeline, max(1, round(share * self.timeline)))
         start = min(max(0, round(offset * self.timeline)), self.timeline - width)
@@ -276,11 +275,11 @@ def _fit(name: str, room: int, ellipsis: str) -> str:
 
 
 def _failed(node: SpanNode) -> bool:
-    return node.span.status.code == Status.StatusCode.STATUS_CODE_ERROR
+    return node.span.failed
 
 
 def _result(node: SpanNode) -> str:
-    if node.attributes.get(semconv.SPAN_COMPLETE) is False:
+    if node.span.unfinished or node.attributes.get(semconv.SPAN_COMPLETE) is False:
         return "incomplete"
     result = node.attributes.get(semconv.SPAN_RESULT)
     if isinstance(result, str):
@@ -301,9 +300,9 @@ def _result_style(result: str, otherwise: str) -> str:
 
 def _failures(node: SpanNode) -> Iterator[str]:
     """Yield the first failure of a span's own tasks and how many more there were."""
-    events = [event for event in node.span.events if event.name == semconv.EVENT_EXCEPTION]
+    events = list(node.span.exceptions())
     for event in events[:1]:
-        attributes = plain_attributes(event.attributes)
+        attributes = event.attributes
         kind = str(attributes.get(semconv.EXCEPTION_TYPE, ""))
         # On one line, whatever it says.
         message = " ".join(str(attributes.get(semconv.EXCEPTION_MESSAGE, "")).split())

@@ -1,24 +1,19 @@
-"""Where the time went, by span and activity, as a table with bars; made from OTLP messages."""
+"""Where the time went, by span and activity, as a table with bars; of one run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from dask_otel import semconv
-from dask_otel.cli.received import counter_totals
 from dask_otel.report import words as text
+from dask_otel.report.telemetry.series import Metrics
 
-#: The span's share of the cluster's idle time (telemetry contract, "Metrics").
-SPAN_IDLE_TIME = "dask.span.idle.time"
 IDLE = "idle"
 
 #: Activities below this share of their span's time are summed up in one line.
@@ -95,9 +90,7 @@ class SpanTime:
         return self.activities.setdefault(name, ActivityTime())
 
 
-def time_by_span(
-    requests: Sequence[ExportMetricsServiceRequest], order: Iterable[str] = ()
-) -> list[SpanTime]:
+def time_by_span(metrics: Metrics, order: Iterable[str] = ()) -> list[SpanTime]:
     """Return where the time went, one entry a Dask span with figures of its own.
 
     The counters of peer-to-peer shuffles are left out: Dask books their foreground part
@@ -105,8 +98,8 @@ def time_by_span(
 
     Parameters
     ----------
-    requests
-        In the order of arrival.
+    metrics
+        Of one run.
     order
         Names that come first, in this order; others follow in the order of arrival.
     """
@@ -115,14 +108,14 @@ def time_by_span(
     def span(name: object) -> SpanTime:
         return spans.setdefault(str(name), SpanTime(str(name)))
 
-    for labels, total in counter_totals(requests, semconv.SPAN_EXECUTE_TIME.name):
-        activity = span(labels.get(semconv.SPAN_NAME)).activity(str(labels.get(semconv.ACTIVITY)))
-        activity.seconds += total
-    for labels, total in counter_totals(requests, semconv.SPAN_EXECUTE_IO.name):
-        activity = span(labels.get(semconv.SPAN_NAME)).activity(str(labels.get(semconv.ACTIVITY)))
-        activity.bytes += total
-    for labels, total in counter_totals(requests, SPAN_IDLE_TIME):
-        span(labels.get(semconv.SPAN_NAME)).activity(IDLE).seconds += total
+    for series in metrics.of(semconv.SPAN_EXECUTE_TIME.name):
+        entry = span(series.labels.get(semconv.SPAN_NAME))
+        entry.activity(str(series.labels.get(semconv.ACTIVITY))).seconds += series.value
+    for series in metrics.of(semconv.SPAN_EXECUTE_IO.name):
+        entry = span(series.labels.get(semconv.SPAN_NAME))
+        entry.activity(str(series.labels.get(semconv.ACTIVITY))).bytes += series.value
+    for series in metrics.of(semconv.SPAN_IDLE_TIME.name):
+        span(series.labels.get(semconv.SPAN_NAME)).activity(IDLE).seconds += series.value
     return [entry for entry in spans.values() if entry.seconds > 0]
 
 

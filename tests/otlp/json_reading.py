@@ -1,4 +1,4 @@
-"""Reading OTLP/JSON files, as `otel.files.path` has them written: one request a line.
+"""OTLP/JSON back to messages, strictly: a second opinion on what `otel.files.path` has written.
 
 Read with protobuf's own JSON mapping and the two deviations of OTLP/JSON
 (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding): trace and span ids are
@@ -9,18 +9,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-from dask_otel.cli.received import Telemetry
 
 #: The bytes fields that OTLP/JSON writes in hexadecimal; all others stay base64.
 _ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
@@ -53,32 +45,3 @@ def from_json(text: str, message: Message) -> None:
         json_format.ParseDict(_with_base64(json.loads(text)), message)
     except json_format.ParseError as error:
         raise ValueError(str(error)) from error
-
-
-def paths(folder: Path, signal: str) -> list[Path]:
-    """Return the files of a signal, ``"traces"`` or ``"metrics"``, in the order of their names."""
-    return sorted(folder.glob(f"*-{signal}.jsonl"))
-
-
-def read_folder(folder: Path) -> Telemetry:
-    """Return all that the files of a folder have.
-
-    Raises
-    ------
-    OSError, ValueError
-        Where a file can't be read, or a line of it is no OTLP/JSON.
-    """
-    telemetry = Telemetry()
-    for line in _lines(folder, "traces"):
-        telemetry.traces.append(ExportTraceServiceRequest())
-        from_json(line, telemetry.traces[-1])
-    for line in _lines(folder, "metrics"):
-        telemetry.metrics.append(ExportMetricsServiceRequest())
-        from_json(line, telemetry.metrics[-1])
-    return telemetry
-
-
-def _lines(folder: Path, signal: str) -> Iterator[str]:
-    for path in paths(folder, signal):
-        with path.open(encoding="utf-8") as file:
-            yield from file
