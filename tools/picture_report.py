@@ -19,7 +19,7 @@ from dask_otel import read_report
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 #: Name, width, height of the part of the page, whether dark.
-PICTURES = (("report.png", 1200, 1560, False), ("report-dark.png", 760, 1100, True))
+PICTURES = (("report.png", 1200, 1400, False), ("report-dark.png", 760, 1100, True))
 _OPTIONS = (
     "--headless",
     "--no-sandbox",
@@ -36,7 +36,7 @@ _OPTIONS = (
 
 
 def take(page: Path, target: Path, width: int, height: int, *, dark: bool) -> None:
-    """Write one picture, in 255 colours: the page has few."""
+    """Write one picture."""
     browser = next(
         path for name in ("chromium", "google-chrome") if (path := shutil.which(name)) is not None
     )
@@ -55,8 +55,9 @@ def take(page: Path, target: Path, width: int, height: int, *, dark: bool) -> No
             capture_output=True,
             timeout=120,
         )
+    # Its colours mean something: only what is not seen is squeezed.
     with Image.open(target) as picture:
-        picture.convert("RGB").quantize(255).save(target, optimize=True)
+        picture.convert("RGB").save(target, optimize=True)
 
 
 def main() -> None:

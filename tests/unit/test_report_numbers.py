@@ -272,6 +272,8 @@ def test_compares_by_name(tmp_path: Path) -> None:
     }  # fmt: skip
     (a,) = [one for one in found.names if one.name == "a"]
     assert (a.lasted, a.changes()) == (1.0, [("Computing", 0.5)])
+    # Nothing is known of the others' thread-time: it is not 0.
+    assert {one.before.seconds for one in found.names if one.before} == {2.0, None}
 
 
 def test_text_and_json_are_what_they_should_be(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ class Side:
     count: int
     #: From start to end, on average of its spans.
     lasted: float | None
-    #: Thread-seconds, idle among them, of all its spans.
-    seconds: float
+    #: Thread-seconds, idle among them, of all its spans. None for one without tasks of its own.
+    seconds: float | None
     parts: dict[str, float]
 
 
@@ -62,7 +62,8 @@ class Difference:
         change = self.lasted
         first = self.before.lasted
         if change is None or first is None:
-            change, first = self.after.seconds - self.before.seconds, self.before.seconds
+            first = self.before.seconds or 0.0
+            change = (self.after.seconds or 0.0) - first
         if abs(change) < _SECONDS or abs(change) < _SHARE * first:
             return SAME
         return SLOWER if change > 0 else FASTER
@@ -140,7 +141,9 @@ def _sides(runs: Iterable[Run]) -> dict[str, Side]:
         entry = merged(name, entries)
         known = lasted.get(name, [])
         mean = sum(known) / len(known) if known else None
-        result[name] = Side(len(known), mean, entry.seconds, entry.parts())
+        worked = entry.activities or entry.idle is not None
+        seconds = entry.seconds if worked else None
+        result[name] = Side(len(known), mean, seconds, entry.parts())
     return result
 
 

@@ -242,7 +242,7 @@ def _difference(one: Difference, room: int, marks: words.Glyphs) -> str:
         return "" if side is None or side.lasted is None else words.seconds(side.lasted)
 
     def threads(side: Side | None) -> str:
-        return "" if side is None else words.seconds(side.seconds)
+        return "" if side is None or side.seconds is None else words.seconds(side.seconds)
 
     name = words.cut_beginning(one.name, room - 1, marks.ellipsis)
     return (

@@ -57,4 +57,4 @@ def _lasted(side: Side | None) -> str:
 
 
 def _time(side: Side | None) -> str:
-    return "" if side is None else words.seconds(side.seconds)
+    return "" if side is None or side.seconds is None else words.seconds(side.seconds)
