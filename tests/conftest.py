@@ -69,7 +69,8 @@ def _no_threads_left() -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Write down which versions ran and what came of it, for `docs/compatibility.md`."""
     path = os.environ.get("DASK_OTEL_COMPATIBILITY")
-    if path is None or hasattr(terminalreporter.config, "workerinput"):
+    config = terminalreporter.config
+    if not path or hasattr(config, "workerinput"):
         return
     packages = ("distributed", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
     stats = terminalreporter.stats
@@ -79,7 +80,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             **{package: version(package) for package in packages},
         },
         **{what: len(stats.get(what, ())) for what in ("passed", "failed", "skipped")},
+        # Somebody who chose some tests has not tried the releases.
+        "whole": not config.option.keyword and config.args == config.getini("testpaths"),
     }
     run["failed"] += len(stats.get("error", ()))
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(run) + "\n")

@@ -2,13 +2,15 @@
 """Write ``docs/compatibility.md`` from what the tests ran.
 
 A run of the tests with ``DASK_OTEL_COMPATIBILITY=FILE`` adds its versions and its outcome to FILE
-(``tests/conftest.py``). This takes the last run of each combination. With ``--check`` nothing is
-written, and the exit status is 1 where the page is not what would be written.
+(``tests/conftest.py``). The page is made of ``docs/compatibility.jsonl``: of the last run of each
+combination for which nobody chose some of the tests. With ``--check`` nothing is written, and the
+exit status is 1 where the page is not what would be written.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,15 +32,20 @@ Made by `make compatibility` from what the tests ran: nothing is listed that was
 """
 
 
+def _by_version(item: tuple[tuple[str, ...], object]) -> list[list[int]]:
+    return [[int(part) for part in re.findall(r"\d+", version)] for version in item[0]]
+
+
 def texts() -> dict[Path, str]:
     """Return the text of the page."""
     runs: dict[tuple[str, ...], dict[str, Any]] = {}
     for line in RUNS.read_text(encoding="utf-8").splitlines():
         run = json.loads(line)
-        runs[tuple(run["versions"][column] for column in COLUMNS)] = run
+        if run["whole"]:
+            runs[tuple(run["versions"][column] for column in COLUMNS)] = run
     rows = [
         f"| {' | '.join(versions)} | {run['passed']:,} | {run['failed']} | {run['skipped']} |"
-        for versions, run in sorted(runs.items(), reverse=True)
+        for versions, run in sorted(runs.items(), key=_by_version, reverse=True)
     ]
     return {DOCS / "compatibility.md": HEAD + "\n".join(rows) + "\n"}
 

@@ -44,6 +44,9 @@ def check_commands(wanted: str) -> None:
     check(package.is_relative_to(Path(sys.prefix).resolve()), f"not installed: {package}")
     check(version("dask-otel") == wanted, f"version {version('dask-otel')}, not {wanted}")
     check(output("--version").startswith(f"dask-otel {wanted},"), "--version says another one")
+    dask = [str(Path(COMMAND).with_name("dask")), "otel", "--version"]
+    done = subprocess.run(dask, capture_output=True, text=True, timeout=DEADLINE)
+    check(done.stdout.startswith(f"dask-otel {wanted},"), f"dask otel: {done.stdout}{done.stderr}")
     check((package.parent / "py.typed").is_file(), "py.typed is missing")
     for name in dask_otel.__all__:
         getattr(dask_otel, name)

@@ -40,7 +40,7 @@ class CommandLine(SphinxDirective):
     def _section(self, name: str, parser: argparse.ArgumentParser) -> nodes.section:
         section = nodes.section(ids=[name], names=[name], classes=["command-line"])
         # As wide as a page.
-        with patch.dict(os.environ, {"COLUMNS": "78"}):
+        with patch.dict(os.environ, {"COLUMNS": "92"}):
             text = parser.format_help()
         section += nodes.title("", "", nodes.literal("", f"dask-otel {name}"))
         section += nodes.literal_block(text, text, language="text")

@@ -148,6 +148,34 @@ def test_every_setting_that_a_page_names_exists() -> None:
     assert unknown == set()
 
 
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_leads_to_what_is_there_from_anywhere() -> None:
+    """The package index shows it, too, and knows no other file: every link is whole."""
+    links = re.findall(r"\]\(([^)\s]+)\)", (REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [
+        found["path"].partition("#")
+        for link in links
+        if (
+            found := re.match(
+                r"https://(?:github\.com/dask-otel/dask-otel/(?:blob|tree)"
+                r"|raw\.githubusercontent\.com/dask-otel/dask-otel)/main/(?P<path>.*)",
+                link,
+            )
+        )
+    ]
+    assert len(ours) > 20
+    assert {path for path, _, _ in ours if not (REPOSITORY / path).exists()} == set()
+    wanted = {(path, anchor) for path, _, anchor in ours if anchor}
+    assert {(p, a) for p, a in wanted if a not in _anchors(REPOSITORY / p)} == set()
+
+
 def _said() -> str:
     """Return every text of the package, one a line; what is filled in is a line's end, too."""
     texts = (
@@ -161,11 +189,14 @@ def _said() -> str:
 
 def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    quoted = re.findall(r"(?:`|INFO - )(dask-otel (?!-)[^`\n]+)", page)
+    quoted = re.findall(r"(?:`|INFO - )(dask-otel:? (?!-)[^`\n]+)", page)
     assert len(quoted) > 4
     said = _said()
     # Up to what is filled in.
     starts = {re.split(r" ?…| http", words)[0] for words in quoted}
+    # And what it says of an endpoint.
+    starts |= set(re.findall(r'"([^"\n]+)"(?= …|,| \|)', page)) | {"does not resolve."}
+    assert len(starts) > 10
     assert {words for words in starts if words not in said} == set()
 
 

@@ -66,7 +66,7 @@ def running(sink: Sink, page: Sink, interval: float) -> Iterator[Pump]:
         [],
         [(sink, MetricState(START))],
         lambda finished: [],
-        PumpLimits(breath=0.0, max_points=1),
+        PumpLimits(max_points=1),
         page=(page, MetricState(START)),
         metric_interval=interval,
     )

@@ -31,7 +31,7 @@ from dask_otel.pump.sinks import Retries
 from tests.waiting import eventually
 
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
-LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01, breath=0.0)
+LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
 
 
 def finished(number: int, groups: int = 0) -> FinishedSpan:
@@ -436,7 +436,7 @@ def test_deltas_go_in_one_request() -> None:
 def test_a_burst_leaves_without_waiting_for_more() -> None:
     spans = Spans()
     spans.go_on.clear()
-    limits = PumpLimits(batch_size=4, schedule_delay=3600, breath=0)
+    limits = PumpLimits(batch_size=4, schedule_delay=3600)
     with running([spans], [], limits=limits) as pump:
         for n in range(41):
             pump.offer_span(finished(n))
@@ -450,7 +450,7 @@ def test_a_burst_leaves_without_waiting_for_more() -> None:
 
 def test_close_exports_what_is_left_and_shuts_the_sinks_down() -> None:
     spans, metrics = Spans(), Metrics()
-    limits = PumpLimits(schedule_delay=3600, breath=0)
+    limits = PumpLimits(schedule_delay=3600)
     with running([spans], [metrics], limits=limits) as pump:
         for n in range(20):
             pump.offer_span(finished(n))
@@ -465,7 +465,7 @@ def test_close_exports_what_is_left_and_shuts_the_sinks_down() -> None:
 
 def test_the_last_metrics_count_the_last_spans() -> None:
     spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics], limits=PumpLimits(schedule_delay=3600, breath=0)) as pump:
+    with running([spans], [metrics], limits=PumpLimits(schedule_delay=3600)) as pump:
         for n in range(20):
             pump.offer_span(finished(n))
         beat(pump)

@@ -213,7 +213,8 @@ class _Patch:
 
     ``from distributed import span`` may have run before, so the function itself is changed and
     not a name that refers to it: it is a generator function in the closure of
-    `contextlib.contextmanager`, which is exchanged.
+    `contextlib.contextmanager`, which is exchanged. A client's preload runs after the imports of
+    its script: other names set in `distributed` would help none of those that most scripts use.
     """
 
     def __init__(self, cell: CellType) -> None:

@@ -5,6 +5,11 @@ A thread that computes in Python keeps the GIL until another one has waited for 
 scheduler's event loop would wait that long each time it wakes up. So our threads sleep for a
 moment after each half a millisecond of work: who waits gets the GIL at once. Where nobody took
 it, they work a little longer, up to a millisecond.
+
+Measured by ``python -m benchmarks.bench_breath``, beside other programs on two cores: nine in ten
+times a loop that wakes up each millisecond waits for 5 to 6 ms at most, and for 23 ms without any
+breath; that costs a sixth of the throughput. Breaths a millisecond apart give back half of it, and
+are at 7 ms. A second pause between two batches changed nothing.
 """
 
 from __future__ import annotations

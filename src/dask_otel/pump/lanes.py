@@ -180,7 +180,6 @@ class SpanLane(Lane):
         """Export what is there, in small batches."""
         self._take_in()
         while self.deadline is None and self._another_batch():
-            time.sleep(self._limits.breath)
             self._take_in()
         wait = max(_AT_ONCE, self._limits.schedule_delay)
         if self._outlet.queue:
@@ -384,9 +383,7 @@ class MetricLane(Lane):
         limit = self._limits.max_points
         sent = failed = 0
         complete = True
-        for index, part in enumerate(_parts(self._state.collect(time_ns, limit), limit)):
-            if index:
-                time.sleep(self._limits.breath)
+        for part in _parts(self._state.collect(time_ns, limit), limit):
             began = time.monotonic()
             if self._try(part):
                 failed = 0

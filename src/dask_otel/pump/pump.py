@@ -5,8 +5,8 @@ flush timeout, and can block a shutdown for half a minute. A scheduler lives for
 
 - The event loop hands over without waiting: an append to a deque.
 - Queues are bounded, and what is dropped is counted by reason.
-- Encoding is pure Python and holds the GIL, so spans go out in small batches with a breath
-  between them: the event loop gets its turn.
+- Encoding is pure Python and holds the GIL, so our threads sleep for a moment again and again
+  (`dask_otel.pump.breath`): the event loop gets its turn.
 - A batch that failed is kept and tried again; one that keeps failing while others get through
   is taken apart (`dask_otel.pump.outlet`).
 - Each sink has a thread of its own: a dead endpoint delays no other one.

@@ -96,8 +96,6 @@ class PumpLimits:
     batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0
-    #: Pause between two batches, in which the event loop has the GIL to itself.
-    breath: float = 0.0002
     #: None for deltas, which go in one request: of several, one could be lost and the others
     #: not.
     max_points: int | None = MAX_POINTS

@@ -1,8 +1,7 @@
 """The bridge's own configuration: the section ``otel`` of Dask's configuration, parsed once.
 
 Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.config``, below
-everything that the user has set, as Dask's satellites do. Unlike some of these it writes no
-file into the user's configuration directory.
+everything that the user has set, as Dask's satellites do. It writes no file.
 
 Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
 no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in

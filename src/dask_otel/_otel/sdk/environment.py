@@ -42,9 +42,11 @@ def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> 
 
     Notes
     -----
-    The SDK's parts read ``os.environ`` and nothing else. A blank ``OTEL_*`` variable counts as
-    not set, as the specification says; several of the SDK's parts take it for a value, so it is
-    hidden from them. Afterwards the environment is as it was.
+    The SDK's parts read ``os.environ`` and nothing else, the exporters' loaders and the resource's
+    detectors among them: there is no argument to pass instead. It takes 20 ms, 150 ms where the
+    exporters are imported, and changes nothing where there are no defaults of ours. A blank
+    ``OTEL_*`` variable counts as not set, as specified; several of the SDK's parts take
+    it for a value, so it is hidden from them. Afterwards the environment is as it was.
     """
     with _environment_lock:
         hidden = {

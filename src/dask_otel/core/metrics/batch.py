@@ -16,7 +16,8 @@ from dask_otel.core.records import Tags, WorkerMetricKey
 #: Points of histograms that a batch keeps apart.
 MAX_SINGLE: Final = 10_000
 #: Spans of one name that a batch keeps apart. Each of them can be an exemplar; thousands would
-#: be as many containers more for Python's garbage collector, to become the same few series.
+#: be as many containers more for Python's garbage collector, to become the same few series. Where
+#: one trace in ten is sampled, 58 % of the points have an exemplar so; with one span it were 9 %.
 MAX_OF_NAME: Final = 8
 
 #: A series before its labels are text: the metric's name, then the label values in the

@@ -1,0 +1,42 @@
+"""The table of releases has what was tried, and nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+
+def run(python: str, passed: int, whole: bool = True) -> str:
+    versions = {
+        "python": python,
+        "distributed": "2025.1.0",
+        "opentelemetry-sdk": "1.28.0",
+        "opentelemetry-exporter-otlp": "1.28.0",
+    }
+    outcome = {"passed": passed, "failed": 1, "skipped": 2}
+    return json.dumps({"versions": versions, **outcome, "whole": whole}) + "\n"
+
+
+def test_the_last_whole_run_of_each_combination_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
+    spec = importlib.util.spec_from_file_location("it", TOOLS / "build_compatibility.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    monkeypatch.setattr(tool, "RUNS", tmp_path / "runs.jsonl")
+    lines = [run("3.9.1", 7), run("3.10.1", 1), run("3.10.1", 1200), run("3.10.1", 3, whole=False)]
+    tool.RUNS.write_text("".join(lines))
+    (text,) = tool.texts().values()
+    assert text.endswith(
+        "| 3.10.1 | 2025.1.0 | 1.28.0 | 1.28.0 | 1,200 | 1 | 2 |\n"
+        "| 3.9.1 | 2025.1.0 | 1.28.0 | 1.28.0 | 7 | 1 | 2 |\n"
+    )
