@@ -14,12 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_otel import semconv
 from dask_otel.core.life.clock_offsets import ClockOffsets
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.doctor import backends
 from dask_otel.doctor.backends import read_back
 from dask_otel.doctor.finding import Finding, exit_code
 from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
+from dask_otel.pump.health import Health
 
 VERSIONS = {"python": "3.12.1", "dask-otel": "1", "distributed": "2", "opentelemetry-sdk": "3"}
 ADDRESS = "tcp://scheduler:8786"
@@ -222,6 +226,28 @@ def test_bounds_of_a_clock() -> None:
     assert lower is not None
     assert lower == pytest.approx(2.5, abs=0.01)
     assert upper == pytest.approx(3.0, abs=0.01)
+
+
+def test_the_bridge_s_own_counts_are_those_that_it_exports() -> None:
+    state = MetricState(1)
+    batch = MetricBatch(time_ns=10)
+    batch.add(semconv.OTEL_DROPPED.name, "traces", "queue_full", value=3)
+    batch.add(semconv.OTEL_CALLERS.name, "malformed")
+    batch.add(semconv.SPAN_ACTIVE.name, ("a",))
+    state.apply(batch)
+    assert state.totals("dask.otel.") == {
+        ("dask.otel.dropped", "traces", "queue_full"): 3.0,
+        ("dask.otel.callers", "malformed"): 1.0,
+    }
+
+
+def test_a_destination_says_what_fails_now() -> None:
+    health = Health("there")
+    assert health.condition() == {"destination": "there", "failing": [], "reason": ""}
+    health.failed("spans", "no")
+    assert health.condition() == {"destination": "there", "failing": ["spans"], "reason": "no"}
+    health.ok("spans")
+    assert health.condition()["failing"] == []
 
 
 # ------------------------------------------------------------------------------- the page
