@@ -50,6 +50,12 @@ def long_running(before: float, after: float) -> None:
         time.sleep(after)
 
 
+def until(flag: str) -> None:
+    Path(flag).with_name("began").touch()
+    while not Path(flag).exists():
+        time.sleep(0.05)
+
+
 def book_too_much(seconds: float) -> None:
     with recorded():
         context_meter.digest_metric("made up", 1000.0, "seconds")
@@ -108,7 +114,7 @@ def test_a_cancelled_task_that_runs_on_is_not_idle(start: Start) -> None:
         began = time.time()
         eventually(lambda: time.time() > began + 1.5)
         future.cancel()
-        eventually(lambda: RUNS, 20, "the task ends in its thread")
+        eventually(lambda: RUNS, what="the task ends in its thread")
         # One thread was free until the work was cancelled; after that there was no work.
         checked = check(bridged, "cancelled")
         assert 1.5 - TOLERANCE <= checked.truth.idle() <= 4
@@ -192,8 +198,8 @@ def test_a_killed_workers_seconds_are_lost_not_idle(tmp_path: Path) -> None:
             client.wait_for_workers(1)
             submitted = time.monotonic()
             with span("killed"):
-                future = client.submit(time.sleep, 3, retries=0)
-            eventually(lambda: client.run_on_scheduler(is_processing))
+                future = client.submit(until, str(tmp_path / "go"), retries=0)
+            eventually((tmp_path / "began").exists)
             begun = time.monotonic()
             time.sleep(1.5)
             killed = time.monotonic()
@@ -203,6 +209,7 @@ def test_a_killed_workers_seconds_are_lost_not_idle(tmp_path: Path) -> None:
             received.wait_for(lambda r: cluster_time(r, "lost") > 0)
             lost = cluster_time(received, "lost")
             assert killed - begun - TOLERANCE <= lost <= gone - submitted + TOLERANCE
+            (tmp_path / "go").touch()
             dask.start_worker("heir", nthreads=2)
             future.result()
             received.wait_for(lambda r: [s for s in r.spans if s.name == "killed"])

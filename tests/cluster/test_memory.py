@@ -55,11 +55,12 @@ def dasks(objects: list[Any]) -> list[Any]:
 
 def test_nothing_of_dasks_is_kept_after_the_export() -> None:
     with observed() as o:
-        with span("root"), span("child"):
-            good = o.client.map(operator.neg, range(10))
-            bad = o.client.submit(operator.truediv, 1, 0)
-        wait([*good, bad])
-        o.client.sync(check_that_there_is_something_to_find, o)
+        with o.held():
+            with span("root"), span("child"):
+                good = o.client.map(operator.neg, range(10))
+                bad = o.client.submit(operator.truediv, 1, 0)
+            wait([*good, bad])
+            o.client.sync(check_that_there_is_something_to_find, o)
         o.quiet()
         objects = kept(o.adapter)
         assert dasks(objects) == []
