@@ -18,7 +18,7 @@ from dask_otel.worker.logs import injection
 from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
 
 TASKS = 4000
-REPEAT = 60
+REPEAT = 200
 #: Transitions of one task on a worker, of which Dask tells every plugin.
 TRANSITIONS = 6
 

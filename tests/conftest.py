@@ -17,6 +17,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.waiting import eventually
 
+# Before Dask is imported, for every process of the tests, and as in Dask's own. Its profiler calls
+# `sys._current_frames` a hundred times a second, which in Python before 3.11.9 can lock up the
+# process where a garbage collection falls into it (python/cpython#106883): it did, on 3.11.7.
+os.environ["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"
+
 # How quick the machine is decides nothing.
 ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # A change lands or not by what it does, not by the draw; other runs go on searching.

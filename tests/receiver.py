@@ -387,7 +387,8 @@ def receiver(
 @contextmanager
 def _receiver(protocol: str, port: int, tls: Certificate | None) -> Iterator[Receiver]:
     made = Receiver(protocol)
-    scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
+    # Not by its name, which has another address, too, where nobody listens.
+    scheme, host = "http" if tls is None else "https", "127.0.0.1"
     if protocol == "grpc":
         # Without so_reuseport=0 two servers would share a port unseen.
         server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])

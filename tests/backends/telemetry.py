@@ -109,6 +109,7 @@ def send_tree(
             name,
             kind=SpanKind.SERVER,
             attributes={
+                semconv.SPAN_TYPE: "span",
                 semconv.SPAN_NAME: name,
                 semconv.SPAN_TAGS: [name],
                 semconv.SPAN_RESULT: result,
@@ -120,6 +121,7 @@ def send_tree(
             "load",
             context=trace.set_span_in_context(root),
             attributes={
+                semconv.SPAN_TYPE: "span",
                 semconv.SPAN_NAME: f"{name}/load",
                 semconv.SPAN_TAGS: [name, "load"],
                 semconv.SPAN_RESULT: result,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dask_otel import semconv
+from dask_otel import read_report, semconv
 
-from .clients import JaegerClient, StoredSpan, TempoClient
+from .clients import JaegerClient, StoredSpan, TempoClient, get_json
 from .processes import eventually, free_ports
 from .servers import Collector, Jaeger, Tempo, local, start_collector
 from .telemetry import Tree, new_resource, send_tree, span_exporter
@@ -102,3 +103,24 @@ def test_tempo(
 
 def _whole(spans: list[StoredSpan]) -> list[StoredSpan]:
     return spans if len(spans) == 2 else []
+
+
+@pytest.mark.parametrize("api", ["api/v3/traces", "api/traces"])
+def test_a_trace_saved_from_jaeger_is_a_report(
+    api: str, jaeger: Jaeger, jaeger_client: JaegerClient, start: Start, tmp_path: Path
+) -> None:
+    tree, service = _send(start, jaeger, "grpc", "straight")
+    eventually(lambda: _whole(jaeger_client.trace(tree.trace_id)))
+    saved = tmp_path / "trace.json"
+    saved.write_text(json.dumps(get_json(f"{jaeger_client._url}/{api}/{tree.trace_id}")))
+    report = read_report(saved)
+    assert report.skipped.counts == {}
+    (run,) = report.runs
+    spans = [*run.spans, *run.foreign]
+    by_name = {span.name: span for span in spans}
+    root, child = by_name[tree.name], by_name["load"]
+    assert (root.trace_id, root.span_id, root.parent_id) == (tree.trace_id, tree.root_id, "")
+    assert (child.span_id, child.parent_id) == (tree.child_id, tree.root_id)
+    assert (root.failed, child.failed) == (True, False)
+    assert root.number(semconv.TASK_COUNT) == 7
+    assert run.resource[semconv.SERVICE_NAME] == service

@@ -21,7 +21,6 @@ pytestmark = [
 
 #: A preload that hides the package, as if it were not installed.
 WITHOUT = "import sys; sys.modules['dask_otel'] = None"
-EXPORTING = "dask-otel exports this scheduler's"
 
 
 def doctor(capsys: pytest.CaptureFixture[str], made: Cluster, *arguments: str) -> tuple[int, Any]:
@@ -40,8 +39,6 @@ def test_a_scheduler_with_the_bridge(tmp_path: Path, capsys: pytest.CaptureFixtu
             **received.environ,
             "OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim",
             "DASK_OTEL__CLUSTER_NAME": "nightly",
-            # The doctor asks a bridge that has just begun to wait, too.
-            "DASK_LOGGING__DASK_OTEL": "info",
         }
         made.start_scheduler("--preload", "dask_otel.preload", env=env)
         made.start_worker("with")

@@ -82,6 +82,7 @@ def _paths(traces: Path) -> list[str]:
 
 
 def test_the_first_program_leaves_its_run_in_files(tmp_path: Path) -> None:
+    pytest.importorskip("bokeh")  # of dask-otel[report], as the page installs it
     variables = exports(section("Look at a run of your own"))
     assert variables == {"DASK_OTEL__FILES__PATH": "telemetry"}
     assert run(first_program(), tmp_path, variables | PATIENT) == TOTAL

@@ -45,3 +45,10 @@ def test_what_is_sent_is_documented() -> None:
     assert column("What it sends", 1) == {semconv.DOCTOR_SPAN, semconv.DOCTOR_CHECKS.name}
     assert column("What it sends", 2) == {semconv.DOCTOR_RUN}
     assert semconv.DOCTOR_CHECKS.labels == (semconv.DOCTOR_RUN,)
+
+
+def test_alerts_that_it_names_have_a_runbook() -> None:
+    named = written("doctor", r"\b(Dask[A-Z][A-Za-z]+)\b")
+    runbooks = {path.stem for path in (REPOSITORY / "docs" / "runbooks").glob("Dask*.md")}
+    assert named
+    assert named <= runbooks

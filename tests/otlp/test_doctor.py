@@ -83,10 +83,17 @@ def kinds(findings: list[Finding]) -> set[str]:
     return {f.kind for f in found}
 
 
-def test_what_works_is_well(server: Receiver, examine: Examine) -> None:
+def test_what_works_is_well(
+    server: Receiver, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookers: list[object] = []
+    monkeypatch.setattr(probing, "look", lambda *arguments: lookers.append(arguments))
     findings = examine(server.endpoint, server.protocol)
     assert [f.level for f in exports(findings)] == ["ok", "ok"]
     assert exit_code(findings) == 0
+    # Nobody looks who listens: it is known.
+    assert len(server.requests) == 2
+    assert lookers == []
     (span,) = server.spans
     (point,) = server.points
     run = span.attributes[semconv.DOCTOR_RUN]

@@ -130,6 +130,13 @@ def test_what_is_missing_is_spelled_out() -> None:
     assert "OTEL_METRICS_EXPORTER=none" in trouble.remedy
 
 
+def test_a_name_with_an_address_where_nobody_listens() -> None:
+    refused = f"{TO_ALL}UNKNOWN: ipv6:%5B::1%5D:4317: Connection refused"
+    trouble = explain(Endpoint("https://localhost:4317", "gRPC"), "traces", refused, "tls-h2")
+    assert trouble is not None
+    assert "One of the addresses of localhost" in trouble.cause
+
+
 def test_strange_addresses() -> None:
     assert oddities(Endpoint(PLAIN, "gRPC")) == []
     assert "ignores the path" in oddities(Endpoint(f"{PLAIN}/v1/traces", "gRPC"))[0]

@@ -85,18 +85,21 @@ def _packages(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "workers.package",
             "note",
-            f"{len(missing)} of {len(workers)} workers have no dask-otel: {_some(missing)}.",
+            f"{len(missing)} of {_count(len(workers), 'worker')} without dask-otel: "
+            f"{_some(missing)}.",
             "Their tasks run without trace context; all else is measured all the same.",
             "Install it where the workers run, if what tasks trace or log is to be part of the "
             "trace.",
         )
     elif workers:
-        yield Finding("workers.package", "ok", f"All {len(workers)} workers asked have dask-otel.")
+        yield Finding(
+            "workers.package", "ok", f"dask-otel is on all of {_count(len(workers), 'worker')}."
+        )
     if silent:
         yield Finding(
             "workers.answer",
             "problem",
-            f"{len(silent)} workers did not answer: {_some(silent)}.",
+            f"No answer from {_count(len(silent), 'worker')}: {_some(silent)}.",
             "They hang, or their event loops are blocked.",
             "See their logs, and the alert DaskEventLoopBlocked.",
         )
@@ -150,7 +153,7 @@ def _configuration(process: Facts) -> Iterator[Finding]:
     yield Finding(
         "configuration",
         "ok",
-        f"The configuration is valid; {changed} of its keys are not the defaults.",
+        f"The configuration is valid; {_count(changed, 'key')} set to other than the default.",
     )
 
 
@@ -218,8 +221,8 @@ def _workers(process: Facts) -> Iterator[Finding]:
         yield Finding(
             "workers.heartbeats",
             "problem",
-            f"With {workers['count']} workers Dask wants a heartbeat of each every {interval:g} s, "
-            f"and otel.spans.settle-timeout is {timeout:g} s.",
+            f"With {_count(workers['count'], 'worker')} Dask wants a heartbeat of each every "
+            f"{interval:g} s, and otel.spans.settle-timeout is {timeout:g} s.",
             "Spans are exported before the last metrics of their tasks are in.",
             f"Set otel.spans.settle-timeout to {4 * interval:g}s or more.",
         )
@@ -232,15 +235,16 @@ def _workers(process: Facts) -> Iterator[Finding]:
         yield Finding(
             "workers.heartbeats",
             "problem",
-            f"{len(late)} workers have not been heard of for long: {_some(late)}.",
+            f"Nothing has been heard for long of {_count(len(late), 'worker')}: {_some(late)}.",
             "They hang, their event loops are blocked, or the network is gone.",
-            "See their logs, and the alerts DaskEventLoopBlocked and DaskWorkerSilent.",
+            "See their logs, and the alert DaskEventLoopBlocked.",
         )
     elif not (timeout is not None and interval * _HEARTBEATS > timeout):
         yield Finding(
             "workers.heartbeats",
             "ok",
-            f"Heartbeats come every {interval:g} s or so from {workers['count']} workers.",
+            f"Heartbeats come every {interval:g} s or so, from "
+            f"{_count(workers['count'], 'worker')}.",
         )
     yield from _clocks(workers["workers"])
 
@@ -258,7 +262,8 @@ def _clocks(workers: list[Any]) -> Iterator[Finding]:
         yield Finding(
             "workers.clocks",
             "problem",
-            f"The clocks of {len(wrong)} workers differ from the scheduler's: {_some(wrong)}.",
+            f"The clock differs from the scheduler's on {_count(len(wrong), 'worker')}: "
+            f"{_some(wrong)}.",
             "The bridge corrects Dask's times; spans and logs of the code in tasks keep the "
             "worker's, and lie outside of their parents.",
             "Let NTP or chrony set the clocks of these machines.",
@@ -267,7 +272,8 @@ def _clocks(workers: list[Any]) -> Iterator[Finding]:
         yield Finding(
             "workers.clocks",
             "ok",
-            f"No clock of {len(known)} workers is known to differ by more than {CLOCK:g} s.",
+            f"No clock of {_count(len(known), 'worker')} is known to differ by more than "
+            f"{CLOCK:g} s.",
         )
 
 
@@ -283,6 +289,10 @@ def _fusion(facts: Facts) -> Iterator[Finding]:
         "booked on the span `default`.",
         'Where you compute, dask.config.set({"optimization.fuse.active": False}).',
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _some(names: list[str]) -> str:

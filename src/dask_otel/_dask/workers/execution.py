@@ -65,13 +65,13 @@ class Execution:
         self._wrappers.take_off()
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        tasks = self._worker.state.tasks
+        tasks, wrappers = self._worker.state.tasks, self._wrappers
         enter, leave = self._surroundings.enter, self._surroundings.leave
 
         @wraps(run)
         async def within(*args: Any, **kwargs: Any) -> T:
             entered = None
-            if self._wrappers.attached:
+            if wrappers.attached:
                 # A task's key comes first; that of an actor's comes by name, over the network.
                 task = tasks.get(args[0] if args else kwargs.get("actor"))
                 if task is not None:

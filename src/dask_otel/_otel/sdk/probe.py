@@ -165,7 +165,7 @@ def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
 
 
 class _Try:
-    """One export, in a thread of its own, and a look at who listens, in another."""
+    """One export, in a thread of its own; where it fails, a look at who listens, in another."""
 
     def __init__(self, signal: str, sink: Any, records: list[Any]) -> None:
         self._sink = sink
@@ -178,20 +178,26 @@ class _Try:
         self._looked = threading.Event()
         self._began = time.monotonic()
         self._failed_at: float | None = None
+        self._looking_until: float | None = None
         self._shutting = threading.Lock()
         self._shut = False
 
     def start(self) -> None:
         self._thread(self._export)
-        if self._endpoint is None:
-            self._looked.set()
-        else:
-            self._thread(self._look)
 
     @staticmethod
     def _thread(call: Callable[[], None]) -> None:
         # A daemon: one that hangs in an exporter holds up nothing.
         threading.Thread(target=call, name=_THREAD, daemon=True).start()
+
+    def _begin_to_look(self) -> None:
+        """Look who listens, once; a server that takes what it is sent is left in peace."""
+        if self._looking_until is None:
+            self._looking_until = time.monotonic() + 2 * _LOOK
+            if self._endpoint is None:
+                self._looked.set()
+            else:
+                self._thread(self._look)
 
     def _look(self) -> None:
         assert self._endpoint is not None
@@ -234,6 +240,7 @@ class _Try:
         now = time.monotonic()
         if self._failed_at is None and self._sink.last_error():
             self._failed_at = now
+            self._begin_to_look()
         late = self._failed_at is not None and now - self._failed_at > _SECOND_THOUGHTS
         return late or self._done.is_set()
 
@@ -247,6 +254,8 @@ class _Try:
             probed = replace(probed, ok=False, reason=reason, seconds=waited)
             self._thread(self._let_go)
         if probed.ok is False:
-            self._looked.wait(max(0.0, self._began + 2 * _LOOK - time.monotonic()))
+            self._begin_to_look()
+            assert self._looking_until is not None
+            self._looked.wait(max(0.0, self._looking_until - time.monotonic()))
             probed.listener = self._probed.listener
         return probed

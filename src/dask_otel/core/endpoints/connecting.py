@@ -139,6 +139,13 @@ def refused(seen: Seen) -> Trouble | None:
     """Tell: a port where nobody listens."""
     if not (seen.says("Connection refused", "ConnectionRefused") or seen.listener == "refused"):
         return None
+    if seen.listener in ("h2", "http", "tls", "tls-h2", "tls-http"):
+        return Trouble(
+            "refused",
+            f"One of the addresses of {seen.endpoint.host} refuses the connection, although "
+            "somebody listens at another one.",
+            "Name the address that is meant, such as 127.0.0.1 in the place of localhost.",
+        )
     local = seen.endpoint.host in ("localhost", "127.0.0.1", "[::1]")
     here = " localhost is the machine or container of the scheduler itself." if local else ""
     return Trouble(
