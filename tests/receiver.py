@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.proto.collector.metrics.v1 import (
     metrics_service_pb2,
     metrics_service_pb2_grpc,
@@ -194,6 +196,9 @@ class Receiver:
     answer: int | str | None = None
     #: Where an HTTP answer of status 3xx points to.
     location: str = ""
+    #: After how many seconds an answer that is no success says to come back: HTTP's
+    #: ``Retry-After``, gRPC's ``RetryInfo``.
+    retry_after: int | None = None
     #: How many items successful answers say were not taken, and why.
     partial: tuple[int, str] | None = None
     #: What an HTTP success holds instead: type and content.
@@ -316,6 +321,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", kind)
         if receiver.location:
             self.send_header("Location", receiver.location)
+        if status is not None and receiver.retry_after is not None:
+            self.send_header("Retry-After", str(receiver.retry_after))
         self.send_header("Content-Length", str(len(payload)))
         self.end_headers()
         self.wfile.write(payload)
@@ -354,6 +361,11 @@ def _grpc_answer(
     headers = {key: str(value) for key, value in context.invocation_metadata()}
     status = receiver.take(signal, request, headers)
     if status is not None:
+        if receiver.retry_after is not None:
+            info = RetryInfo(retry_delay=Duration(seconds=receiver.retry_after))
+            context.set_trailing_metadata(
+                (("google.rpc.retryinfo-bin", info.SerializeToString()),)
+            )
         context.abort(grpc.StatusCode[str(status)], "refused by the test")
 
 

@@ -1,0 +1,88 @@
+"""Runs the scenarios that have no result for this code, and writes the page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from chaos import page, results
+from chaos.catalogue import SCENARIOS
+from chaos.scenario import BOUNDED, BROKEN, KEPT, SHORT, SKIPPED, CannotRun, Scenario
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("name", nargs="*", help="only these, whether they have a result or not")
+    parser.add_argument("--again", action="store_true", help="all, also those with a result")
+    parser.add_argument("--list", action="store_true", help="show what there is, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the page, and run nothing")
+    parser.add_argument("--keep", type=Path, help="a folder for the logs, which stay")
+    given = parser.parse_args()
+    unknown = set(given.name) - SCENARIOS.keys()
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return given
+
+
+def _run(one: Scenario, protocol: str, folder: Path) -> dict[str, Any]:
+    # Not at the top: what only lists starts no cluster.
+    from chaos.world import world
+
+    began = time.monotonic()
+    try:
+        with world(folder, protocol) as made:
+            observed = one.run(made)
+        verdict = BOUNDED if one.loses else KEPT
+    except CannotRun as reason:
+        verdict, observed = SKIPPED, str(reason)
+    except Exception as error:
+        verdict, observed = BROKEN, " ".join(f"{type(error).__name__}: {error}".split())[:600]
+    return {
+        "verdict": verdict,
+        "observed": observed,
+        "seconds": round(time.monotonic() - began, 1),
+        "code": results.code(),
+    }
+
+
+def main() -> int:
+    """Run, print a line for each, and write JSON and page; 1 if a promise was broken."""
+    given = _arguments()
+    if given.list:
+        for one in SCENARIOS.values():
+            print(f"{one.name:32} {one.fault}. {one.promise}.")
+        return 0
+    found = results.read()
+    if not given.page:
+        # What is started imports what it runs from here.
+        paths = (str(results.REPOSITORY), os.environ.get("PYTHONPATH", ""))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        for one in SCENARIOS.values():
+            if given.name and one.name not in given.name:
+                continue
+            for protocol in one.protocols:
+                key = f"{one.name} {SHORT[protocol]}"
+                done = found["results"].get(key, {}).get("code") == results.code()
+                if done and not given.again and not given.name:
+                    continue
+                with tempfile.TemporaryDirectory() as scratch:
+                    folder = Path(scratch)
+                    if given.keep:
+                        folder = given.keep / key.replace(" ", "-")
+                        folder.mkdir(parents=True, exist_ok=True)
+                    result = _run(one, protocol, folder)
+                found["results"][key] = result
+                results.write(found)
+                print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "
+                      f"{result['observed']}", flush=True)  # fmt: skip
+    page.write(found)
+    broken = [key for key, result in found["results"].items() if result["verdict"] == BROKEN]
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,270 @@
+"""Faults of the processes, and of the machine they run on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from chaos.scenario import HTTP, CannotRun, scenario
+from chaos.world import PATIENCE, World
+from tests.waiting import eventually
+
+_SECTION = "Processes"
+_MACHINE = "The machine"
+#: Seconds for which workers are killed; `CHAOS_SECONDS=300` for the long form.
+_KILLING = float(os.environ.get("CHAOS_SECONDS", "30"))
+
+
+def _ended_mid_run(world: World, number: signal.Signals) -> str:
+    world.gate.mode = "pass"
+    world.start({"DASK_OTEL__SPANS__LINGER": "60s"})
+    world.work(3)
+    name, futures = world.submit(20, seconds=0.5)
+    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    began = time.monotonic()
+    world.scheduler.popen.send_signal(number)
+    code = world.scheduler.popen.wait(60)
+    closed = time.monotonic() - began
+    world.all_spans_arrived()
+    assert world.copies() == 0
+    (cut,) = [one for one in world.spans() if one.path == name]
+    assert cut.attributes["dask.span.complete"] is False, cut.attributes
+    assert cut.attributes["dask.span.result"] == "error", cut.attributes
+    running = world.collector.last("dask.otel.running")
+    assert list(running.values()) == [0], running
+    world.clean_log()
+    return (
+        f"{len(world.submitted)} of {len(world.submitted)} spans, the one that ran as "
+        f"incomplete; exit code {code} after {closed:.1f} s"
+    )
+
+
+_CLOSE = (
+    "Spans that linger and those with unfinished work are exported before it ends, the latter as "
+    "incomplete; the last metrics say that it has closed"
+)
+
+
+@scenario("sigterm", section=_SECTION, fault="The scheduler gets SIGTERM in the middle of a run",
+          promise=_CLOSE)  # fmt: skip
+def _sigterm(world: World) -> str:
+    return _ended_mid_run(world, signal.SIGTERM)
+
+
+@scenario("ctrl-c", section=_SECTION, fault="The scheduler gets Ctrl-C in the middle of a run",
+          promise=_CLOSE)  # fmt: skip
+def _ctrl_c(world: World) -> str:
+    return _ended_mid_run(world, signal.SIGINT)
+
+
+@scenario("sigkill-scheduler", section=_SECTION,
+          fault="The scheduler is killed (SIGKILL, the OOM killer) in the middle of a run",
+          promise="Can't be kept: what it knew is lost, as there is no spool. Bound: spans that "
+          "are open or linger, spans that ended within the last schedule delay, and what the "
+          "counters grew by within the last export interval; with the collector down, all that waited", loses=True)  # fmt: skip
+def _sigkill_scheduler(world: World) -> str:
+    world.gate.mode = "pass"
+    world.start()
+    world.work(5)
+    world.all_arrived()
+    known = set(world.submitted)
+    counted = sum(world.submitted.values())
+    name, futures = world.submit(20, seconds=0.5)
+    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.scheduler.kill()
+    # Nothing is sent any more.
+    there = {one.path for one in world.spans()}
+    assert there >= known, f"missing {sorted(known - there)}"
+    found = round(sum(world.collector.last("dask.task.finished").values()))
+    assert found >= counted, f"{found} of {counted}"
+    assert name not in there
+    return (
+        f"{len(known)} of {len(known)} spans that had ended and all of their tasks are there; "
+        "the one that was open is lost"
+    )
+
+
+@scenario("sigstop-worker", section=_SECTION,
+          fault="A worker is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
+          promise="Each span and each increment once; where the time went adds up at every export")  # fmt: skip
+def _sigstop_worker(world: World) -> str:
+    world.gate.mode = "pass"
+    world.start()
+    world.work(2)
+    _, futures = world.submit(40, seconds=0.1)
+    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    stopped = world.workers[0].popen
+    stopped.send_signal(signal.SIGSTOP)
+    time.sleep(8)
+    stopped.send_signal(signal.SIGCONT)
+    world.client.gather(futures)
+    world.work(2)
+    said = world.all_arrived()
+    world.clean_log()
+    return said
+
+
+@scenario("sigstop-scheduler", section=_SECTION,
+          fault="The scheduler is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
+          promise="Each span and each increment once; no counter goes back; where the time went adds up at every export")  # fmt: skip
+def _sigstop_scheduler(world: World) -> str:
+    world.gate.mode = "pass"
+    world.start()
+    world.work(2)
+    _, futures = world.submit(40, seconds=0.1)
+    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.scheduler.popen.send_signal(signal.SIGSTOP)
+    time.sleep(8)
+    world.scheduler.popen.send_signal(signal.SIGCONT)
+    world.client.gather(futures)
+    world.work(2)
+    # A request that was under way when it stopped has timed out, and is sent again.
+    said = world.all_arrived(again=world.copies() > 0)
+    return said
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes below a process: a nanny's worker, and Python's resource tracker."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def _worker_below(nanny: int) -> int | None:
+    for child in _children(nanny):
+        with suppress(OSError):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    return None
+
+
+@scenario("sigkill-workers", section=_SECTION,
+          fault=f"Workers are killed at random under load (SIGKILL; {_KILLING:.0f} s)",
+          promise="Each span once; every number is what the workers reported to Dask before they "
+          "were killed; where the time went adds up at every export")  # fmt: skip
+def _sigkill_workers(world: World) -> str:
+    world.gate.mode = "pass"
+    world.start(
+        {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000"}, workers=2, nannies=True
+    )
+    chance = random.Random(15)
+    until = time.monotonic() + _KILLING
+    killed = 0
+    while time.monotonic() < until:
+        _, futures = world.submit(40, seconds=0.05)
+        victim = _worker_below(chance.choice(world.workers).popen.pid)
+        eventually(lambda f=futures: any(one.done() for one in f), PATIENCE, "work has begun")
+        if victim is not None:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                killed += 1
+        world.client.gather(futures)
+        del futures
+    assert killed, "nobody was killed"
+    world.client.wait_for_workers(2, timeout=PATIENCE)
+    world.all_spans_arrived()
+    assert world.copies() == 0
+    runs = world.all_tasks_counted(exactly=False)
+    tasks = sum(world.submitted.values())
+    assert runs >= tasks, f"{runs} runs of {tasks} tasks"
+    world.clean_log()
+    return (
+        f"{killed} killed; {len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of "
+        f"{tasks} tasks; every metric equals Dask's own, and the sum closes"
+    )
+
+
+@scenario("no-descriptors", section=_MACHINE,
+          fault="The scheduler has no file descriptor left, and the collector's connections break",
+          promise="Each span and each increment arrives once there are some again; one warning, one line at the end")  # fmt: skip
+def _no_descriptors(world: World) -> str:
+    world.gate.mode = "pass"
+    world.start()
+    world.work(3)
+    world.all_arrived()
+    before = resource.prlimit(world.pid, resource.RLIMIT_NOFILE)
+    # A closed descriptor frees its number: none is to be had below this one.
+    resource.prlimit(world.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    world.gate.mode = "closed"
+    world.gate.mode = "pass"
+    world.work(5)
+    warning = world.warned()
+    resource.prlimit(world.pid, resource.RLIMIT_NOFILE, before)
+    world.work(2)
+    said = world.all_arrived()
+    world.one_message_each()
+    words = warning.partition(": ")[2].partition(". ")[0]
+    return f"{said}; the log says: {words[:160]}"
+
+
+@contextmanager
+def _small_disk(folder: Path) -> Iterator[Path]:
+    """Give a disk of one megabyte."""
+    disk = folder / "disk"
+    disk.mkdir()
+    try:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True,
+            check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise CannotRun("a small disk needs mount") from error
+    if done.returncode:
+        raise CannotRun("a small disk needs the right to mount one")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@scenario("full-disk", section=_MACHINE, protocols=(HTTP,),
+          fault="The disk of `otel.files.path` is full",
+          promise="The endpoint gets everything; in the files each span is once and no line is "
+          "half, once there is room again; one warning, one line at the end")  # fmt: skip
+def _full_disk(world: World) -> str:
+    with _small_disk(world.folder) as disk:
+        world.gate.mode = "pass"
+        world.start({"DASK_OTEL__FILES__PATH": str(disk)})
+        world.work(3)
+        world.all_arrived()
+        ballast = disk / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        world.work(5)
+        # The last page of a file may have had room for some.
+        eventually(lambda: world.work(1) and world.logged("WARNING"), PATIENCE, "a warning")
+        # Another destination goes on.
+        world.all_arrived()
+        ballast.unlink()
+        world.work(2)
+        said = world.all_arrived()
+
+        def written() -> bool:
+            names: Counter[str] = Counter()
+            for path in disk.glob("*-traces.jsonl"):
+                for line in path.read_text(encoding="utf-8").splitlines():
+                    for of in json.loads(line)["resourceSpans"]:
+                        for scope in of["scopeSpans"]:
+                            names.update(one["name"] for one in scope["spans"])
+            mine = {name: names[name] for name in world.submitted}
+            assert mine == dict.fromkeys(world.submitted, 1), mine
+            return True
+
+        eventually(written, PATIENCE, "each span is in the files")
+        again = lambda: [x for x in world.logged("INFO") if x.endswith(" again")]  # noqa: E731
+        eventually(again, PATIENCE, "it says that it works again")
+        world.one_message_each()
+        world.close()
+        world.scheduler.terminate(60)
+    return f"{said}, at the endpoint and in the files; no line is half"

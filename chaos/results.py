@@ -1,0 +1,47 @@
+"""The results: one JSON file, which the page is written of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[1]
+LATEST = Path(__file__).parent / "results" / "latest.json"
+_PACKAGES = ("dask", "distributed", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
+
+
+def code() -> str:
+    """Return what stands for the code at hand: a result of other code does not count."""
+    digest = hashlib.sha256()
+    for path in sorted((REPOSITORY / "src" / "dask_otel").rglob("*.py")):
+        digest.update(path.relative_to(REPOSITORY).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def read() -> dict[str, Any]:
+    """Return the results so far."""
+    if not LATEST.exists():
+        return {"machine": {}, "results": {}}
+    found: dict[str, Any] = json.loads(LATEST.read_text(encoding="utf-8"))
+    return found
+
+
+def write(results: dict[str, Any]) -> None:
+    """Write them, all or nothing: who interrupts a run goes on where it stopped."""
+    results["machine"] = {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        **{name: version(name) for name in _PACKAGES},
+    }
+    results["results"] = dict(sorted(results["results"].items()))
+    LATEST.parent.mkdir(exist_ok=True)
+    scratch = LATEST.with_suffix(".tmp")
+    scratch.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    scratch.replace(LATEST)

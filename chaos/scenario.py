@@ -1,0 +1,66 @@
+"""What a scenario is, and the list of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chaos.world import World
+
+HTTP = "http/protobuf"
+GRPC = "grpc"
+BOTH = (HTTP, GRPC)
+SHORT = {HTTP: "HTTP", GRPC: "gRPC"}
+
+#: Verdicts. A promise was kept, or broken; what can't be kept by any means stays within the
+#: bound that is said; a scenario that this machine can't run says why.
+KEPT, BROKEN, BOUNDED, SKIPPED = "kept", "broken", "lost, within the bound", "not run"
+
+
+class CannotRun(Exception):  # noqa: N818 (it is no error)
+    """This machine can't run a scenario."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One fault, and what is promised for it."""
+
+    name: str
+    fault: str
+    promise: str
+    #: Returns what was observed; an AssertionError says what broke the promise.
+    run: Callable[[World], str]
+    protocols: tuple[str, ...]
+    #: Section of the page.
+    section: str
+    #: Whether the promise is about how much is lost.
+    loses: bool = False
+
+    @property
+    def how(self) -> str:
+        """The command that shows it again."""
+        return f"python -m chaos {self.name}"
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    name: str,
+    *,
+    section: str,
+    fault: str,
+    promise: str,
+    protocols: tuple[str, ...] = BOTH,
+    loses: bool = False,
+) -> Callable[[Callable[[World], str]], Callable[[World], str]]:
+    """Put a function on the list."""
+
+    def listed(run: Callable[[World], str]) -> Callable[[World], str]:
+        assert name not in SCENARIOS, name
+        SCENARIOS[name] = Scenario(name, fault, promise, run, protocols, section, loses)
+        return run
+
+    return listed

@@ -1,0 +1,288 @@
+"""A real cluster whose telemetry goes through a faulty network, and what must be true of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from distributed import Client, span
+
+from chaos.gate import Gate
+from tests.cluster import proof
+from tests.cluster.processes import Cluster, Process, SchedulerProcess, cluster
+from tests.receiver import Receiver, Span, receiver
+from tests.waiting import eventually
+
+#: Seconds for what must come true. The longest backoff is 30 s.
+PATIENCE = 120.0
+#: Seconds of one try of an exporter.
+TIMEOUT = 2
+PRELOAD = ("--preload", "dask_otel.preload")
+#: Everything soon: a scenario takes seconds.
+QUICK = {
+    "OTEL_EXPORTER_OTLP_TIMEOUT": str(TIMEOUT),
+    "OTEL_METRIC_EXPORT_INTERVAL": "500",
+    "OTEL_BSP_SCHEDULE_DELAY": "100",
+    "DASK_OTEL__SPANS__LINGER": "0s",
+    "DASK_OTEL__SPANS__PROGRESS_AFTER": "null",
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
+}
+_LINE = r"^[\d-]+ [\d:,]+ - distributed\.dask_otel - {level} - (.*)$"
+
+
+def _increment(x: int, seconds: float) -> int:
+    time.sleep(seconds)
+    return x + 1
+
+
+class World:
+    """What a scenario plays with.
+
+    Parameters
+    ----------
+    folder
+        For logs.
+    protocol
+        Of OTLP.
+    built
+        The cluster, without a process so far.
+    collector
+        The server behind the gate.
+    gate
+        The network before it.
+    """
+
+    def __init__(
+        self, folder: Path, protocol: str, built: Cluster, collector: Receiver, gate: Gate
+    ) -> None:
+        self.folder = folder
+        self.protocol = protocol
+        self.collector = collector
+        self.gate = gate
+        self.workers: list[Process] = []
+        #: Ground truth: the spans that the client submitted, with the number of their tasks.
+        self.submitted: dict[str, int] = {}
+        self._cluster = built
+        self._client: Client | None = None
+        self._numbers = count()
+
+    # ------------------------------------------------------------------------ the cluster
+
+    @property
+    def client(self) -> Client:
+        """The client that submits."""
+        assert self._client is not None
+        return self._client
+
+    @property
+    def scheduler(self) -> SchedulerProcess:
+        """The scheduler's process."""
+        assert self._cluster.scheduler is not None
+        return self._cluster.scheduler
+
+    @property
+    def pid(self) -> int:
+        """The scheduler's process id."""
+        return self.scheduler.popen.pid
+
+    def start(
+        self,
+        env: Mapping[str, str] | None = None,
+        *,
+        endpoint: str | None = None,
+        workers: int = 2,
+        nannies: bool = False,
+    ) -> None:
+        """Start the scheduler, its workers and a client."""
+        variables = {
+            **QUICK,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
+            **(env or {}),
+        }
+        self._cluster.start_scheduler(*PRELOAD, env=variables)
+        for number in range(workers):
+            start = self._cluster.start_nanny if nannies else self._cluster.start_worker
+            self.workers.append(start(f"w{number}"))
+        self._client = Client(self._cluster.address, set_as_default=False)
+        self._client.wait_for_workers(workers, timeout=PATIENCE)
+
+    def close(self) -> None:
+        """Let go of the client."""
+        if self._client is not None:
+            self._client.close(timeout=5)
+
+    def submit(self, tasks: int, seconds: float = 0.01) -> tuple[str, list[Any]]:
+        """Submit one span; returns its name, and its futures."""
+        name = f"work {next(self._numbers)}"
+        # A group of its own, for Dask keeps a group with its first span.
+        keys = [(f"step-{name.replace(' ', '')}x", index) for index in range(tasks)]
+        with span(name):
+            futures = self.client.map(_increment, range(tasks), seconds=seconds, key=keys)
+        self.submitted[name] = tasks
+        return name, futures
+
+    def work(self, spans: int = 5, tasks: int = 10) -> float:
+        """Compute some spans, one after the other; returns the seconds that it took."""
+        began = time.monotonic()
+        for _ in range(spans):
+            _, futures = self.submit(tasks)
+            assert self.client.gather(futures) == [index + 1 for index in range(tasks)]
+            del futures
+        return time.monotonic() - began
+
+    # ------------------------------------------------------------------------ what is true
+
+    def spans(self) -> list[Span]:
+        """Return the Dask spans that the collector has taken, each copy of them."""
+        return [one for one in self.collector.spans if one.type == "span"]
+
+    def copies(self) -> int:
+        """Return how many spans of any kind were taken more than once."""
+        ids = Counter(one.span_id for one in self.collector.spans)
+        return sum(ids.values()) - len(ids)
+
+    def all_spans_arrived(self) -> None:
+        """Wait until each span that was submitted is there: one id for each, none beside them."""
+
+        def there() -> bool:
+            ids = {(one.path, one.span_id) for one in self.spans()}
+            names = Counter(name for name, _ in ids)
+            assert names == Counter(self.submitted.keys()), (
+                f"missing {sorted(self.submitted.keys() - names.keys())}, "
+                f"unknown {sorted(names.keys() - self.submitted.keys())}, "
+                f"of several ids {[name for name, n in names.items() if n > 1]}"
+            )
+            return True
+
+        eventually(there, PATIENCE, "each span is at the collector")
+
+    def all_tasks_counted(self, exactly: bool = True) -> int:
+        """Wait until every increment is there, by what was submitted and by Dask's own numbers.
+
+        Parameters
+        ----------
+        exactly
+            Whether every task has run once. Otherwise Dask's own numbers decide alone.
+        """
+        expected = sum(self.submitted.values())
+        found = 0
+
+        def there() -> bool:
+            nonlocal found
+            found = round(sum(self.collector.last("dask.task.finished").values()))
+            if exactly:
+                assert found == expected, f"{found} of {expected} tasks are counted"
+            truth = self.client.run_on_scheduler(proof.truth)
+            try:
+                proof.prove(self.collector, truth)
+            except KeyError as error:
+                raise AssertionError(f"{error} is not exported") from error
+            return True
+
+        eventually(there, PATIENCE, "each increment is at the collector")
+        return found
+
+    def all_arrived(self, *, again: bool = False) -> str:
+        """Wait until each span and each increment is there, once; returns that in words.
+
+        Parameters
+        ----------
+        again
+            Whether the collector took data and its answer got lost: copies are allowed then.
+        """
+        self.all_spans_arrived()
+        copies = self.copies()
+        if not again:
+            assert copies == 0, f"{copies} spans came twice"
+            self.all_tasks_counted()
+        else:
+            # Points that came twice have one time twice.
+            self._totals_counted()
+        said = f"{len(self.submitted)} of {len(self.submitted)} spans"
+        said += f", {sum(self.submitted.values())} of {sum(self.submitted.values())} tasks"
+        return said + (f", {copies} spans a second time with the same ids" if again else "")
+
+    def _totals_counted(self) -> None:
+        expected = sum(self.submitted.values())
+
+        def there() -> bool:
+            found = round(sum(self.collector.last("dask.task.finished").values()))
+            assert found == expected, f"{found} of {expected} tasks are counted"
+            proof.assert_totals(
+                self.collector, self.client.run_on_scheduler(proof.truth)["totals"]
+            )
+            return True
+
+        eventually(there, PATIENCE, "each increment is at the collector")
+
+    def logged(self, level: str) -> list[str]:
+        """Return the bridge's messages of a level."""
+        return re.findall(_LINE.format(level=level), self.scheduler.output, re.MULTILINE)
+
+    def warned(self) -> str:
+        """Wait for the first warning, and return it."""
+        return str(eventually(lambda: self.logged("WARNING"), PATIENCE, "a warning")[0])
+
+    def one_message_each(self, recovered: bool = True) -> None:
+        """Check that the log has one warning of the failure, one line of its end, and no more."""
+        warnings = self.logged("WARNING")
+        assert len(warnings) == 1, f"{len(warnings)} warnings: {warnings}"
+        if recovered:
+            again = [line for line in self.logged("INFO") if line.endswith(" again")]
+            assert len(again) == 1, f"{len(again)} messages that it works again"
+        self.clean_log()
+
+    def clean_log(self) -> None:
+        """Check that nothing was raised into the scheduler."""
+        assert self.logged("ERROR") == [], self.logged("ERROR")
+        assert "Traceback" not in self.scheduler.output, self.scheduler.output[-2000:]
+
+    def cpu(self) -> float:
+        """Return the seconds of CPU that the scheduler's process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks: int = os.sysconf("SC_CLK_TCK")
+        return (int(fields[11]) + int(fields[12])) / ticks
+
+    def busy(self, seconds: float = 2.0) -> float:
+        """Return which part of a core the scheduler uses while there is no work."""
+        began, used = time.monotonic(), self.cpu()
+        time.sleep(seconds)
+        return (self.cpu() - used) / (time.monotonic() - began)
+
+    def dropped(self, reason: str, signal: str | None = None) -> int:
+        """Return how many items were counted as lost for a reason, of one signal or of all."""
+        return round(
+            sum(
+                value
+                for labels, value in self.collector.last("dask.otel.dropped").items()
+                if dict(labels).get("dask.otel.reason") == reason
+                and signal in (None, dict(labels).get("dask.otel.signal"))
+            )
+        )
+
+
+@contextmanager
+def world(folder: Path, protocol: str) -> Iterator[World]:
+    """Give a world; whatever it started is ended, whatever happens."""
+    with receiver(protocol) as collector:
+        port = urlsplit(collector.endpoint).port
+        assert port is not None
+        gate = Gate(port, lambda: len(collector.requests))
+        try:
+            with cluster(folder) as built:
+                made = World(folder, protocol, built, collector, gate)
+                try:
+                    yield made
+                finally:
+                    made.close()
+        finally:
+            gate.close()
