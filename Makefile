@@ -20,7 +20,7 @@ OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-backends test-all test-oldest backends lint format generate \
-	compatibility bench bench-check dist clean
+	compatibility bench bench-check chaos dist clean
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quic
 
 bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than published (valgrind)
 	$(BIN)/python -m benchmarks --check
+
+# What was interrupted goes on where it stopped; `CHAOS_SECONDS=300` kills workers for longer.
+chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability.md (ten minutes)
+	$(BIN)/python -m chaos $(ARGS)
 
 dist: $(DIST)/.done ## Build wheel and sdist, and try them in empty environments (PYTHONS=all)
 	$(DIST)/bin/python tools/check_dist.py --pythons $(PYTHONS)

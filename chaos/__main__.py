@@ -28,7 +28,7 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def _run(one: Scenario, protocol: str, folder: Path) -> dict[str, Any]:
+def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any]:
     # Not at the top: what only lists starts no cluster.
     from chaos.world import world
 
@@ -45,7 +45,7 @@ def _run(one: Scenario, protocol: str, folder: Path) -> dict[str, Any]:
         "verdict": verdict,
         "observed": observed,
         "seconds": round(time.monotonic() - began, 1),
-        "code": results.code(),
+        "code": code,
     }
 
 
@@ -57,6 +57,7 @@ def main() -> int:
             print(f"{one.name:32} {one.fault}. {one.promise}.")
         return 0
     found = results.read()
+    code = results.code()
     if not given.page:
         # What is started imports what it runs from here.
         paths = (str(results.REPOSITORY), os.environ.get("PYTHONPATH", ""))
@@ -66,7 +67,7 @@ def main() -> int:
                 continue
             for protocol in one.protocols:
                 key = f"{one.name} {SHORT[protocol]}"
-                done = found["results"].get(key, {}).get("code") == results.code()
+                done = found["results"].get(key, {}).get("code") == code
                 if done and not given.again and not given.name:
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
@@ -74,7 +75,7 @@ def main() -> int:
                     if given.keep:
                         folder = given.keep / key.replace(" ", "-")
                         folder.mkdir(parents=True, exist_ok=True)
-                    result = _run(one, protocol, folder)
+                    result = _run(one, protocol, folder, code)
                 found["results"][key] = result
                 results.write(found)
                 print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "

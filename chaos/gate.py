@@ -21,8 +21,9 @@ class Gate:
 
     Modes: ``pass``; ``closed`` (connection refused, and what was open is reset); ``silent``
     (connections are accepted, nothing is passed on or answered); ``drip`` (requests get through,
-    answers come one byte a second); ``cut`` (requests get through, and the connection breaks
-    within the answer to the first one).
+    answers come one byte a second); ``drip-content`` (the same, after the head of an HTTP
+    answer); ``cut`` (requests get through, and the connection breaks within the answer to the
+    first one).
 
     Parameters
     ----------
@@ -142,7 +143,10 @@ class Gate:
                 near.sendall(data[:10])
                 self._reset(near)
                 return
-            while data and self._mode == "drip":
+            if self._mode == "drip-content" and data.startswith(b"HTTP/"):
+                head, end, data = data.partition(b"\r\n\r\n")
+                near.sendall(head + end)
+            while data and self._mode in ("drip", "drip-content"):
                 near.sendall(data[:1])
                 data = data[1:]
                 time.sleep(_DRIP)

@@ -15,9 +15,10 @@ _HEAD = """# Faults, and what was seen
 
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
-Each row is a fault, what is promised for it, and what a real cluster did: `dask scheduler` and `dask worker`
-processes, OpenTelemetry's own exporters, and a receiver behind a network that fails on purpose. What the client
-submitted and Dask's own counters decide: each span and each increment has to arrive once.
+Each row is a fault, what is promised for it, and what a real cluster did: `dask scheduler` and
+`dask worker` processes, OpenTelemetry's own exporters, and a receiver behind a network that
+fails on purpose. What the client submitted and Dask's own counters decide: each span and each
+increment has to arrive once.
 
 ```console
 make chaos                       # what has no result for this code yet; goes on where it stopped
@@ -25,33 +26,38 @@ python -m chaos silent drip      # two rows again
 python -m chaos --list           # what there is
 ```
 
-The page is made of [`chaos/results/latest.json`](../chaos/results/latest.json). Times are those of a machine that
-did other things as well. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export interval 0.5 s, the schedule delay
-0.1 s, the linger 0.
+The page is made of [`chaos/results/latest.json`](../chaos/results/latest.json). Times are those
+of a machine that did other things as well. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export
+interval 0.5 s, the schedule delay 0.1 s, the linger 0.
 
 """
 
 _FOOT = """
 ## What can't be kept
 
-- **A killed scheduler** (`kill -9`, the OOM killer, power). There is no spool: what the process knew and had not sent is
-  lost. That is every span that was open or lingered, spans that ended within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s)
-  and the time of a request, and what counters grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at
-  most and the time of a request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
-  [files](files.md), what was written stays. Spans that were open for longer than `otel.spans.progress-after`
-  have left their [signs of life](lifecycle.md#long-spans).
-- **A collector that is away for longer than the queue holds.** Spans beyond `OTEL_BSP_MAX_QUEUE_SIZE` (2048) are dropped
-  and counted in `dask.otel.dropped` as `queue_full`. Metrics are totals: their next export has all of it.
-- **A collector that is away when the scheduler closes.** What it had not taken within `otel.close-timeout` (5 s) is
-  dropped, counted as `shutdown`, and said in the log.
-- **An answer that gets lost.** Nobody can tell whether the collector has the data: they are sent again. A span has the
-  same ids each time, a cumulative point the same value. With delta temporality such a point counts twice.
-- **A killed worker.** Seconds that it had not reported with its last heartbeat are unknown to Dask, and so are they here.
+- **A killed scheduler** (`kill -9`, the OOM killer, power). There is no spool: what the process
+  knew and had not sent is lost. That is every span that was open or lingered, spans that ended
+  within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what counters
+  grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the time of a
+  request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
+  [files](files.md), what was written stays. Spans that were open for longer than
+  `otel.spans.progress-after` have left their [signs of life](lifecycle.md#long-spans).
+- **A collector that is away for longer than the queue holds.** Spans beyond
+  `OTEL_BSP_MAX_QUEUE_SIZE` (2048) are dropped and counted in `dask.otel.dropped` as
+  `queue_full`. Metrics are totals: their next export has all of it.
+- **A collector that is away when the scheduler closes.** What it had not taken within
+  `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and said in the log.
+- **An answer that gets lost.** Nobody can tell whether the collector has the data: they are
+  sent again. A span has the same ids each time, a cumulative point the same value. With delta
+  temporality such a point counts twice.
+- **A killed worker.** Seconds that it had not reported with its last heartbeat are unknown to
+  Dask, and so are they here.
 
 ## What is not shown here yet
 
-Partitions between workers and scheduler, a proxy that terminates HTTP in between, a scheduler at its memory limit, and the
-cost of each fault beside a run without the bridge. Clocks that are set have [tests of their own](lifecycle.md#times-across-workers).
+Partitions between workers and scheduler, a proxy that terminates HTTP in between, a scheduler
+at its memory limit, and the cost of each fault beside a run without the bridge. Clocks that are
+set have [tests of their own](lifecycle.md#times-across-workers).
 """
 
 
@@ -69,8 +75,12 @@ def _rows(one: Scenario, results: dict[str, Any]) -> Iterator[str]:
         f"{SHORT[protocol]}: {_cell(result['observed'])}" for protocol, result in found.items()
     )
     verdicts = [result["verdict"] for result in found.values()]
-    verdict = verdicts[0] if len(set(verdicts)) == 1 else ", ".join(
-        f"{SHORT[protocol]} {result['verdict']}" for protocol, result in found.items()
+    verdict = (
+        verdicts[0]
+        if len(set(verdicts)) == 1
+        else ", ".join(
+            f"{SHORT[protocol]} {result['verdict']}" for protocol, result in found.items()
+        )
     )
     missing = set(one.protocols) - found.keys()
     if missing:

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.waiting import eventually
+
 from chaos.scenario import HTTP, CannotRun, scenario
 from chaos.world import PATIENCE, World
-from tests.waiting import eventually
 
 _SECTION = "Processes"
 _MACHINE = "The machine"
@@ -54,23 +55,35 @@ _CLOSE = (
 )
 
 
-@scenario("sigterm", section=_SECTION, fault="The scheduler gets SIGTERM in the middle of a run",
-          promise=_CLOSE)  # fmt: skip
+@scenario(
+    "sigterm",
+    section=_SECTION,
+    fault="The scheduler gets SIGTERM in the middle of a run",
+    promise=_CLOSE,
+)
 def _sigterm(world: World) -> str:
     return _ended_mid_run(world, signal.SIGTERM)
 
 
-@scenario("ctrl-c", section=_SECTION, fault="The scheduler gets Ctrl-C in the middle of a run",
-          promise=_CLOSE)  # fmt: skip
+@scenario(
+    "ctrl-c",
+    section=_SECTION,
+    fault="The scheduler gets Ctrl-C in the middle of a run",
+    promise=_CLOSE,
+)
 def _ctrl_c(world: World) -> str:
     return _ended_mid_run(world, signal.SIGINT)
 
 
-@scenario("sigkill-scheduler", section=_SECTION,
-          fault="The scheduler is killed (SIGKILL, the OOM killer) in the middle of a run",
-          promise="Can't be kept: what it knew is lost, as there is no spool. Bound: spans that "
-          "are open or linger, spans that ended within the last schedule delay, and what the "
-          "counters grew by within the last export interval; with the collector down, all that waited", loses=True)  # fmt: skip
+@scenario(
+    "sigkill-scheduler",
+    section=_SECTION,
+    fault="The scheduler is killed (SIGKILL, the OOM killer) in the middle of a run",
+    promise="Can't be kept: what it knew is lost, as there is no spool. Bound: spans that "
+    "are open or linger, spans that ended within the last schedule delay, and what the "
+    "counters grew by within the last export interval; with the collector down, all that waited",
+    loses=True,
+)
 def _sigkill_scheduler(world: World) -> str:
     world.gate.mode = "pass"
     world.start()
@@ -93,9 +106,12 @@ def _sigkill_scheduler(world: World) -> str:
     )
 
 
-@scenario("sigstop-worker", section=_SECTION,
-          fault="A worker is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
-          promise="Each span and each increment once; where the time went adds up at every export")  # fmt: skip
+@scenario(
+    "sigstop-worker",
+    section=_SECTION,
+    fault="A worker is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
+    promise="Each span and each increment once; where the time went adds up at every export",
+)
 def _sigstop_worker(world: World) -> str:
     world.gate.mode = "pass"
     world.start()
@@ -113,9 +129,13 @@ def _sigstop_worker(world: World) -> str:
     return said
 
 
-@scenario("sigstop-scheduler", section=_SECTION,
-          fault="The scheduler is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
-          promise="Each span and each increment once; no counter goes back; where the time went adds up at every export")  # fmt: skip
+@scenario(
+    "sigstop-scheduler",
+    section=_SECTION,
+    fault="The scheduler is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
+    promise="Each span and each increment once; no counter goes back; where the time went "
+    "adds up at every export",
+)
 def _sigstop_scheduler(world: World) -> str:
     world.gate.mode = "pass"
     world.start()
@@ -128,8 +148,7 @@ def _sigstop_scheduler(world: World) -> str:
     world.client.gather(futures)
     world.work(2)
     # A request that was under way when it stopped has timed out, and is sent again.
-    said = world.all_arrived(again=world.copies() > 0)
-    return said
+    return world.all_arrived(again=world.copies() > 0)
 
 
 def _children(pid: int) -> list[int]:
@@ -148,15 +167,16 @@ def _worker_below(nanny: int) -> int | None:
     return None
 
 
-@scenario("sigkill-workers", section=_SECTION,
-          fault=f"Workers are killed at random under load (SIGKILL; {_KILLING:.0f} s)",
-          promise="Each span once; every number is what the workers reported to Dask before they "
-          "were killed; where the time went adds up at every export")  # fmt: skip
+@scenario(
+    "sigkill-workers",
+    section=_SECTION,
+    fault="Workers are killed at random under load, again and again (SIGKILL)",
+    promise="Each span once; every number is what the workers reported to Dask before they "
+    "were killed; where the time went adds up at every export",
+)
 def _sigkill_workers(world: World) -> str:
     world.gate.mode = "pass"
-    world.start(
-        {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000"}, workers=2, nannies=True
-    )
+    world.start({"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000"}, workers=2, nannies=True)
     chance = random.Random(15)
     until = time.monotonic() + _KILLING
     killed = 0
@@ -179,14 +199,18 @@ def _sigkill_workers(world: World) -> str:
     assert runs >= tasks, f"{runs} runs of {tasks} tasks"
     world.clean_log()
     return (
-        f"{killed} killed; {len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of "
+        f"{killed} killed in {_KILLING:.0f} s; {len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of "
         f"{tasks} tasks; every metric equals Dask's own, and the sum closes"
     )
 
 
-@scenario("no-descriptors", section=_MACHINE,
-          fault="The scheduler has no file descriptor left, and the collector's connections break",
-          promise="Each span and each increment arrives once there are some again; one warning, one line at the end")  # fmt: skip
+@scenario(
+    "no-descriptors",
+    section=_MACHINE,
+    fault="The scheduler has no file descriptor left, and the collector's connections break",
+    promise="Each span and each increment arrives once there are some again; one warning, one "
+    "line at the end",
+)
 def _no_descriptors(world: World) -> str:
     world.gate.mode = "pass"
     world.start()
@@ -214,9 +238,10 @@ def _small_disk(folder: Path) -> Iterator[Path]:
     disk.mkdir()
     try:
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True,
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)],
+            capture_output=True,
             check=False,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise CannotRun("a small disk needs mount") from error
     if done.returncode:
@@ -227,10 +252,14 @@ def _small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@scenario("full-disk", section=_MACHINE, protocols=(HTTP,),
-          fault="The disk of `otel.files.path` is full",
-          promise="The endpoint gets everything; in the files each span is once and no line is "
-          "half, once there is room again; one warning, one line at the end")  # fmt: skip
+@scenario(
+    "full-disk",
+    section=_MACHINE,
+    protocols=(HTTP,),
+    fault="The disk of `otel.files.path` is full",
+    promise="The endpoint gets everything; in the files each span is once and no line is "
+    "half, once there is room again; one warning, one line at the end",
+)
 def _full_disk(world: World) -> str:
     with _small_disk(world.folder) as disk:
         world.gate.mode = "pass"

@@ -19,7 +19,7 @@ SHORT = {HTTP: "HTTP", GRPC: "gRPC"}
 KEPT, BROKEN, BOUNDED, SKIPPED = "kept", "broken", "lost, within the bound", "not run"
 
 
-class CannotRun(Exception):  # noqa: N818 (it is no error)
+class CannotRun(Exception):
     """This machine can't run a scenario."""
 
 

@@ -363,9 +363,7 @@ def _grpc_answer(
     if status is not None:
         if receiver.retry_after is not None:
             info = RetryInfo(retry_delay=Duration(seconds=receiver.retry_after))
-            context.set_trailing_metadata(
-                (("google.rpc.retryinfo-bin", info.SerializeToString()),)
-            )
+            context.set_trailing_metadata((("google.rpc.retryinfo-bin", info.SerializeToString()),))
         context.abort(grpc.StatusCode[str(status)], "refused by the test")
 
 

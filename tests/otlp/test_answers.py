@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 from dask_otel._otel.sdk.answers import Answers, plain, words_of
-from dask_otel._otel.sdk.watching import watch_stub
+from dask_otel._otel.sdk.watching import _retry_after, watch_stub
 from tests.otlp.conftest import PROTOCOLS, Build
 from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver, receiver
@@ -266,3 +266,36 @@ def test_the_log_is_the_last_resort(build: Build) -> None:
     sink._exporter._export = failing
     assert not sink.export([ROOT])
     assert sink.last_error() == "the disk is full"
+
+
+# --------------------------------------------------------------------------- when to come back
+
+
+def test_when_a_server_wants_the_next_request(server: Receiver, build: Build) -> None:
+    server.answer = 429 if server.protocol == "http/protobuf" else "RESOURCE_EXHAUSTED"
+    # More than the exporters wait for themselves.
+    server.retry_after = 7
+    for sink, records in both(build, server):
+        assert not sink.export(records)
+        assert sink.retries.pause == 7
+        server.answer, before = None, server.answer
+        assert sink.export(records)
+        assert sink.retries.pause == 0
+        server.answer = before
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("header", "low", "high"),
+    [
+        ("120", 120, 120),
+        ("", 0, 0),
+        ("soon", 0, 0),
+        ("-5", 0, 0),
+        ("9" * 5000, 1e6, 1e9),
+        ("Fri, 21 Nov 2014 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2093 07:28:00 GMT", 1e6, 1e10),
+    ],
+)
+def test_the_seconds_of_retry_after(header: str, low: float, high: float) -> None:
+    assert low <= _retry_after(header) <= high

@@ -8,6 +8,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -51,7 +53,7 @@ class Sink:
         self.rejected = False
         self.lost = 0
         self.said = ""
-        self.retries = None
+        self.retries: Any = None
         self.loss = "error"
         self.tries: list[list[int]] = []
         self.exported: list[int] = []
@@ -160,6 +162,24 @@ def test_an_outage_of_any_length_drops_nothing() -> None:
     setup.run()
     assert sorted(setup.sink.exported) == list(range(40))
     assert setup.dropped == {}
+
+
+@pytest.mark.parametrize(("wanted", "given"), [(12.0, 12.0), (3600.0, 30.0)])
+def test_a_server_is_left_alone_for_as_long_as_it_wants_within_bounds(
+    wanted: float, given: float
+) -> None:
+    setup = Setup(Sink())
+    setup.put(range(3))
+    setup.sink.up = False
+    setup.sink.retries = SimpleNamespace(absent=False, pause=wanted)
+    setup.outlet.pump()
+    assert setup.outlet.retry_at == given
+    setup.time = given - 0.001
+    setup.outlet.pump()
+    assert len(setup.sink.tries) == 1
+    setup.time, setup.sink.up = given, True
+    setup.outlet.pump()
+    assert setup.sink.exported == [0, 1, 2]
 
 
 def test_backoff_doubles_and_has_a_limit() -> None:

@@ -535,6 +535,7 @@ class FakeRetries:
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self.absent = True
+        self.pause = 0.0
         self.cuts = self.ends = 0
         self.woken = threading.Event()
 
@@ -617,3 +618,24 @@ def test_each_sink_has_one_daemon_thread() -> None:
         ours = [t for t in threading.enumerate() if t.ident in spans.threads | metrics.threads]
         assert all(t.daemon for t in ours)
         assert {t.name for t in ours} == {"dask-otel-traces", "dask-otel-metrics"}
+
+
+def test_metrics_leave_a_server_alone_for_as_long_as_it_wants() -> None:
+    metrics = Metrics()
+    metrics.ok = False
+    metrics.retries = retries = FakeRetries(patience=0)
+    retries.pause = 3600.0
+    # Not started: the calls are this thread's.
+    pump = Pump([], [(metrics, MetricState(0))], translate, replace(LIMITS, max_points=1))
+    (lane,) = pump._metrics
+    beat(pump, 1)
+    lane.work()
+    assert metrics.calls == 1, "nor are the other requests of that export sent"
+    beat(pump, 1)
+    lane.work()
+    assert metrics.calls == 1
+    # Its answer at the end of the pause.
+    lane._not_before = time.monotonic()
+    metrics.ok, retries.pause = True, 0.0
+    lane.work()
+    assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 2

@@ -22,7 +22,7 @@ from dask_otel.core.records import (
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
-from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink
+from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -286,6 +286,8 @@ class MetricLane(Lane):
         self._before_last = before_last
         self._interval = interval
         self._exported_at = time.monotonic()
+        #: Until when the server wants to be left alone.
+        self._not_before = 0.0
         #: Time of the last batch that was added up and not exported yet.
         self._pending_ns: int | None = None
         self._last_success_ns: int | None = None
@@ -329,7 +331,8 @@ class MetricLane(Lane):
         """Add up everything that waits, and export it once, if it is time."""
         for peer in self.peers:
             peer.relieve()
-        return self._work(due=time.monotonic() - self._exported_at >= self._interval)
+        now = time.monotonic()
+        return self._work(due=now - self._exported_at >= self._interval and now >= self._not_before)
 
     def _work(self, due: bool) -> float:
         while (batch := self._next_batch()) is not None:
@@ -392,7 +395,9 @@ class MetricLane(Lane):
             complete = False
             failed += 1
             late = time.monotonic() - began > _PROMPT
-            if late or failed == _FAILED_REQUESTS or self._exporter.rejected:
+            pause = pause_of(self._exporter)
+            self._not_before = time.monotonic() + pause
+            if late or pause or failed == _FAILED_REQUESTS or self._exporter.rejected:
                 break
         return sent if complete else None
 

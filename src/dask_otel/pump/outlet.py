@@ -28,7 +28,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core.records import SpanRecord
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.sinks import PumpLimits, SpanSink
+from dask_otel.pump.sinks import LONGEST_BACKOFF, PumpLimits, SpanSink, pause_of
 from dask_otel.pump.suspicion import Suspicion
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -36,7 +36,6 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Failures in a row before a batch is suspected of being the reason itself.
 SUSPICIOUS_AFTER: Final = 3
 FIRST_BACKOFF: Final = 1.0
-LONGEST_BACKOFF: Final = 30.0
 #: Failures in a row, without backoff, before the rest is given up at the end. So many quick ones
 #: cost nothing; slow ones end at the deadline.
 LAST_TRIES: Final = 10
@@ -190,7 +189,8 @@ class Outlet:
         if not self.abandoned:
             self._health.failed("spans", self._sink.last_error())
         doubled = FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10)
-        self.retry_at = self._now() + min(LONGEST_BACKOFF, doubled) * random.uniform(0.8, 1.2)
+        backoff = min(LONGEST_BACKOFF, doubled) * random.uniform(0.8, 1.2)
+        self.retry_at = self._now() + max(backoff, pause_of(self._sink))
         return False
 
     def _probe(self) -> bool:

@@ -23,6 +23,10 @@ class Retries(Protocol):
     def absent(self) -> bool:
         """Whether the last request found nobody at the other end."""
 
+    @property
+    def pause(self) -> float:
+        """Seconds for which the server wants no other request after the last one; mostly 0."""
+
     def cut(self) -> None:
         """From now on, try once where nobody is. Called by another thread; returns at once."""
 
@@ -82,6 +86,15 @@ class MetricSink(Sink, Protocol):
 
     def export(self, records: Sequence[MetricRecord]) -> bool:
         """Export in one request; False if it failed."""
+
+
+#: Seconds between two tries at most, whatever a server wants.
+LONGEST_BACKOFF: Final = 30.0
+
+
+def pause_of(sink: Sink) -> float:
+    """Return for how many seconds a server wants to be left alone, as far as that is honoured."""
+    return 0.0 if sink.retries is None else min(LONGEST_BACKOFF, sink.retries.pause)
 
 
 #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.

@@ -72,6 +72,8 @@ class Answers:
         self.blames = False
         #: Whether the last request found nobody: connection refused, a name that does not resolve.
         self.absent = False
+        #: Seconds for which the server wants no other request; 0 if it said nothing of it.
+        self.pause = 0.0
         #: Items that the server did not take, although it took the request.
         self.lost = 0
         #: What the server said about requests that it took.
@@ -79,13 +81,19 @@ class Answers:
 
     def taken(self, lost: int = 0, said: str = "") -> None:
         """Take note of a request that was taken, perhaps in part."""
-        self.problem, self.blames, self.absent = "", False, False
+        self.problem, self.blames, self.absent, self.pause = "", False, False, 0.0
         self.lost += max(0, lost)
         if lost > 0 or said:
             self.said = plain(said) or "no reason given"
 
     def refused(
-        self, problem: str, *, blames: bool = False, late: bool = False, absent: bool = False
+        self,
+        problem: str,
+        *,
+        blames: bool = False,
+        late: bool = False,
+        absent: bool = False,
+        pause: float = 0.0,
     ) -> None:
         """Take note of a request that was not taken.
 
@@ -95,6 +103,7 @@ class Answers:
             self.problem = plain(problem)
         self.blames = blames
         self.absent = absent
+        self.pause = pause
 
 
 @contextmanager

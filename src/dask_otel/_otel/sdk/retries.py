@@ -48,6 +48,11 @@ class ExporterRetries:
         """Whether the last request found nobody."""
         return self._answers.absent
 
+    @property
+    def pause(self) -> float:
+        """Seconds for which the server wants no other request after the last one."""
+        return self._answers.pause
+
     def cut(self) -> None:
         """From now on, try once where nobody is; called by another thread."""
         # In this order, as the exporter's thread notes first and looks then: one of them sees it.

@@ -12,11 +12,16 @@ are not seen; a contract test says so first.
 from __future__ import annotations
 
 import json
+import time
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from io import BytesIO
 from socket import gaierror
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
@@ -34,12 +39,17 @@ _COUNTS: Final = {
     "traces": ("rejected_spans", "rejectedSpans"),
     "metrics": ("rejected_data_points", "rejectedDataPoints"),
 }
+_RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame what was sent: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
 #: What gRPC says where nobody listens or a name does not resolve, as UNAVAILABLE.
 _NOBODY: Final = ("failed to connect to all addresses", "DNS resolution failed")
-#: Bytes of an answer that are looked at.
+#: Bytes of an answer that are read: of one that is OTLP, and of any other, for its words.
 _MOST: Final = 65536
+_MOST_WORDS: Final = 4096
+_OTLP: Final = ("application/x-protobuf", "application/protobuf", "application/json")
+#: Seconds for an answer's content where the exporter has no timeout.
+_LONGEST: Final = 10.0
 
 
 # ------------------------------------------------------------------------------------- HTTP
@@ -58,8 +68,11 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
                 # Newer exporters leave OTEL_EXPORTER_OTLP_CERTIFICATE with the session, where
                 # REQUESTS_CA_BUNDLE would win over it.
                 kwargs["verify"] = self.verify
+            # Or all of it would be read before anybody looks, however much it is.
+            kwargs["stream"] = True
             try:
                 response = super().request(*args, **kwargs)
+                _read(response, kwargs.get("timeout"))
             except Exception as error:
                 late = isinstance(error, requests.Timeout)
                 absent = isinstance(innermost(error), (ConnectionRefusedError, gaierror))
@@ -77,10 +90,51 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
     return Session()
 
 
+def _read(response: requests.Response, timeout: Any) -> None:
+    """Read an answer's content: so much of it, and what comes in time.
+
+    The timeout of an HTTP client begins anew with each byte: an answer that never ends would be
+    read for ever, and kept in memory.
+    """
+    import requests
+    from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+    seconds = float(timeout) if isinstance(timeout, (int, float)) else _LONGEST
+    until = time.monotonic() + seconds
+    most = _MOST if _kind(response) in _OTLP else _MOST_WORDS
+    body = bytearray()
+    try:
+        # One by one: more would be waited for.
+        for byte in response.raw.stream(1, decode_content=True):
+            body += byte
+            if len(body) >= most:
+                response.raw.close()
+                break
+            if time.monotonic() >= until:
+                raise requests.ReadTimeout(f"the answer did not end within {seconds:g} s")
+    except ReadTimeoutError as error:
+        response.raw.close()
+        raise requests.ReadTimeout(error) from error
+    except HTTPError as error:
+        response.raw.close()
+        raise requests.ConnectionError(error) from error
+    except requests.ReadTimeout:
+        response.raw.close()
+        raise
+    finally:
+        response.raw.release_conn()
+    # Where the exporter looks for it.
+    response.raw = BytesIO(bytes(body))
+
+
+def _kind(response: requests.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _record_answer(signal: str, response: requests.Response, answers: Answers) -> None:
     status = response.status_code
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    body = response.content[:_MOST]
+    kind = _kind(response)
+    body = response.content
     page = kind in ("text/html", "application/xhtml+xml") or body.lstrip()[:1] == b"<"
     if 200 <= status < 300:
         if page:
@@ -99,7 +153,24 @@ def _record_answer(signal: str, response: requests.Response, answers: Answers) -
     if status in (404, 405):
         # What was asked for, as the exporter has put it together.
         reason += f" for {urlsplit(response.url).path or '/'}"
-    answers.refused(f"{reason}: {words}" if words else reason, blames=status in _BLAMES)
+    answers.refused(
+        f"{reason}: {words}" if words else reason,
+        blames=status in _BLAMES,
+        pause=_retry_after(response.headers.get("retry-after", "")),
+    )
+
+
+def _retry_after(value: str) -> float:
+    """Return the seconds that a header says, as a number or as a date; 0 for nothing of use."""
+    if value.strip().isdecimal():
+        # What has more digits is no number of seconds, either.
+        return float(value.strip()[:9])
+    try:
+        # Dates of HTTP are in GMT, with or without a word about it.
+        when = parsedate_to_datetime(value).replace(tzinfo=timezone.utc)
+    except (ValueError, TypeError):
+        return 0.0
+    return max(0.0, when.timestamp() - time.time())
 
 
 def _partial(signal: str, kind: str, body: bytes) -> tuple[int, str]:
@@ -186,4 +257,18 @@ class _Stub:
             blames=code == "INVALID_ARGUMENT",
             late=code == "DEADLINE_EXCEEDED",
             absent=code == "UNAVAILABLE" and any(words in details for words in _NOBODY),
+            pause=_retry_info(error),
         )
+
+
+def _retry_info(error: Any) -> float:
+    """Return the seconds of a ``RetryInfo``, where the exporters look for it; 0 for none."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _RETRY_INFO:
+            info = RetryInfo()
+            try:
+                info.ParseFromString(value)
+            except (DecodeError, TypeError):
+                return 0.0
+            return max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+    return 0.0
