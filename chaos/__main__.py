@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import tempfile
 import time
@@ -61,6 +62,8 @@ def main() -> int:
     if not given.page:
         # What is started imports what it runs from here.
         paths = (str(results.REPOSITORY), os.environ.get("PYTHONPATH", ""))
+        # Its client says at length that the scheduler which was ended is gone.
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         for one in SCENARIOS.values():
             if given.name and one.name not in given.name:

@@ -130,7 +130,8 @@ def _drip(world: World) -> str:
 )
 def _drip_content(world: World) -> str:
     def begin() -> None:
-        world.collector.content = "text/plain", b"taken, says a slow server " * 10
+        # A success with 200 bytes in a field that nobody knows.
+        world.collector.content = "application/x-protobuf", b"\x7a\xc8\x01" + bytes(200)
         world.gate.mode = "drip-content"
 
     def end() -> None:

@@ -199,8 +199,8 @@ def _sigkill_workers(world: World) -> str:
     assert runs >= tasks, f"{runs} runs of {tasks} tasks"
     world.clean_log()
     return (
-        f"{killed} killed in {_KILLING:.0f} s; {len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of "
-        f"{tasks} tasks; every metric equals Dask's own, and the sum closes"
+        f"{killed} killed in {_KILLING:.0f} s; {len(world.submitted)} of {len(world.submitted)} "
+        f"spans; {runs} runs of {tasks} tasks; every metric equals Dask's own, and the sum closes"
     )
 
 
@@ -227,7 +227,8 @@ def _no_descriptors(world: World) -> str:
     world.work(2)
     said = world.all_arrived()
     world.one_message_each()
-    words = warning.partition(": ")[2].partition(". ")[0]
+    # What gRPC says ends in characters of no meaning.
+    words = warning.partition(": ")[2].partition(". ")[0].partition(" \ufffd")[0]
     return f"{said}; the log says: {words[:160]}"
 
 

@@ -209,7 +209,7 @@ class World:
             self._totals_counted()
         said = f"{len(self.submitted)} of {len(self.submitted)} spans"
         said += f", {sum(self.submitted.values())} of {sum(self.submitted.values())} tasks"
-        return said + (f", {copies} spans a second time with the same ids" if again else "")
+        return said + (f", {copies} spans a second time with the same ids" if copies else "")
 
     def _totals_counted(self) -> None:
         expected = sum(self.submitted.values())

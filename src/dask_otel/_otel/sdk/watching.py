@@ -111,7 +111,7 @@ def _read(response: requests.Response, timeout: Any) -> None:
                 response.raw.close()
                 break
             if time.monotonic() >= until:
-                raise requests.ReadTimeout(f"the answer did not end within {seconds:g} s")
+                raise requests.ReadTimeout(f"the answer did not end within {seconds:.3g} s")
     except ReadTimeoutError as error:
         response.raw.close()
         raise requests.ReadTimeout(error) from error
@@ -270,5 +270,5 @@ def _retry_info(error: Any) -> float:
                 info.ParseFromString(value)
             except (DecodeError, TypeError):
                 return 0.0
-            return max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9)
+            return max(0.0, float(info.retry_delay.seconds) + info.retry_delay.nanos / 1e9)
     return 0.0
