@@ -10,7 +10,6 @@ from typing import Any
 
 import dask
 import pytest
-
 from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv

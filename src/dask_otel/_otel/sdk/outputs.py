@@ -129,28 +129,29 @@ def build(
             run = run_name(cluster, instance_id, started_ns)
             traces.append(make_file_exporter("traces", files, run))
             metrics.append(make_file_exporter("metrics", files, run))
-        return Outputs(
-            read,
-            (
-                *([] if provider is None else [ProviderSpanSink(provider, version)]),
-                *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
-            ),
-            tuple(
-                ExporterMetricSink(
-                    named,
-                    resource,
-                    logs,
-                    version,
-                    timeout,
-                    None if internal is None else partial(internal.take, index),
-                )
-                for index, named in enumerate(metrics)
-            ),
-            _exemplar_filter(read, sampler),
-            sampler.decides,
-            resource.attributes,
-            _nobody_at([*traces, *metrics]),
-        )
+    # The process has its own environment again: what follows reads none of it, and may wait.
+    return Outputs(
+        read,
+        (
+            *([] if provider is None else [ProviderSpanSink(provider, version)]),
+            *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
+        ),
+        tuple(
+            ExporterMetricSink(
+                named,
+                resource,
+                logs,
+                version,
+                timeout,
+                None if internal is None else partial(internal.take, index),
+            )
+            for index, named in enumerate(metrics)
+        ),
+        _exemplar_filter(read, sampler),
+        sampler.decides,
+        resource.attributes,
+        _nobody_at([*traces, *metrics]),
+    )
 
 
 def _nobody_at(exporters: list[NamedExporter]) -> str | None:
