@@ -122,13 +122,17 @@ def build(
         sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}
         readers = len(exporter_names("metrics")) * sent["metrics"] + to_files
         internal = internal_metrics(resource, read.temporality, readers)
-        traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
-        metrics = _make_metrics(traces, internal) if sent["metrics"] else []
+        to_file = {}
         if files is not None:
+            # Before the others, which would have to be closed.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            traces.append(make_file_exporter("traces", files, run))
-            metrics.append(make_file_exporter("metrics", files, run))
+            to_file = {signal: make_file_exporter(signal, files, run) for signal in sent}
+        traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
+        metrics = _make_metrics(traces, internal) if sent["metrics"] else []
+        if to_file:
+            traces.append(to_file["traces"])
+            metrics.append(to_file["metrics"])
     # The process has its own environment again: what follows reads none of it, and may wait.
     return Outputs(
         read,
