@@ -139,11 +139,10 @@ def test_the_event_loop_has_its_turns_while_a_scheduler_tells(monkeypatch):
     ):
         for number in range(3):
             with span(f"etl {number}"):
-                wait(client.submit(abs, -number))
+                wait(client.submit(abs, -number, key=("x" * (number + 1), number)))
         count, told = client.run_on_scheduler(turns)
-    # Three spans, each with a group, and whatever else is looked at.
-    assert told == 6
-    assert count >= told
+    # One after each that is told, and perhaps others.
+    assert count >= told >= 3
 
 
 @pytest.mark.unreconciled("there is no cluster")
