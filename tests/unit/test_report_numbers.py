@@ -160,6 +160,25 @@ def test_advice_begins_where_an_alert_would(
 
 
 @pytest.mark.parametrize(
+    ("lost", "recomputed", "severity"), [(0, 0, "note"), (1, 0, "bad"), (0, 1, "bad")]
+)
+def test_workers_that_left_in_order_have_not_died(
+    tmp_path: Path, lost: int, recomputed: int, severity: str
+) -> None:
+    """A cluster that is closed takes the last heartbeat's seconds with it, and no task."""
+    own = {"dask_task_memory.count": 9, "dask_task_lost.count": lost}
+    own |= {"dask_task_recomputed.count": recomputed, "dask_span_root_id": "id-1"}
+    run = run_of(
+        tmp_path,
+        cluster({"thread-cpu": 60, "lost": 40}, capacity=100),
+        traces(span(1, "etl", **own)),
+    )
+    (found,) = [one for one in advice(run) if one.alert == "DaskTimeLost"]
+    assert found.severity == severity
+    assert ("died" in found.title) == (severity == "bad")
+
+
+@pytest.mark.parametrize(
     ("seconds", "expected"),
     [
         ({"thread_cpu": 89, "failed": 11}, {"DaskWorkWasted"}),

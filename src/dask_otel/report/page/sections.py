@@ -42,7 +42,8 @@ def footer(runs: Sequence[Run], skipped: Skipped) -> str:
     spans = sum(len(run.spans) for run in runs)
     series = sum(run.metrics.count for run in runs)
     lines = [
-        f"Made by dask-otel of {spans:,} spans and {series:,} series. No part of it is loaded."
+        f"Made by dask-otel of {spans:,} spans and {series:,} series."
+        " Nothing is loaded from elsewhere."
     ]
     if skipped.counts:
         lines.append("Not read: " + "; ".join(skipped.lines()) + ".")
