@@ -251,6 +251,14 @@ def test_workers_have_no_columns_of_what_nothing_tells(tmp_path: Path) -> None:
     assert "spilled, at most" not in page
 
 
+def test_mean_threads_are_of_a_time_that_is_said(tmp_path: Path) -> None:
+    """Of the metrics', which begin with the bridge, and not of the run's, which `lasted`."""
+    told = metrics(counter("dask.cluster.capacity.time", point(0.0, time=0), point(20.0, time=8)))
+    page = read(tmp_path, traces(span(1, "etl", start=6, seconds=2)), told).html()
+    assert '<b class="">2.00 s</b><span>lasted</span>' in page
+    assert '<b class="">2.5</b><span>mean threads in 8.00 s</span>' in page
+
+
 def test_times_of_a_short_run_can_be_told_apart(tmp_path: Path) -> None:
     seconds = [point(0.1 * t, {"dask.activity": "idle"}, time=0.1 * t) for t in range(4)]
     capacity = [point(0.1 * t, time=0.1 * t) for t in range(4)]

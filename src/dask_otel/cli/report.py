@@ -86,7 +86,9 @@ def _price(text: str) -> float:
     except ValueError:
         amount = math.nan
     if not 0 <= amount < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no price: a number from 0 on, without a unit")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no price: a number from 0 on, without a unit"
+        )
     return amount
 
 

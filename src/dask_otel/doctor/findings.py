@@ -180,8 +180,7 @@ def _bridge(facts: Facts) -> Iterator[Finding]:
             "The scheduler has dask-otel, and no bridge runs on it.",
             "Nobody has asked for one, it is switched off, or it did not start: the scheduler's "
             "log says why.",
-            "Start the scheduler with --preload dask_otel, or call "
-            "dask_otel.register(client).",
+            "Start the scheduler with --preload dask_otel, or call dask_otel.register(client).",
         )
 
 
