@@ -139,7 +139,7 @@ def _read(arguments: argparse.Namespace) -> Report:
         return report.redacted() if arguments.redact else report
 
     if arguments.scheduler:
-        return shown(report_of(_asked(arguments.scheduler)))
+        return shown(report_of(_asked(arguments.scheduler), running=True))
     if not arguments.compare:
         return shown(read_report(*arguments.paths))
     before, after = arguments.compare
