@@ -32,7 +32,7 @@ KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
 _NO_BRIDGE = (
     "dask-otel does not run on this scheduler: call dask_otel.register(client), or start the "
-    "scheduler with --preload dask_otel.preload"
+    "scheduler with --preload dask_otel"
 )
 
 # --------------------------------------------------------------------------- questions
