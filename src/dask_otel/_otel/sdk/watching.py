@@ -270,5 +270,5 @@ def _retry_info(error: Any) -> float:
                 info.ParseFromString(value)
             except (DecodeError, TypeError):
                 return 0.0
-            return max(0.0, float(info.retry_delay.seconds) + info.retry_delay.nanos / 1e9)
+            return max(0.0, float(info.retry_delay.ToMilliseconds()) / 1e3)
     return 0.0
