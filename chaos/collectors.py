@@ -333,6 +333,48 @@ def _partial(world: World) -> str:
 
 
 @scenario(
+    "queue-full",
+    section=_SECTION,
+    fault="It is away while 40 spans end, and the queue (`OTEL_BSP_MAX_QUEUE_SIZE`) holds 30 "
+    "records",
+    promise="Can't be kept for spans: what does not fit is lost. Bound: what the queue holds arrives "
+    "once, each record that is lost is counted as `queue_full`; the counters lose nothing",
+    loses=True,
+)
+def _queue_full(world: World) -> str:
+    world.gate.mode = "pass"
+    world.start({"OTEL_BSP_MAX_QUEUE_SIZE": "30", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "5"})
+    world.work(5)
+    world.all_arrived()
+    # A Dask span, its group, its slowest task.
+    records, before = 3, len(world.collector.spans)
+    assert before == 5 * records, before
+    world.gate.mode = "closed"
+    world.work(40)
+    world.warned()
+    # The last of them have settled.
+    time.sleep(5)
+    world.gate.mode = "pass"
+    world.all_tasks_counted()
+    lost = 0
+
+    def reconciled() -> bool:
+        nonlocal lost
+        lost = world.dropped("queue_full", "traces")
+        arrived = len(world.collector.spans) - before
+        assert arrived + lost == 40 * records, f"{arrived} arrived, {lost} counted as lost"
+        return lost > 0
+
+    eventually(reconciled, 120, "each record has arrived or is counted as lost")
+    assert world.copies() == 0
+    world.one_message_each()
+    return (
+        f"{40 * records} records: {40 * records - lost} arrived once, {lost} are counted as "
+        "`queue_full`; all tasks are counted"
+    )
+
+
+@scenario(
     "dead-name",
     section=_SECTION,
     fault="Its name does not resolve, ever",

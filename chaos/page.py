@@ -36,7 +36,7 @@ _FOOT = """
 ## What can't be kept
 
 - **A killed scheduler** (`kill -9`, the OOM killer, power). There is no spool: what the process
-  knew and had not sent is lost. That is every span that was open or lingered, spans that ended
+  knew and had not sent is lost. That is every span that was open, settled or lingered, spans that ended
   within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what counters
   grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the time of a
   request. A new scheduler counts from 0, under a `service.instance.id` of its own. With

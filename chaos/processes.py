@@ -19,6 +19,8 @@ from tests.waiting import eventually
 from chaos.scenario import HTTP, CannotRun, scenario
 from chaos.world import PATIENCE, World
 
+#: Seconds after which what has ended must be at the collector: several intervals.
+_SEEN = 5.0
 _SECTION = "Processes"
 _MACHINE = "The machine"
 #: Seconds for which workers are killed; `CHAOS_SECONDS=300` for the long form.
@@ -88,11 +90,11 @@ def _sigkill_scheduler(world: World) -> str:
     world.gate.mode = "pass"
     world.start()
     world.work(5)
-    world.all_arrived()
-    known = set(world.submitted)
-    counted = sum(world.submitted.values())
-    name, futures = world.submit(20, seconds=0.5)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    known, counted = set(world.submitted), sum(world.submitted.values())
+    name, _futures = world.submit(20, seconds=2.0)
+    # What is promised, and time for a machine that does other things.
+    time.sleep(_SEEN)
+    world.work(1)
     world.scheduler.kill()
     # Nothing is sent any more.
     there = {one.path for one in world.spans()}
@@ -100,9 +102,10 @@ def _sigkill_scheduler(world: World) -> str:
     found = round(sum(world.collector.last("dask.task.finished").values()))
     assert found >= counted, f"{found} of {counted}"
     assert name not in there
+    last = "there" if there - known else "lost"
     return (
-        f"{len(known)} of {len(known)} spans that had ended and all of their tasks are there; "
-        "the one that was open is lost"
+        f"of what ended {_SEEN:.0f} s before, {len(known)} of {len(known)} spans and all of their "
+        f"tasks are there; the span that ended at the kill is {last}; the one that was open is lost"
     )
 
 

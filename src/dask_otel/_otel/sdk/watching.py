@@ -268,7 +268,7 @@ def _retry_info(error: Any) -> float:
             info = RetryInfo()
             try:
                 info.ParseFromString(value)
-            except (DecodeError, TypeError):
+                return max(0.0, float(info.retry_delay.ToMilliseconds()) / 1e3)
+            except (DecodeError, TypeError, ValueError):
                 return 0.0
-            return max(0.0, float(info.retry_delay.ToMilliseconds()) / 1e3)
     return 0.0
