@@ -337,8 +337,8 @@ def _partial(world: World) -> str:
     section=_SECTION,
     fault="It is away while 40 spans end, and the queue (`OTEL_BSP_MAX_QUEUE_SIZE`) holds 30 "
     "records",
-    promise="Can't be kept for spans: what does not fit is lost. Bound: what the queue holds arrives "
-    "once, each record that is lost is counted as `queue_full`; the counters lose nothing",
+    promise="Can't be kept for spans: what does not fit is lost. Bound: what the queue holds "
+    "arrives once, each record that is lost is counted as `queue_full`; the counters lose nothing",
     loses=True,
 )
 def _queue_full(world: World) -> str:

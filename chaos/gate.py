@@ -20,7 +20,8 @@ class Gate:
     """A fixed address, whatever is behind it.
 
     Modes: ``pass``; ``closed`` (connection refused, and what was open is reset); ``silent``
-    (connections are accepted, nothing is passed on or answered); ``drip`` (requests get through,
+    (connections are accepted, nothing is passed on or answered); ``hold`` (nothing is passed on
+    while it lasts, and nothing gets lost); ``drip`` (requests get through,
     answers come one byte a second); ``drip-content`` (the same, after the head of an HTTP
     answer); ``cut`` (requests get through, and the connection breaks within the answer to the
     first one).
@@ -131,14 +132,20 @@ class Gate:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
+    def _wait(self) -> None:
+        while self._mode == "hold":
+            time.sleep(0.02)
+
     def _requests(self, near: socket.socket, far: socket.socket) -> None:
         while data := near.recv(_CHUNK):
+            self._wait()
             if self._mode != "silent":
                 far.sendall(data)
 
     def _answers(self, near: socket.socket, far: socket.socket) -> None:
         before = self._taken()
         while data := far.recv(_CHUNK):
+            self._wait()
             if self._mode == "cut" and self._taken() > before:
                 near.sendall(data[:10])
                 self._reset(near)

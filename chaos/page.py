@@ -36,10 +36,10 @@ _FOOT = """
 ## What can't be kept
 
 - **A killed scheduler** (`kill -9`, the OOM killer, power). There is no spool: what the process
-  knew and had not sent is lost. That is every span that was open, settled or lingered, spans that ended
-  within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what counters
-  grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the time of a
-  request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
+  knew and had not sent is lost. That is every span that was open, settled or lingered, spans
+  that ended within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what
+  counters grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the
+  time of a request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
   [files](files.md), what was written stays. Spans that were open for longer than
   `otel.spans.progress-after` have left their [signs of life](lifecycle.md#long-spans).
 - **A collector that is away for longer than the queue holds.** Spans beyond
@@ -55,9 +55,9 @@ _FOOT = """
 
 ## What is not shown here yet
 
-Partitions between workers and scheduler, a proxy that terminates HTTP in between, a scheduler
-at its memory limit, and the cost of each fault beside a run without the bridge. Clocks that are
-set have [tests of their own](lifecycle.md#times-across-workers).
+A proxy that terminates HTTP in between, a scheduler at its memory limit, and the cost of each
+fault beside a run without the bridge. Clocks that are set have
+[tests of their own](lifecycle.md#times-across-workers).
 """
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
+from chaos.gate import Gate
 from chaos.scenario import HTTP, CannotRun, scenario
 from chaos.world import PATIENCE, World
 
@@ -152,6 +153,73 @@ def _sigstop_scheduler(world: World) -> str:
     world.work(2)
     # A request that was under way when it stopped has timed out, and is sent again.
     return world.all_arrived(again=world.copies() > 0)
+
+
+def _partition(world: World, mode: str) -> str:
+    gates: list[Gate] = []
+
+    def between(port: int) -> Gate:
+        gate = Gate(port, lambda: 0)
+        gate.mode = "pass"
+        gates.append(gate)
+        return gate
+
+    world.gate.mode = "pass"
+    try:
+        world.start(nannies=True, behind=between)
+        world.work(2)
+        _, futures = world.submit(60, seconds=0.1)
+        eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+        (gate,) = gates
+        gate.mode = mode
+        time.sleep(8)
+        gate.mode = "pass"
+        world.client.gather(futures)
+        # A worker leaves when its connection breaks, and its nanny with it: that is Dask's way.
+        left = len(world.client.scheduler_info(n_workers=-1)["workers"])
+        assert left == (2 if mode == "hold" else 1), left
+        world.work(2)
+        world.all_spans_arrived()
+        assert world.copies() == 0
+        runs, tasks = world.all_tasks_counted(exactly=False), sum(world.submitted.values())
+        assert runs >= tasks, f"{runs} runs of {tasks} tasks"
+        world.clean_log()
+    finally:
+        for one in gates:
+            one.close()
+    return (
+        f"{len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of {tasks} tasks; "
+        f"{left} of 2 workers are left; every metric equals Dask's own, and the sum closes"
+    )
+
+
+_RECONCILED = (
+    "Each span once; every number is what the workers reported to Dask; where the time went adds "
+    "up at every export"
+)
+
+
+@scenario(
+    "partition",
+    section=_SECTION,
+    fault="The network between a worker and the scheduler stands still for 8 s",
+    promise=_RECONCILED,
+    protocols=(HTTP,),
+)
+def _partition_short(world: World) -> str:
+    return _partition(world, "hold")
+
+
+@scenario(
+    "partition-breaks",
+    section=_SECTION,
+    fault="The network between a worker and the scheduler swallows everything for 8 s, and its "
+    "connections break",
+    promise=_RECONCILED,
+    protocols=(HTTP,),
+)
+def _partition_long(world: World) -> str:
+    return _partition(world, "silent")
 
 
 def _children(pid: int) -> list[int]:

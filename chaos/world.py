@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -100,8 +100,21 @@ class World:
         endpoint: str | None = None,
         workers: int = 2,
         nannies: bool = False,
+        behind: Callable[[int], Gate] | None = None,
     ) -> None:
-        """Start the scheduler, its workers and a client."""
+        """Start the scheduler, its workers and a client.
+
+        Parameters
+        ----------
+        env
+            Of the scheduler.
+        endpoint
+            Where it exports to; by default the gate before the collector.
+        workers, nannies
+            How many, and whether each is below a nanny.
+        behind
+            Given the scheduler's port, makes the network between it and the last worker.
+        """
         variables = {
             **QUICK,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",
@@ -109,10 +122,14 @@ class World:
             **(env or {}),
         }
         self._cluster.start_scheduler(*PRELOAD, env=variables)
+        address = self._cluster.address
         for number in range(workers):
+            if behind is not None and number == workers - 1:
+                port = behind(int(address.rpartition(":")[2])).port
+                self._cluster.address = f"tcp://127.0.0.1:{port}"
             start = self._cluster.start_nanny if nannies else self._cluster.start_worker
             self.workers.append(start(f"w{number}"))
-        self._client = Client(self._cluster.address, set_as_default=False)
+        self._client = Client(address, set_as_default=False)
         self._client.wait_for_workers(workers, timeout=PATIENCE)
 
     def close(self) -> None:
