@@ -58,6 +58,14 @@ def given_twice(key: str, source: str) -> str:
     return f"{key} is given twice in {source}, once with _ and once with -. Keep one of them."
 
 
+def not_a_clients(key: str, source: str) -> str:
+    """Return the line for a key that a client may not set."""
+    return (
+        f"{key}, in {source}, is refused: it names code that runs on the scheduler, and is taken "
+        "from the scheduler's own configuration alone."
+    )
+
+
 def bad_variable_name(name: str, value: Any, source: str) -> str:
     """Return the line for a name below ``otel.environment`` that is no OTEL_* variable."""
     key = f"otel.environment.{name}"

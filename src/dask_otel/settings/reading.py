@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _ENVIRONMENT: Final = "otel.environment"
 _VARIABLE: Final = variable()
+_REGISTERED: Final = "the arguments of dask_otel.register"
 
 
 def _dashed(name: str) -> str:
@@ -54,13 +55,27 @@ class _Given(NamedTuple):
 _Found: TypeAlias = dict[tuple[str, str], _Given]
 
 
-def read(overrides: Mapping[str, Any] | None) -> Settings:
-    """Return the settings that Dask's configuration holds; see `Settings.from_config`."""
+#: What names code that runs on the scheduler: only who runs that may say so.
+_OWN: Final = frozenset({("otel.spans", "redact")})
+
+
+def read(overrides: Mapping[str, Any] | None, *, own: bool = False) -> Settings:
+    """Return the settings that Dask's configuration holds; see `Settings.from_config`.
+
+    Parameters
+    ----------
+    overrides
+        Laid over the configuration.
+    own
+        Whether these are the process's own, too, and not what a client said.
+    """
     problems: list[str] = []
-    given = {
-        **_flatten(dask.config.get("otel", None), "Dask's configuration", problems),
-        **_flatten(overrides, "the arguments of dask_otel.register", problems),
-    }
+    given = _flatten(dask.config.get("otel", None), "Dask's configuration", problems)
+    laid = _flatten(overrides, _REGISTERED, problems)
+    if not own:
+        refused = [f"{section}.{name}" for section, name in laid if (section, name) in _OWN]
+        problems += [problem.not_a_clients(key, _REGISTERED) for key in refused]
+    given |= laid
     parsed: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, _ENVIRONMENT)}
     for (section, name), (value, source) in given.items():
         rule = _VARIABLE if section == _ENVIRONMENT else _RULES[section][name]
