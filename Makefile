@@ -86,11 +86,25 @@ bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quic
 bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than published (valgrind)
 	$(BIN)/python -m benchmarks --check
 
+FUZZ := .venv-fuzz
+RUNS ?= 1000000
+
+.PHONY: fuzz
+fuzz: $(FUZZ)/.done ## Throw a million hostile inputs at it (RUNS=, ARGS="--seconds 60"; an hour)
+	$(FUZZ)/bin/python -m fuzz --runs $(RUNS) $(ARGS)
+
+$(FUZZ)/.done: pyproject.toml
+	@echo "Setting up $(FUZZ) (once; Linux, Python 3.11 to 3.13)"
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet "pip>=25.1"
+	$(FUZZ)/bin/python -m pip install --quiet --editable . --group fuzz
+	@touch $@
+
 dist: $(DIST)/.done ## Build wheel and sdist, and try them in empty environments (PYTHONS=all)
 	$(DIST)/bin/python tools/check_dist.py --pythons $(PYTHONS)
 
 clean: ## Remove what was installed and built here
-	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) $(FUZZ) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"

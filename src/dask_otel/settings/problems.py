@@ -115,7 +115,8 @@ def _assignment(key: str, value: Any) -> str:
 
 def key_text(name: Any) -> str:
     """Return a key of any type as text that any log can print."""
-    return name if isinstance(name, str) and name.isprintable() else _short(name)
+    # No subclass: what its str() says is its own.
+    return name if type(name) is str and name.isprintable() else _short(name)
 
 
 def _short(value: Any) -> str:

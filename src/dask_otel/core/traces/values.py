@@ -128,7 +128,8 @@ class Parts:
             sums = dict(largest[: limit - 1])
             sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
         for suffix, value in sums.items():
-            out[f"{namespace}.{suffix}"] = value
+            # Of finite seconds the sum need not be.
+            self._put_seconds(out, f"{namespace}.{suffix}", value)
 
     def _put_count(self, out: Written, key: str, value: object) -> None:
         count = value if type(value) is int else self._count(value)
