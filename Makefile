@@ -86,6 +86,10 @@ bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quic
 bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than published (valgrind)
 	$(BIN)/python -m benchmarks --check
 
+.PHONY: dask-tests
+dask-tests: $(VENV)/.done ## Run Dask's own tests with the bridge on and without (DASK=a checkout of distributed)
+	$(BIN)/python tools/dask_tests.py $(DASK) $(ARGS)
+
 FUZZ := .venv-fuzz
 RUNS ?= 1000000
 

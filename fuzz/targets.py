@@ -463,8 +463,9 @@ def answers(data: Data) -> None:
 
 
 @cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="dask-otel-fuzz-"))
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    # Goes with the process.
+    return tempfile.TemporaryDirectory(prefix="dask-otel-fuzz-")
 
 
 def _template() -> Any:
@@ -516,7 +517,9 @@ def _spoil(data: Data, value: Any) -> Any:
 
 def report(data: Data) -> None:
     """Any file: a report, or what could not be read; never markup out of it."""
-    path = _folder() / data.choice(("telemetry.jsonl", "telemetry.json", "telemetry.json.gz"))
+    path = Path(_folder().name) / data.choice(
+        ("telemetry.jsonl", "telemetry.json", "telemetry.json.gz")
+    )
     if data.flag():
         content = data.rest()
     else:

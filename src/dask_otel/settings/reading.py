@@ -80,13 +80,22 @@ def read(overrides: Mapping[str, Any] | None, *, own: bool = False) -> Settings:
     for (section, name), (value, source) in given.items():
         rule = _VARIABLE if section == _ENVIRONMENT else _RULES[section][name]
         try:
-            parsed[section][name.replace("-", "_")] = rule.parse(value)
+            parsed[section][name.replace("-", "_")] = rule.parse(_plain(value))
         except ValueError:
             problems.append(problem.bad_value(f"{section}.{name}", value, source, rule.allowed))
     if problems:
         raise ConfigurationError(problems)
     parsed["otel"]["environment"] = parsed[_ENVIRONMENT]
     return _build("otel", Settings, parsed)
+
+
+def _plain(value: Any) -> Any:
+    """Return a text of a class of its own, such as a member of an enum, as the text that it is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if type(value) is list or type(value) is tuple:
+        return [_plain(item) for item in value]
+    return value
 
 
 def _build(section: str, owner: type[T], parsed: Mapping[str, dict[str, Any]]) -> T:
