@@ -62,9 +62,13 @@ _MODULES: Final = {
 
 
 def _defaults_into_dask(_: object = None) -> None:
-    from dask_otel.settings.defaults import put_into_dask
+    try:
+        from dask_otel.settings.defaults import put_into_dask
 
-    put_into_dask()
+        put_into_dask()
+    except Exception:  # noqa: BLE001
+        # Whoever needs them tries again, and says so: an import of Dask is not to fail.
+        pass
 
 
 if "dask.config" in sys.modules:

@@ -32,7 +32,7 @@ KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
 _NO_BRIDGE = (
     "dask-otel does not run on this scheduler: call dask_otel.register(client), or start the "
-    "scheduler with --preload dask_otel.preload"
+    "scheduler with --preload dask_otel"
 )
 
 # --------------------------------------------------------------------------- questions
@@ -99,7 +99,7 @@ def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Re
     return plugin.bridge.present(spans, workers)
 
 
-def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
+async def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
     """Return what the scheduler remembers, as OTLP/JSON; see ``dask-otel report --scheduler``.
 
     So many spans at most, the youngest. Works without a bridge; then nothing is told of the
@@ -107,7 +107,7 @@ def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
     """
     from dask_otel.scheduler.plugin import remembered
 
-    return remembered(dask_scheduler, spans)
+    return await remembered(dask_scheduler, spans)
 
 
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:

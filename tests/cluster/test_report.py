@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 from distributed import Client, Event, LocalCluster, span, wait
 
 from dask_otel import _wire
+from dask_otel._dask.asked import remembered as dask_remembered
 from dask_otel.cli import main, report
 from dask_otel.report.document import report_of
 from dask_otel.report.findings import failures
@@ -113,6 +115,34 @@ def test_a_scheduler_without_a_bridge_tells_of_its_spans():
         run = remembered(client)
         assert [one.full_name for one in run.of_type("span")] == ["etl"]
         assert cluster_time(run) is None
+
+
+@pytest.mark.unreconciled("there is no bridge")
+def test_the_event_loop_has_its_turns_while_a_scheduler_tells(monkeypatch):
+    # Each step is a long one.
+    monkeypatch.setattr(dask_remembered, "_STEP", 0.0)
+
+    async def turns(dask_scheduler):
+        answer, count = _wire.remembered(100, dask_scheduler=dask_scheduler), 0
+        while True:
+            try:
+                answer.send(None)
+            except StopIteration as done:
+                (resource,) = done.value["resourceSpans"]
+                return count, len(resource["scopeSpans"][0]["spans"])
+            count += 1
+            await asyncio.sleep(0)
+
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        for number in range(3):
+            with span(f"etl {number}"):
+                wait(client.submit(abs, -number, key=("x" * (number + 1), number)))
+        count, told = client.run_on_scheduler(turns)
+    # One after each that is told, and perhaps others.
+    assert count >= told >= 3
 
 
 @pytest.mark.unreconciled("there is no cluster")

@@ -19,6 +19,8 @@ from distributed import Client, Event, LocalCluster, get_client, span
 
 from dask_otel._wire import Present, present
 from dask_otel.cli import main
+from dask_otel.scheduler import bridge
+from dask_otel.scheduler.plugin import plugin_of
 from tests.cluster.conftest import Bridged, Start
 from tests.waiting import eventually
 
@@ -130,6 +132,24 @@ def top(*arguments: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "COLUMNS": "80"},
         check=False,
     )
+
+
+def test_an_answer_is_a_cost_of_the_bridge(busy: Bridged, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: Any) -> None:
+        until = time.perf_counter() + 0.1
+        while time.perf_counter() < until:
+            pass
+
+    def cost(dask_scheduler: Any) -> float:
+        plugin = plugin_of(dask_scheduler)
+        assert plugin is not None
+        assert plugin.bridge is not None
+        before = plugin.bridge._cost._timers
+        present(1, 1, dask_scheduler)
+        return plugin.bridge._cost._timers - before
+
+    monkeypatch.setattr(bridge, "present", look)
+    assert busy.client.run_on_scheduler(cost) >= 0.1
 
 
 def test_once(busy: Bridged) -> None:

@@ -87,7 +87,7 @@ def test_all_four_are_there() -> None:
 
 @pytest.mark.skipif(
     not find_spec("grafana_foundation_sdk"),
-    reason="needs the dependency group `dashboards` (Grafana Foundation SDK)",
+    reason="needs the dependency group `deploy` (Grafana Foundation SDK: Python 3.11 or later)",
 )
 def test_the_files_are_what_the_code_makes() -> None:
     command = [sys.executable, str(REPOSITORY / "tools" / "build_dashboards.py"), "--check"]

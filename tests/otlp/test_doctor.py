@@ -10,9 +10,10 @@ from typing import Any
 
 import dask
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
-from dask_otel._otel.sdk import listening
+from dask_otel._otel.sdk import listening, outputs
 from dask_otel._otel.sdk import probe as probing
 from dask_otel._otel.sdk.listening import look
 from dask_otel.core.endpoints.address import Endpoint
@@ -250,6 +251,25 @@ def test_files(tmp_path: Path) -> None:
         found = exports(all_findings(facts_of_this_process(60)))
         assert [f.level for f in found] == ["problem", "problem"]
         assert all("otel.files.path" in f.todo for f in found), found
+
+
+def test_a_provider_of_its_own_is_tested_as_it_exports(
+    server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the application's, nor where that one's environment points."""
+    application = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(outputs, "application_provider", lambda: application)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://geheim-user:word@127.0.0.1:1")
+    settings = {"otel.provider": "own", "otel.environment": dict(server.environ)}
+    with dask.config.set(settings):
+        facts = facts_of_this_process(60)
+        findings = all_findings(facts)
+    assert [f.level for f in exports(findings)] == ["ok", "ok"], findings
+    assert len(server.spans) == len(server.points) == 1
+    page = as_text(facts, findings, everything=True)
+    assert server.endpoint in page
+    assert "127.0.0.1:1 " not in page
+    assert "geheim" not in page
 
 
 def test_secrets_are_masked(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure
 from dask_otel.scheduler.wiring import make_pump
-from dask_otel.settings.keys import FileSettings, Settings
+from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.conftest import Build
 from tests.otlp.json_reading import from_json
 from tests.otlp.pipeline import Export, T, make_batch, make_span
@@ -199,6 +199,11 @@ def test_home_is_the_schedulers(
     outputs = build(files=target("~/files"))
     assert outputs.span_sinks[0].export([ROOT])
     assert len(list((tmp_path / "files").iterdir())) == 1
+
+
+def test_a_home_of_nobody_is_an_error_of_the_configuration(build: Build) -> None:
+    with pytest.raises(ConfigurationError, match=r"otel\.files\.path is '~nobody"):
+        build(files=target("~nobody of that name/x"))
 
 
 def test_an_application_with_a_provider_has_files_as_well(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from dask_otel._otel.sdk import exporters
+from dask_otel._otel.sdk import exporters, outputs
+from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
@@ -111,6 +113,22 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert [one.patience for one in retries(made.pump)] == [0.0, 0.0]
 
 
+def test_while_it_looks_the_process_has_its_own_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look may take seconds, and the application makes exporters of its own."""
+    seen: list[bool] = []
+
+    def looks() -> bool:
+        seen.append("OTEL_SERVICE_NAME" in os.environ)
+        return False
+
+    monkeypatch.setattr(outputs, "nobody_listens", looks)
+    settings = Settings(environment={"OTEL_SERVICE_NAME": "dask"})
+    assert make_pump(settings, "Scheduler-1", time.time_ns()) is not None
+    assert seen == [False]
+
+
 def test_who_has_somebody_there_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", listening.getsockname())
@@ -133,7 +151,7 @@ def test_what_is_configured_keeps_its_promise(
     assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
 
 
-def test_after_the_hint_failures_are_no_news_until_somebody_comes(
+def test_after_the_hint_who_comes_and_takes_nothing_is_told_of(
     default: None,
     server: Receiver,
     monkeypatch: pytest.MonkeyPatch,
@@ -148,11 +166,35 @@ def test_after_the_hint_failures_are_no_news_until_somebody_comes(
     made.pump.start()
     export = Export(made.pump)
     export.metrics(make_batch())
-    eventually(lambda: server.requests)
+    eventually(lambda: len(caplog.records) == 1)
     server.answer = None
     export.metrics(make_batch())
-    eventually(lambda: caplog.records)
+    eventually(lambda: len(caplog.records) == 2)
     export.close(LONG)
-    ours = [r.getMessage() for r in caplog.records if r.name == "distributed.dask_otel"]
-    assert len(ours) == 1
-    assert "where somebody listens now" in ours[0]
+    failed, works = [r.getMessage() for r in caplog.records if r.name == "distributed.dask_otel"]
+    assert "can't export metrics" in failed
+    assert works.endswith("again")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "UNAVAILABLE: failed to connect to all addresses; last error: Connection refused",
+        "UNAVAILABLE: connections to all backends failing; last error: handshaker shutdown",
+        "DEADLINE_EXCEEDED: Deadline Exceeded",
+        "",
+    ],
+)
+def test_after_the_hint_it_is_no_news_that_nobody_is_there(
+    reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    health = Health("http://localhost:4317 (OTLP over gRPC)")
+    health.expect_nobody()
+    health.failed("spans", reason)
+    health.failed("metrics", reason)
+    health.ok("spans")
+    (works,) = [record.getMessage() for record in caplog.records]
+    assert "where somebody listens now" in works
+    health.failed("spans", reason)
+    assert caplog.records[-1].levelname == "WARNING"

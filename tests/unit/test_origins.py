@@ -82,3 +82,5 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("OTEL_EXPORTER_OTLP_HEADERS", "key=…", "environment"),
         ("OTEL_SERVICE_NAME", "etl", "environment"),
     ]
+    # Beside an application's provider its environment is not the bridge's.
+    assert ("OTEL_SERVICE_NAME", "other", "otel.environment") in variables_in_force(given, win=True)

@@ -75,3 +75,35 @@ def test_wrong_arguments(capsys, arguments):
         main(["report", *arguments])
     assert exit_.value.code == 2
     assert "usage: dask-otel report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("report", "{run}", "--price", "abc"), "'abc' is no price"),
+        (("report", "{run}", "--price", "-1"), "'-1' is no price"),
+        (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
+        (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
+        (("doctor", "--patience", "soon"), "'soon' is not more than 0"),
+        (("top", "--interval", "often"), "'often' is not at least 1 second"),
+        (("top", "--spans", "all"), "'all' is no number from 0 to 200"),
+    ],
+)
+def test_wrong_arguments_are_said_in_words(run, capsys, arguments, said):
+    with pytest.raises(SystemExit) as stopped:
+        main([argument.format(run=run) for argument in arguments])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:8786"])
+@pytest.mark.parametrize(("command", "code"), [("report", 1), ("doctor", 3)])
+def test_an_address_that_is_none_starts_no_client(command, code, address, capsys, monkeypatch):
+    def started(*args, **kwargs):
+        raise AssertionError("a client that can't read its address hangs when it is closed")
+
+    monkeypatch.setattr("distributed.Client", started)
+    assert main([command, "--scheduler", address]) == code
+    said = capsys.readouterr().err
+    assert "nonsense" in said or "unknown address scheme" in said
+    assert "hangs" not in said

@@ -238,6 +238,37 @@ def test_ten_thousand_spans_are_less_than_six_megabytes() -> None:
     assert len(Report([many(10_000)]).html()) < 6_000_000
 
 
+def test_workers_have_no_columns_of_what_nothing_tells(tmp_path: Path) -> None:
+    """A short run ends before its first export of metrics."""
+    task = span(2, "work", parent=1, kind="task", dask_worker_name="alice")
+    page = read(tmp_path, traces(span(1, "etl"), task)).html()
+    assert "tasks shown here" in page
+    assert "memory, at most" not in page
+    labels = {"dask.worker.name": "alice"}
+    told = metrics(level("dask.worker.memory.usage", point(5.0, labels)))
+    page = read(tmp_path, traces(span(1, "etl"), task), told).html()
+    assert "memory, at most" in page
+    assert "spilled, at most" not in page
+
+
+def test_mean_threads_are_of_a_time_that_is_said(tmp_path: Path) -> None:
+    """Of the metrics', which begin with the bridge, and not of the run's, which `lasted`."""
+    told = metrics(counter("dask.cluster.capacity.time", point(0.0, time=0), point(20.0, time=8)))
+    page = read(tmp_path, traces(span(1, "etl", start=6, seconds=2)), told).html()
+    assert '<b class="">2.00 s</b><span>lasted</span>' in page
+    assert '<b class="">2.5</b><span>mean threads in 8.00 s</span>' in page
+
+
+def test_times_of_a_short_run_can_be_told_apart(tmp_path: Path) -> None:
+    seconds = [point(0.1 * t, {"dask.activity": "idle"}, time=0.1 * t) for t in range(4)]
+    capacity = [point(0.1 * t, time=0.1 * t) for t in range(4)]
+    told = metrics(
+        counter("dask.cluster.time", *seconds), counter("dask.cluster.capacity.time", *capacity)
+    )
+    (drawn,) = [one for one in _Page(read(tmp_path, told).html()).packed() if "%H:%M" in one]
+    assert '"milliseconds":"%H:%M:%S.%3N"' in drawn
+
+
 def test_what_has_no_row_is_said(tmp_path: Path) -> None:
     run = many(50)
     for one in run.spans[25:]:

@@ -274,6 +274,26 @@ def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
     assert out.splitlines() == ["2s True 7", "[]", "[]"]
 
 
+@pytest.mark.parametrize(
+    "imports", ["import dask_otel, dask, distributed\n", "import dask, dask_otel, distributed\n"]
+)
+def test_without_the_shipped_file_dask_can_be_imported_and_settings_say_why(tmp_path, imports):
+    # As in an archive that leaves data out.
+    out = run_python(
+        "import pathlib\n"
+        "there = pathlib.Path.with_name\n"
+        f"pathlib.Path.with_name = lambda p, n: pathlib.Path({str(tmp_path / 'none')!r})\n"
+        f"{imports}"
+        "print(dask.config.get('otel', None), distributed.__name__)\n"
+        "try: import dask_otel.settings.keys\n"
+        "except FileNotFoundError: print('said')\n"
+        "pathlib.Path.with_name = there\n"
+        "import dask_otel.settings.keys\n"
+        "print(dask.config.get('otel.spans.linger'))"
+    )
+    assert out.splitlines() == ["None distributed", "said", "2s"]
+
+
 def test_yaml_file_in_the_configuration_directory(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "otel:\n  spans:\n    trace-gap: 2h\n  metrics:\n  environment:\n    OTEL_SERVICE_NAME: a\n"

@@ -266,12 +266,13 @@ class ThreadTime:
         accounting = self._accounting
         if self._closed is None:
             activities, self._activities = self._activities, {}
+            accounting.begin_export(monotonic())
+            self._closed = _Closed(activities)
+            # Last: an activity that can't be hashed any more costs this sum alone, not the export.
             for activity, seconds in activities.items():
                 if activity not in self._past and len(self._past) >= _MOST_ACTIVITIES:
                     activity = _OTHER_TIME
                 self._past[activity] = self._past.get(activity, 0.0) + seconds
-            accounting.begin_export(monotonic())
-            self._closed = _Closed(activities)
             yield
         closed = self._closed
         if closed.since is None:

@@ -16,8 +16,15 @@ PRELOAD: Final = "dask_otel.preload"
 WORKERS: Final = 2
 
 #: Ctrl-C in a terminal reaches the workers too; they are to end with the cluster, not with
-#: a traceback each. (A preload may be a module's text.)
-_IGNORE_CTRL_C: Final = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)"
+#: a traceback each, nor with one of a heartbeat that was under way when the scheduler went.
+#: (A preload may be a module's text.)
+_END_QUIETLY: Final = """
+import logging, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+logging.getLogger("distributed.worker").addFilter(
+    lambda record: "during heartbeat" not in record.getMessage()
+)
+"""
 
 #: What would keep a trace from being shown.
 _SILENCING_VARIABLES: Final = (
@@ -101,7 +108,7 @@ def observed_cluster(
     """
     preloads = {
         "distributed.scheduler.preload": PRELOAD,
-        "distributed.worker.preload": _IGNORE_CTRL_C,
+        "distributed.worker.preload": _END_QUIETLY,
     }
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},

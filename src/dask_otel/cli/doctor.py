@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -67,9 +68,12 @@ def add_command(commands: Any) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0.0 < value <= 3600.0:
-        raise argparse.ArgumentTypeError("more than 0 and at most 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not more than 0 and at most 3600 seconds")
     return value
 
 

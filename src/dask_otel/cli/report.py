@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import shutil
 import sys
@@ -79,10 +80,15 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(run=run, usage_error=parser.error)
 
 
-def _price(value: str) -> float:
-    amount = float(value)
+def _price(text: str) -> float:
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
     if not 0 <= amount < 1e9:
-        raise ValueError(value)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no price: a number from 0 on, without a unit"
+        )
     return amount
 
 
@@ -92,6 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
     if sum(map(bool, sources)) != 1:
         arguments.usage_error("give PATH, or --compare A B, or --scheduler ADDR")
     page = not (arguments.text or arguments.json)
+    if not page and (arguments.output or arguments.open):
+        arguments.usage_error("-o and --open are for the page, not for --text or --json")
     if page and find_spec("bokeh") is None:
         return _error(
             "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)"
@@ -131,7 +139,7 @@ def _read(arguments: argparse.Namespace) -> Report:
         return report.redacted() if arguments.redact else report
 
     if arguments.scheduler:
-        return shown(report_of(_asked(arguments.scheduler)))
+        return shown(report_of(_asked(arguments.scheduler), running=True))
     if not arguments.compare:
         return shown(read_report(*arguments.paths))
     before, after = arguments.compare
@@ -148,6 +156,7 @@ def _asked(address: str) -> Any:
         Where there is none, or it can't answer.
     """
     from distributed import Client
+    from distributed.comm import resolve_address
 
     from dask_otel._wire import remembered
 
@@ -156,6 +165,8 @@ def _asked(address: str) -> Any:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
+        # A client that can't read its address does not end well.
+        resolve_address(address)
         with Client(address, timeout=_PATIENCE, set_as_default=False) as client:
             return client.run_on_scheduler(remembered, _REMEMBERED)
     except (OSError, ValueError):

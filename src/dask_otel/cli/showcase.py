@@ -112,8 +112,14 @@ def perform(options: Options) -> None:
 def _check_writable(options: Options) -> None:
     """Fail before the work, not after it."""
     for path in (options.output, options.svg):
-        if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        if path is None:
+            continue
+        parent = path.absolute().parent
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise DemoError(f"can't write {path}: no such directory, or no permission")
+        if path.exists() and path.is_dir() != (path is options.output):
+            kind = "no" if path is options.output else "a"
+            raise DemoError(f"can't write {path}: it is {kind} directory")
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:

@@ -80,16 +80,22 @@ def add_command(commands: Any) -> None:
 
 
 def _interval(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
     if not LEAST_INTERVAL <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"at least {LEAST_INTERVAL:g} second")
+        raise argparse.ArgumentTypeError(f"{text!r} is not at least {LEAST_INTERVAL:g} second")
     return seconds
 
 
 def _count(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
     if not 0 <= number <= 200:
-        raise argparse.ArgumentTypeError("from 0 to 200")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 200")
     return number
 
 

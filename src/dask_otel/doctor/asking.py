@@ -67,8 +67,11 @@ def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
 
 async def _ask(address: str, seconds: float) -> dict[str, Any]:
     from distributed import Client
+    from distributed.comm import resolve_address
 
     try:
+        # A client that can't read its address does not end well.
+        resolve_address(address)
         client = await Client(
             address,
             asynchronous=True,

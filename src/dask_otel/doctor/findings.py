@@ -77,7 +77,7 @@ def _packages(facts: Facts) -> Iterator[Finding]:
             "The scheduler has no dask-otel.",
             "It is not installed in the environment that the scheduler runs in.",
             "Install it there (pip install dask-otel), and start the scheduler with "
-            "--preload dask_otel.preload, or call dask_otel.register(client).",
+            "--preload dask_otel, or call dask_otel.register(client).",
         )
     missing = [address for address, found in workers.items() if found and not found["installed"]]
     silent = [address for address, found in workers.items() if not found]
@@ -180,8 +180,7 @@ def _bridge(facts: Facts) -> Iterator[Finding]:
             "The scheduler has dask-otel, and no bridge runs on it.",
             "Nobody has asked for one, it is switched off, or it did not start: the scheduler's "
             "log says why.",
-            "Start the scheduler with --preload dask_otel.preload, or call "
-            "dask_otel.register(client).",
+            "Start the scheduler with --preload dask_otel, or call dask_otel.register(client).",
         )
 
 

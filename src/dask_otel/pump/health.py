@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeAlias
 
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.endpoints.explaining import UNKNOWN, explain
+from dask_otel.core.endpoints.explaining import UNKNOWN, answered, explain
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -55,7 +55,7 @@ class Health:
         self._lock = threading.Lock()
 
     def expect_nobody(self) -> None:
-        """Be silent about failures until the first success: they are known, and why."""
+        """Be silent that nobody is there, which is known, until somebody is."""
         self._nobody = True
 
     def ok(self, signal: str) -> None:
@@ -78,6 +78,9 @@ class Health:
     def failed(self, signal: str, reason: str) -> None:
         """Take note of a failure."""
         self._reason = reason
+        if self._nobody and self._answered(signal, reason):
+            # Somebody came, and takes nothing.
+            self._nobody = False
         level = self._level(signal)
         if level is not None:
             logger.log(
@@ -95,8 +98,12 @@ class Health:
         endpoint = Endpoint.named(self._name)
         if endpoint is None:
             return "The exporter is not one of OTLP's: see its own documentation."
-        trouble = explain(endpoint, "traces" if signal == "spans" else signal, reason)
+        trouble = explain(endpoint, _standard(signal), reason)
         return str(trouble) if trouble else UNKNOWN
+
+    def _answered(self, signal: str, reason: str) -> bool:
+        endpoint = Endpoint.named(self._name)
+        return endpoint is not None and answered(endpoint, _standard(signal), reason)
 
     def condition(self) -> dict[str, Any]:
         """Return what fails now, and why it did last, as plain data. Any thread may ask."""
@@ -156,6 +163,11 @@ class Health:
                 return None
             self._warned, self._warned_at = True, self._now()
         return logging.WARNING
+
+
+def _standard(signal: str) -> str:
+    """Return what OpenTelemetry calls a signal."""
+    return "traces" if signal == "spans" else signal
 
 
 class Tally:

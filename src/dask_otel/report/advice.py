@@ -99,7 +99,7 @@ def _failures(run: Run) -> Iterator[Advice]:
         title = f"{count:,} task{plural} failed for good" + (f": {what}" if what else "")
         yield Advice("bad", title, "Their messages and tracebacks are below.", weight=float(count))
     unfinished = [span for span in run.of_type("span") if span.unfinished]
-    if unfinished:
+    if unfinished and not run.running:
         plural = "s were" if len(unfinished) > 1 else " was"
         yield Advice(
             "bad",
@@ -160,9 +160,17 @@ def _of_cluster(run: Run, cluster: ClusterTime) -> Iterator[Advice]:
     yield from _over("DaskClusterIdle", what, idle_seconds, worked, say)
     what = "The cluster had no work at all"
     yield from _over("DaskClusterUnused", what, unused, cluster.used, _SAY["Unused"])
-    what = "Time of tasks whose worker died"
-    say = "Workers die while they compute: look for the OOM killer and evicted pods."
-    yield from _over("DaskTimeLost", what, lost, worked, say, "bad")
+    if _nothing_lost_but_seconds(run):
+        what = "Seconds that workers had not reported when they left"
+        say = (
+            "No task was lost with them: they were closed, or retired, before their next"
+            " heartbeat. dask_otel.span_metrics(client, span_id) waits for it."
+        )
+        yield from _over("DaskTimeLost", what, lost, worked, say, "note")
+    else:
+        what = "Time of tasks whose worker died"
+        say = "Workers die while they compute: look for the OOM killer and evicted pods."
+        yield from _over("DaskTimeLost", what, lost, worked, say, "bad")
     executed = sum(entry for name, entry in activities.items() if name not in (IDLE, UNUSED, LOST))
     receiving = sum(
         series.value
@@ -179,6 +187,24 @@ def _of_cluster(run: Run, cluster: ClusterTime) -> Iterator[Advice]:
             "Threads wait for others' data: use fewer and larger workers.",
         )
     yield from _loops(run)
+
+
+def _nothing_lost_but_seconds(run: Run) -> bool:
+    """Return whether it is known of all tasks that none was lost with its worker."""
+    retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
+    if any(retried.get(reason, 0.0) > 0 for reason in ("worker_lost", "recomputed")):
+        return False
+    spans = run.of_type("span")
+    roots = [
+        span
+        for span in spans
+        if span.attributes.get(semconv.SPAN_ID) == span.attributes.get(semconv.SPAN_ROOT_ID)
+    ]
+    count = semconv.TASK_OUTCOME_COUNT.format
+    return bool(roots) and not any(
+        span.unfinished or span.number(count("lost")) != 0 or span.number(count("recomputed")) != 0
+        for span in roots
+    )
 
 
 def _loops(run: Run) -> Iterator[Advice]:

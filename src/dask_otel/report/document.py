@@ -154,9 +154,17 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
     )
 
 
-def report_of(*documents: Any, price: Price | None = None, tag: str = "team") -> Report:
-    """Return the report of values of OTLP/JSON that are at hand, such as a scheduler's answer."""
+def report_of(
+    *documents: Any, price: Price | None = None, tag: str = "team", running: bool = False
+) -> Report:
+    """Return the report of values of OTLP/JSON that are at hand, such as a scheduler's answer.
+
+    That one is `running`: its open spans are no finding.
+    """
     reader = Reader()
     for document in documents:
         reader.take(document)
-    return Report(reader.runs(), reader.skipped, price=price, tag=tag)
+    runs = reader.runs()
+    for run in runs:
+        run.running = running
+    return Report(runs, reader.skipped, price=price, tag=tag)

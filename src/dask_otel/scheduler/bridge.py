@@ -257,7 +257,8 @@ class Bridge:
 
     def present(self, spans: int, workers: int) -> Present:
         """Return what goes on, in so many spans and workers at most."""
-        return present(self.adapter, spans, workers)
+        with self._cost.timed():
+            return present(self.adapter, spans, workers)
 
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""

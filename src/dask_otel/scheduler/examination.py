@@ -113,7 +113,9 @@ def process_facts(
     facts["linger"], facts["settle_timeout"] = settings.spans.linger, settings.spans.settle_timeout
     facts["prometheus"] = settings.metrics.prometheus
     facts["settings"] = [list(one) for one in settings_in_force(settings, overrides)]
-    facts["variables"] = [list(one) for one in variables_in_force(settings.environment)]
+    facts["variables"] = [
+        list(one) for one in variables_in_force(settings.environment, settings.provider == "own")
+    ]
     found = _probe(settings, seconds)
     mask = mask_of(settings)
     facts["problems"] = [mask(problem) for problem in found.pop("problems")]
@@ -125,7 +127,8 @@ def process_facts(
 
 def mask_of(settings: Settings) -> Mask:
     """Return what leaves the secrets of the variables out of other people's words."""
-    return Mask(secrets_of(environment_of(settings.environment)))
+    # Whichever of two values wins, the other one is a secret as well.
+    return Mask(secrets_of(environment_of({})) | secrets_of(settings.environment))
 
 
 def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
@@ -144,6 +147,7 @@ def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
         cluster_name=settings.cluster_name,
         version=__version__,
         files=target,
+        own_provider=settings.provider == "own",
         seconds=seconds,
     )
 

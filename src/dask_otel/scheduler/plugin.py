@@ -160,7 +160,7 @@ def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     return None
 
 
-def remembered(scheduler: Scheduler, spans: int) -> dict[str, Any]:
+async def remembered(scheduler: Scheduler, spans: int) -> dict[str, Any]:
     """Return what a scheduler remembers, with or without a bridge; see `_dask.asked.remembered`."""
     plugin = plugin_of(scheduler)
     bridge = None if plugin is None else plugin.bridge
@@ -170,7 +170,7 @@ def remembered(scheduler: Scheduler, spans: int) -> dict[str, Any]:
         else bridge.settings.spans.exception_message
     )
     adapter = None if bridge is None else bridge.adapter
-    return dask_remembered(scheduler, adapter, spans, messages=bool(messages))
+    return await dask_remembered(scheduler, adapter, spans, messages=bool(messages))
 
 
 def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:

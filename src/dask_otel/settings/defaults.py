@@ -14,12 +14,22 @@ def put_into_dask() -> None:
     """Put ``otel.yaml`` into ``dask.config``, as Dask's satellites do. Once is enough."""
     # Here, because its import can be what calls this; and not as `dask.config`, which is not
     # there until that import is over.
-    import yaml  # type: ignore[import-untyped]  # comes with dask
     from dask import config
 
     if _HAS:
         return
     _HAS.append(config)
+    try:
+        _put(config)
+    except BaseException:
+        # Whoever needs them tries again, and gets the error.
+        _HAS.clear()
+        raise
+
+
+def _put(config: Any) -> None:
+    import yaml  # type: ignore[import-untyped]  # comes with dask
+
     with Path(__file__).with_name("otel.yaml").open(encoding="utf-8") as file:
         defaults = yaml.safe_load(file)
     # Dask replaces a value by a section of the same name: DASK_OTEL=false would be lost

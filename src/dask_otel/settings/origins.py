@@ -119,30 +119,37 @@ def _shown(key: str, value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def variables_in_force(environment: Mapping[str, str]) -> list[InForce]:
+def variables_in_force(environment: Mapping[str, str], win: bool = False) -> list[InForce]:
     """Return the ``OTEL_*`` variables that are set, masked, with their origins.
 
     Parameters
     ----------
     environment
         ``otel.environment``: for variables that the process's own environment does not set.
+    win
+        Whether they count although it sets them: with a provider of the bridge's own.
     """
     own = environment_of({})
     return [
         InForce(
             name,
             masked_variable(name, value),
-            "environment" if name in own else "otel.environment",
+            "environment"
+            if name in own and not (win and name in environment)
+            else "otel.environment",
         )
-        for name, value in sorted(environment_of(environment).items())
+        for name, value in sorted(environment_of(environment, win).items())
     ]
 
 
-def environment_of(defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the ``OTEL_*`` variables that are set, over defaults for those that are not."""
+def environment_of(defaults: Mapping[str, str], win: bool = False) -> dict[str, str]:
+    """Return the ``OTEL_*`` variables that are set, over defaults for those that are not.
+
+    With `win` the defaults are over them, as in ``defaults_for_environment``.
+    """
     own = {
         name: value
         for name, value in os.environ.items()
         if name.startswith("OTEL_") and value.strip()
     }
-    return {**defaults, **own}
+    return {**own, **defaults} if win else {**defaults, **own}

@@ -3,13 +3,18 @@
 Dask keeps its spans, with their groups and metrics, until it ends. What a bridge knew beyond that
 went out with the export, and is not here: how tasks of the past ended but for failures that are
 still there, single tasks, and how things went over time.
+
+That can be thousands of spans: it is put together in small steps, and between them the event loop
+goes on with what it has to do. What changes meanwhile may be told or not.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.metrics import time
@@ -36,9 +41,11 @@ _MOST_TASKS: Final = 100_000
 _MOST_FAILURES: Final = 100
 _MESSAGE: Final = 1024
 _SECONDS: Final = "seconds"
+#: Seconds of work between two turns of the event loop.
+_STEP: Final = 0.002
 
 
-def remembered(
+async def remembered(
     scheduler: Scheduler, adapter: SchedulerAdapter | None, spans: int, *, messages: bool
 ) -> dict[str, Any]:
     """Return requests of traces and metrics in one object.
@@ -57,12 +64,15 @@ def remembered(
     every: dict[str, Span] = scheduler.extensions["spans"].spans
     chosen = nlargest(max(0, min(spans, _MOST)), every.values(), key=_enqueued)
     now = time()
-    failures = _failures(scheduler, chosen, messages=messages)
-    made = [
-        one
-        for span in chosen
-        for one in (_span(span, now, failures.get(span.id, [])), *_groups(span, now))
-    ]
+    turns = _Turns()
+    failures = await _failures(scheduler, chosen, turns, messages=messages)
+    made: list[dict[str, Any]] = []
+    for span in chosen:
+        made.append(_span(span, now, failures.get(span.id, [])))
+        for group in _groups(span, now):
+            made.append(group)
+            await turns.take()
+        await turns.take()
     resource = {
         "attributes": _attributes(
             {
@@ -83,6 +93,19 @@ def remembered(
             {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": metrics}]},
         ]
     return found
+
+
+class _Turns:
+    """Lets the event loop have its turn after each small step."""
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + _STEP
+
+    async def take(self) -> None:
+        """Go on at once, or after the others where this has worked for long enough."""
+        if perf_counter() >= self._until:
+            await asyncio.sleep(0)
+            self._until = perf_counter() + _STEP
 
 
 # --------------------------------------------------------------------------------- spans
@@ -137,7 +160,8 @@ def _activities(span: Span) -> dict[str, float]:
 
 
 def _groups(span: Span, now: float) -> Iterator[dict[str, Any]]:
-    for ordinal, group in enumerate(islice(span.groups, _MOST_GROUPS)):
+    # A copy: more may come while these are told.
+    for ordinal, group in enumerate(list(islice(span.groups, _MOST_GROUPS))):
         if group.start > 0:
             yield _group(span, group, ordinal, now)
 
@@ -168,15 +192,16 @@ def _group(span: Span, group: TaskGroup, ordinal: int, now: float) -> dict[str, 
     }
 
 
-def _failures(
-    scheduler: Scheduler, spans: list[Span], *, messages: bool
+async def _failures(
+    scheduler: Scheduler, spans: list[Span], turns: _Turns, *, messages: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Return what failed and is still there, by the id of its span, as events."""
     if not any(group.states["erred"] for span in spans for group in span.groups):
         return {}
     found: dict[str, list[dict[str, Any]]] = {}
     count = 0
-    for task in islice(scheduler.tasks.values(), _MOST_TASKS):
+    for task in list(islice(scheduler.tasks.values(), _MOST_TASKS)):
+        await turns.take()
         # What failed because of another one says what that says.
         if task.state != "erred" or task.exception_blame is not task:
             continue

@@ -23,6 +23,7 @@ from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.rotated import RotatedFile
+from dask_otel.settings.problems import ConfigurationError
 
 #: Of names that become part of a file's name.
 _LONGEST_NAME: Final = 60
@@ -77,8 +78,17 @@ def make_file_exporter(signal: str, target: FileTarget, run: str) -> NamedExport
         Where to, and how much.
     run
         The beginning of the files' names; see `run_name`.
+
+    Raises
+    ------
+    ConfigurationError
+        If there can be no such folder.
     """
-    folder = Path(target.path).expanduser().absolute()
+    try:
+        folder = Path(target.path).expanduser().absolute()
+    except (RuntimeError, OSError) as error:
+        # No such user, or no present folder.
+        raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
     file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
     return NamedExporter(f"files in {folder}", FileExporter(signal, file), None, _ADVICE)
 

@@ -122,35 +122,40 @@ def build(
         sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}
         readers = len(exporter_names("metrics")) * sent["metrics"] + to_files
         internal = internal_metrics(resource, read.temporality, readers)
-        traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
-        metrics = _make_metrics(traces, internal) if sent["metrics"] else []
+        to_file = {}
         if files is not None:
+            # Before the others, which would have to be closed.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            traces.append(make_file_exporter("traces", files, run))
-            metrics.append(make_file_exporter("metrics", files, run))
-        return Outputs(
-            read,
-            (
-                *([] if provider is None else [ProviderSpanSink(provider, version)]),
-                *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
-            ),
-            tuple(
-                ExporterMetricSink(
-                    named,
-                    resource,
-                    logs,
-                    version,
-                    timeout,
-                    None if internal is None else partial(internal.take, index),
-                )
-                for index, named in enumerate(metrics)
-            ),
-            _exemplar_filter(read, sampler),
-            sampler.decides,
-            resource.attributes,
-            _nobody_at([*traces, *metrics]),
-        )
+            to_file = {signal: make_file_exporter(signal, files, run) for signal in sent}
+        traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
+        metrics = _make_metrics(traces, internal) if sent["metrics"] else []
+        if to_file:
+            traces.append(to_file["traces"])
+            metrics.append(to_file["metrics"])
+    # The process has its own environment again: what follows reads none of it, and may wait.
+    return Outputs(
+        read,
+        (
+            *([] if provider is None else [ProviderSpanSink(provider, version)]),
+            *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
+        ),
+        tuple(
+            ExporterMetricSink(
+                named,
+                resource,
+                logs,
+                version,
+                timeout,
+                None if internal is None else partial(internal.take, index),
+            )
+            for index, named in enumerate(metrics)
+        ),
+        _exemplar_filter(read, sampler),
+        sampler.decides,
+        resource.attributes,
+        _nobody_at([*traces, *metrics]),
+    )
 
 
 def _nobody_at(exporters: list[NamedExporter]) -> str | None:

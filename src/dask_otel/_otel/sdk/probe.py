@@ -62,13 +62,14 @@ def probe(
     cluster_name: str | None,
     version: str,
     files: FileTarget | None,
+    own_provider: bool,
     seconds: float,
 ) -> dict[str, Any]:
     """Send a test span and a test counter to every endpoint that the variables name.
 
     Parameters
     ----------
-    environment, service_name, service_version, cluster_name, version, files
+    environment, service_name, service_version, cluster_name, version, files, own_provider
         As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`. What is
         written into files is removed again.
     seconds
@@ -104,6 +105,7 @@ def probe(
             version=version,
             files=files,
             started_ns=sent_ns,
+            own_provider=own_provider,
         )
     except ConfigurationError as error:
         found["problems"] = list(error.problems)

@@ -17,6 +17,9 @@ from dask_otel.core.endpoints.trouble import ENDPOINT, PROTOCOL, Seen, Trouble
 #: What to do where the cause is not known.
 UNKNOWN: Final = f"Check that a collector listens there, and {ENDPOINT} and {PROTOCOL}."
 
+#: Kinds of trouble that come where nobody is.
+_NOBODY: Final = frozenset({"refused", "unresolved", "unreachable", "timeout", "closed"})
+
 #: The first one that knows.
 _RULES: Final[tuple[Callable[[Seen], Trouble | None], ...]] = (
     connecting.bad_address,
@@ -57,6 +60,15 @@ def explain(
     seen = Seen(endpoint, signal, reason, listener)
     found = (rule(seen) for rule in _RULES)
     return next((trouble for trouble in found if trouble is not None), None)
+
+
+def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
+    """Return whether a failed export certainly found somebody; see `explain`."""
+    trouble = explain(endpoint, signal, reason)
+    if trouble is None or trouble.kind in _NOBODY:
+        return False
+    # gRPC says so of connections that it could not make, in many words.
+    return not reason.startswith("UNAVAILABLE") or trouble.kind != "server_error"
 
 
 def partly_taken(lost: int, words: str) -> Trouble:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from dask_otel.core.context import Traceparent
 from dask_otel.core.life.task_runs import KeptRun, ShownRuns, TaskLimits
@@ -30,7 +30,7 @@ Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
 
 
 #: What most spans have of something: one for all of them, which are many. Never written to.
-NOTHING: Final[dict[Any, Any]] = {}
+NOTHING: Final = cast("dict[Any, Any]", MappingProxyType({}))
 
 
 class Run(NamedTuple):

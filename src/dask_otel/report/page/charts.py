@@ -173,7 +173,12 @@ def _flow(run: Run) -> Any:
 
 def _timed(plot: Any) -> Any:
     plot.xaxis.formatter = DatetimeTickFormatter(
-        seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hourmin="%H:%M", hours="%H:%M"
+        milliseconds="%H:%M:%S.%3N",
+        seconds="%H:%M:%S",
+        minsec="%H:%M:%S",
+        minutes="%H:%M",
+        hourmin="%H:%M",
+        hours="%H:%M",
     )
     plot.y_range.start = 0
     if plot.legend:

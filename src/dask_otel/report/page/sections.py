@@ -42,7 +42,8 @@ def footer(runs: Sequence[Run], skipped: Skipped) -> str:
     spans = sum(len(run.spans) for run in runs)
     series = sum(run.metrics.count for run in runs)
     lines = [
-        f"Made by dask-otel of {spans:,} spans and {series:,} series. No part of it is loaded."
+        f"Made by dask-otel of {spans:,} spans and {series:,} series."
+        " Nothing is loaded from elsewhere."
     ]
     if skipped.counts:
         lines.append("Not read: " + "; ".join(skipped.lines()) + ".")
@@ -89,7 +90,10 @@ def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
     if threads and run.metrics.start_ns is not None and run.metrics.end_ns is not None:
         length = (run.metrics.end_ns - run.metrics.start_ns) / 1e9
         if length > 0:
-            tiles.append(("mean threads", f"{threads / length:.1f}", ""))
+            # That begins with the bridge, not with the first span: what "lasted" is less.
+            tiles.append(
+                (f"mean threads in {words.seconds(length)}", f"{threads / length:.1f}", "")
+            )
     shown = "".join(
         f'<div class="tile"><b class="{style}">{safe(value)}</b><span>{safe(name)}</span></div>'
         for name, value, style in tiles

@@ -114,8 +114,13 @@ def workers(run: Run, memory: str, busy: str) -> str:
         )
         for worker in found[:100]
     ]
-    head = ("worker", "#threads", "#memory, at most", "#of its limit", "#spilled, at most")
-    listed = table((*head, "#tasks shown here", "#of them failed"), rows)
+    measured = ("#threads", "#memory, at most", "#of its limit", "#spilled, at most")
+    head = ("worker", *measured, "#tasks shown here", "#of them failed")
+    # A run that ended before its first export of metrics has no measure of any worker.
+    told = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    listed = table(
+        [head[column] for column in told], [[row[column] for column in told] for row in rows]
+    )
     left = len(found) - 100
     more = f'<p class="about">And {left:,} more.</p>' if left > 0 else ""
     drawn = f"<h3>Memory</h3>{memory}" if memory else ""
