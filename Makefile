@@ -94,7 +94,7 @@ FUZZ := .venv-fuzz
 RUNS ?= 1000000
 
 .PHONY: fuzz
-fuzz: $(FUZZ)/.done ## Throw a million hostile inputs at it (RUNS=, ARGS="--seconds 60"; an hour)
+fuzz: $(FUZZ)/.done ## Throw a million hostile inputs at it (ten minutes; RUNS=, ARGS=)
 	$(FUZZ)/bin/python -m fuzz --runs $(RUNS) $(ARGS)
 
 $(FUZZ)/.done: pyproject.toml
