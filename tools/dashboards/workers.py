@@ -66,7 +66,7 @@ def _capacity() -> Line:
         graph(
             "Which threads are idle, unused or lost?",
             "idle: there is work and none of it can run. unused: there is none. lost: the worker "
-            "died before it reported.",
+            "died, or was closed, before it reported.",
             (
                 rates(
                     selector(
