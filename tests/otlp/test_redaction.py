@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import dask.config
 import pytest
 
+from dask_otel.scheduler.examination import process_facts
 from dask_otel.scheduler.wiring import make_pump
-from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.pipeline import Export
 from tests.unit.test_redaction import SECRET, full_span, module_with
 
@@ -54,3 +56,17 @@ def test_where_it_cannot_be_loaded_nothing_is_made(tmp_path: Path) -> None:
         make_pump(settings, "S", time.time_ns())
     assert not (tmp_path / "out").exists()
     assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize(
+    ("name", "problems"), [("no_such_module_at_all:redact", 1), ("json:dumps", 0)]
+)
+def test_the_doctor_says_where_it_cannot_be_loaded(
+    tmp_path: Path, name: str, problems: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is to be sent from here.
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    settings = replace(settings_with(name, tmp_path), files=FileSettings())
+    found = process_facts(settings, {}, 10)["problems"]
+    assert [line.startswith(f"otel.spans.redact = '{name}'") for line in found] == [True] * problems
