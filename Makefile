@@ -90,11 +90,29 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability.md (ten minutes)
 	$(BIN)/python -m chaos $(ARGS)
 
+.PHONY: dask-tests
+dask-tests: $(VENV)/.done ## Run Dask's own tests with the bridge on and without (DASK=a checkout of distributed)
+	$(BIN)/python tools/dask_tests.py $(DASK) $(ARGS)
+
+FUZZ := .venv-fuzz
+RUNS ?= 1000000
+
+.PHONY: fuzz
+fuzz: $(FUZZ)/.done ## Throw a million hostile inputs at it (ten minutes; RUNS=, ARGS=)
+	$(FUZZ)/bin/python -m fuzz --runs $(RUNS) $(ARGS)
+
+$(FUZZ)/.done: pyproject.toml
+	@echo "Setting up $(FUZZ) (once; Linux, Python 3.11 to 3.13)"
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet "pip>=25.1"
+	$(FUZZ)/bin/python -m pip install --quiet --editable . --group fuzz
+	@touch $@
+
 dist: $(DIST)/.done ## Build wheel and sdist, and try them in empty environments (PYTHONS=all)
 	$(DIST)/bin/python tools/check_dist.py --pythons $(PYTHONS)
 
 clean: ## Remove what was installed and built here
-	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) $(FUZZ) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"

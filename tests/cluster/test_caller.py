@@ -441,7 +441,7 @@ def test_attributes_that_are_none_on_the_wire(garbage: Any) -> None:
         o.client.log_event("dask-otel", {**message, "attributes": {"x": {"a": 1}}})
         described = o.adapter.blocks.blocks._described
         eventually(lambda: dict(described) == {"x": {"a": 1}}, 30, "the next message")
-        o.observer.errors.clear()
+        assert o.observer.errors == []
 
 
 def test_a_handle_knows_what_an_adopting_scheduler_will_decide() -> None:

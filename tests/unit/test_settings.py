@@ -31,7 +31,7 @@ from dask_otel.settings.keys import (
     Settings,
     SpanSettings,
 )
-from dask_otel.settings.reading import differences, setting
+from dask_otel.settings.reading import differences, read, setting
 
 PACKAGE = Path(module.__file__).parent
 DOCS = PACKAGE.parents[2] / "docs" / "configuration.md"
@@ -143,7 +143,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 43
+    assert len(shipped) == 46
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -213,6 +213,9 @@ def test_defaults_are_the_contract_s():
             max_exceptions=16,
             exception_message=True,
             exception_stacktrace=True,
+            code=True,
+            task_keys=True,
+            redact=None,
             progress_after=60.0,
             progress_interval=300.0,
             remember=10_000,
@@ -595,7 +598,8 @@ def test_one_error_lists_every_problem():
         "(1) otel.spans.lingre = '4s', in Dask's configuration: there is no such key. Did you mean "
         "otel.spans.linger? Allowed in otel.spans: default, detail, linger, settle-timeout, "
         "max-groups, trace-gap, max-per-trace, max-exceptions, exception-message, "
-        "exception-stacktrace, progress-after, progress-interval, remember, baggage, tasks. "
+        "exception-stacktrace, code, task-keys, redact, progress-after, progress-interval, "
+        "remember, baggage, tasks. "
         "(2) otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "propagation, baggage, provider, trace-url, environment, client, spans, metrics, workers, "
@@ -735,7 +739,7 @@ def test_junk_raises_nothing_but_a_configuration_error_that_can_be_printed(confi
     with dask.config.set({"otel": config}):
         result = parse(overrides)
     if isinstance(result, Settings):
-        assert Settings.from_config(asdict(result)) == result
+        assert read(asdict(result), own=True) == result
     else:
         assert result.problems
         assert all(line.startswith("otel") for line in result.problems)
@@ -771,6 +775,8 @@ def leaf_values(leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
         return st.dictionaries(st.from_regex(r"\AOTEL_[A-Z0-9_]{1,9}\Z"), text, max_size=3)
     if leaf.get("pattern", "").startswith("^http"):
         return st.none() | st.sampled_from(TEMPLATES)
+    if ":" in leaf.get("pattern", ""):
+        return st.none() | st.sampled_from(["module:redact", "a_package.module:Owner.method"])
     excluded = "\0" if "pattern" in leaf else ""
     texts = st.text(st.characters(codec="utf-8", exclude_characters=excluded), min_size=1)
     return st.none() | texts.filter(str.strip)
@@ -802,7 +808,7 @@ def test_every_valid_setting_round_trips(values):
     with dask.config.set({"otel": raw}):
         settings = Settings.from_config()
     assert by_key(settings) == values
-    assert Settings.from_config(asdict(settings)) == settings
+    assert read(asdict(settings), own=True) == settings
 
 
 @given(st.floats(0, 86_400_000).map(lambda x: round(x, 3)))

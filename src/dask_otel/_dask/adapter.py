@@ -218,8 +218,8 @@ class SchedulerAdapter:
                 self.tasks.stolen(message)
             elif topic == "scheduler":
                 self._graph_failed(message)
-            elif topic == TOPIC:
-                self.blocks.handle_message(message, time())
+            elif topic == TOPIC and (wrong := self.blocks.handle_message(message, time())):
+                self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
         except Exception:
             self._boundary.failed("log_event")
 

@@ -9,7 +9,8 @@ in. An instrumented client sends one at once; it sends them every few seconds an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
@@ -18,6 +19,9 @@ from dask_otel.core.life.open_span import Limits, OpenSpan
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+
+_NO_LINE: Final = (None, None)
 
 
 class _Leaving(NamedTuple):
@@ -46,25 +50,42 @@ class ClientBlocks:
         """Whether a client left a block and has not been heard to the end."""
         return bool(self._leaving)
 
-    def handle_message(self, message: Any, now: float) -> None:
-        """Take a client's message, which can be anything."""
-        client = message[CLIENT]
+    def handle_message(self, message: Any, now: float) -> int:
+        """Take a client's message, which can be anything.
+
+        Returns how much of it makes no sense. The rest of it is taken all the same.
+        """
+        if type(message) is not dict or type(client := message.get(CLIENT)) is not str:
+            return 1
         state = self._scheduler.clients.get(client)
         if state is None:
             # It is gone: its request was overtaken by its end.
-            return
-        for span_id, given in message.get(ATTRIBUTES, {}).items():
-            attributes, _ = bounded_attributes(given)
-            if type(span_id) is str and attributes:
-                self.blocks.described(span_id, attributes)
-        for what, span_id in message[BLOCKS]:
-            if type(span_id) is not str:
-                continue
-            if what == ENTERED:
+            return 0
+        wrong = 0
+        described = message.get(ATTRIBUTES)
+        if type(described) is dict:
+            for span_id, given in described.items():
+                if type(span_id) is not str or not isinstance(given, Mapping):
+                    wrong += 1
+                elif attributes := bounded_attributes(given)[0]:
+                    self.blocks.described(span_id, attributes)
+        elif described is not None:
+            wrong += 1
+        lines = message.get(BLOCKS)
+        if not isinstance(lines, (list, tuple)):
+            return wrong + 1
+        for line in lines:
+            what, span_id = line if isinstance(line, (list, tuple)) and len(line) == 2 else _NO_LINE
+            if type(span_id) is not str or type(what) is not str:
+                wrong += 1
+            elif what == ENTERED:
                 self.blocks.entered(client, span_id)
             elif what == LEFT:
                 self.blocks.left(client, span_id, now)
                 self._leaving[client] = _Leaving(state.last_seen, now)
+            else:
+                wrong += 1
+        return wrong
 
     def tick(self, now: float) -> None:
         """Let go of blocks whose client has been heard to the end."""

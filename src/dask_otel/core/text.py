@@ -9,7 +9,8 @@ raises. What had to be changed is counted by kind in a `Sanitizer`.
 Kinds: ``type`` (no string, turned into text), ``repr`` (could not be turned into text),
 ``nul``, ``surrogate``, ``cut``, ``empty``, and, from the modules that use this one,
 ``value`` (no finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``,
-``reserved`` (a user's attribute under a key that is the bridge's own).
+``reserved`` (a user's attribute under a key that is the bridge's own), ``redact`` (a text that
+the operator's function failed on).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from dask_otel._dask.workers.condition import workers_condition
 from dask_otel._version import __version__
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.scheduler.in_thread import in_thread
+from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import environment_of, settings_in_force, variables_in_force
 
@@ -118,11 +119,23 @@ def process_facts(
     ]
     found = _probe(settings, seconds)
     mask = mask_of(settings)
-    facts["problems"] = [mask(problem) for problem in found.pop("problems")]
+    problems = [*_redaction_problems(settings), *found.pop("problems")]
+    facts["problems"] = [mask(problem) for problem in problems]
     for result in found["results"]:
         result["reason"], result["said"] = mask(result["reason"]), mask(result["said"])
     facts["probe"] = found
     return facts
+
+
+def _redaction_problems(settings: Settings) -> tuple[str, ...]:
+    """Return why the operator's function cannot be had: without it the bridge does not run."""
+    if settings.spans.redact is None:
+        return ()
+    try:
+        load_redaction(settings.spans.redact)
+    except ConfigurationError as error:
+        return error.problems
+    return ()
 
 
 def mask_of(settings: Settings) -> Mask:

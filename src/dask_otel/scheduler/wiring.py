@@ -26,6 +26,7 @@ from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.scheduler.advice import FoldAdvice
+from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     """
     from dask_otel._otel.sdk import outputs as _otel
 
+    # First: where the operator's redaction cannot be had, nothing is made that would be left over.
+    span_limits = _span_limits(settings)
     files = settings.files
     target = None
     if files.path is not None:
@@ -134,7 +137,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     pump = Pump(
         outputs.span_sinks,
         metrics,
-        partial(_translate, limits=_span_limits(settings), sanitizer=sanitizer),
+        partial(_translate, limits=span_limits, sanitizer=sanitizer),
         PumpLimits(
             queue_size=read.queue_size,
             batch_size=read.batch_size,
@@ -194,6 +197,9 @@ def _span_limits(settings: Settings) -> SpanLimits:
         message=default.message if spans.exception_message else 0,
         stacktrace=default.stacktrace if spans.exception_stacktrace else 0,
         exceptions=spans.max_exceptions,
+        task_keys=spans.task_keys,
+        code=spans.code,
+        redact=None if spans.redact is None else load_redaction(spans.redact),
     )
 
 

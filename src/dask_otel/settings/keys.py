@@ -31,6 +31,7 @@ from dask_otel.settings.rules import (
     duration,
     duration_or_never,
     flag,
+    function_name,
     one_of,
     propagation,
     ratio,
@@ -177,6 +178,36 @@ class SpanSettings:
         Whether the stack traces of exceptions are exported
 
         They can hold data.
+        """,
+    )
+    code: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether file, line and function of the code that submitted a span's work are exported
+
+        Where Dask collects it. Never the code itself.
+        """,
+    )
+    task_keys: bool = _knob(
+        "true",
+        flag(),
+        """
+        Whether the keys of tasks are exported
+
+        Names of groups and prefixes, which Dask makes of keys, stay.
+        """,
+    )
+    redact: str | None = _knob(
+        "null",
+        function_name(),
+        """
+        A function, `module:function`, that is asked about each text of a user's before it is
+        exported in a trace; `null` for none
+
+        It gets the name of the attribute and the text, and returns the text to export, or `None`
+        for none. Taken from the scheduler's own configuration, never from `register()`. See
+        [Redaction](security.md#redaction).
         """,
     )
     progress_after: float | None = _knob(

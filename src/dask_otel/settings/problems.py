@@ -58,6 +58,14 @@ def given_twice(key: str, source: str) -> str:
     return f"{key} is given twice in {source}, once with _ and once with -. Keep one of them."
 
 
+def not_a_clients(key: str, source: str) -> str:
+    """Return the line for a key that a client may not set."""
+    return (
+        f"{key}, in {source}, is refused: it names code that runs on the scheduler, and is taken "
+        "from the scheduler's own configuration alone."
+    )
+
+
 def bad_variable_name(name: str, value: Any, source: str) -> str:
     """Return the line for a name below ``otel.environment`` that is no OTEL_* variable."""
     key = f"otel.environment.{name}"
@@ -107,7 +115,8 @@ def _assignment(key: str, value: Any) -> str:
 
 def key_text(name: Any) -> str:
     """Return a key of any type as text that any log can print."""
-    return name if isinstance(name, str) and name.isprintable() else _short(name)
+    # No subclass: what its str() says is its own.
+    return name if type(name) is str and name.isprintable() else _short(name)
 
 
 def _short(value: Any) -> str:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _ENVIRONMENT: Final = "otel.environment"
 _VARIABLE: Final = variable()
+_REGISTERED: Final = "the arguments of dask_otel.register"
 
 
 def _dashed(name: str) -> str:
@@ -54,24 +55,47 @@ class _Given(NamedTuple):
 _Found: TypeAlias = dict[tuple[str, str], _Given]
 
 
-def read(overrides: Mapping[str, Any] | None) -> Settings:
-    """Return the settings that Dask's configuration holds; see `Settings.from_config`."""
+#: What names code that runs on the scheduler: only who runs that may say so.
+_OWN: Final = frozenset({("otel.spans", "redact")})
+
+
+def read(overrides: Mapping[str, Any] | None, *, own: bool = False) -> Settings:
+    """Return the settings that Dask's configuration holds; see `Settings.from_config`.
+
+    Parameters
+    ----------
+    overrides
+        Laid over the configuration.
+    own
+        Whether these are the process's own, too, and not what a client said.
+    """
     problems: list[str] = []
-    given = {
-        **_flatten(dask.config.get("otel", None), "Dask's configuration", problems),
-        **_flatten(overrides, "the arguments of dask_otel.register", problems),
-    }
+    given = _flatten(dask.config.get("otel", None), "Dask's configuration", problems)
+    laid = _flatten(overrides, _REGISTERED, problems)
+    if not own:
+        refused = [f"{section}.{name}" for section, name in laid if (section, name) in _OWN]
+        problems += [problem.not_a_clients(key, _REGISTERED) for key in refused]
+    given |= laid
     parsed: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, _ENVIRONMENT)}
     for (section, name), (value, source) in given.items():
         rule = _VARIABLE if section == _ENVIRONMENT else _RULES[section][name]
         try:
-            parsed[section][name.replace("-", "_")] = rule.parse(value)
+            parsed[section][name.replace("-", "_")] = rule.parse(_plain(value))
         except ValueError:
             problems.append(problem.bad_value(f"{section}.{name}", value, source, rule.allowed))
     if problems:
         raise ConfigurationError(problems)
     parsed["otel"]["environment"] = parsed[_ENVIRONMENT]
     return _build("otel", Settings, parsed)
+
+
+def _plain(value: Any) -> Any:
+    """Return a text of a class of its own, such as a member of an enum, as the text that it is."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if type(value) is list or type(value) is tuple:
+        return [_plain(item) for item in value]
+    return value
 
 
 def _build(section: str, owner: type[T], parsed: Mapping[str, dict[str, Any]]) -> T:

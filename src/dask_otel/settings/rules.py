@@ -196,6 +196,26 @@ def file_path() -> Rule:
     )
 
 
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]{0,499}:[A-Za-z_][\w.]{0,199}", re.ASCII)
+
+
+def function_name() -> Rule:
+    """Return the rule for a function of somebody's, or none (null). It is not looked for here."""
+
+    def parse(value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not _FUNCTION.fullmatch(value):
+            raise ValueError
+        return value
+
+    return Rule(
+        "null, or module:function",
+        parse,
+        {"type": ["string", "null"], "pattern": f"^{_FUNCTION.pattern}$"},
+    )
+
+
 def size(least: int, most: int) -> Rule:
     """Return the rule for a number of bytes; both limits are allowed."""
 

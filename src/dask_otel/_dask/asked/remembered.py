@@ -223,7 +223,8 @@ def _failure(task: TaskState, *, messages: bool) -> dict[str, Any]:
         semconv.TASK_KEY: attribute_text(identity.key_text(task.key), sanitizer),
     }
     if messages and text:
-        attributes[semconv.EXCEPTION_MESSAGE] = exceptions.message(text, sanitizer, _MESSAGE)
+        words = exceptions.message(text)
+        attributes[semconv.EXCEPTION_MESSAGE] = attribute_text(words, sanitizer, _MESSAGE)
     return {"name": semconv.EVENT_EXCEPTION, "attributes": _attributes(attributes)}
 
 

@@ -17,6 +17,10 @@ from dask_otel.settings.problems import ConfigurationError
 
 #: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
 _LEAST_INTERVAL_MS: Final = 100
+#: Three years: as good as never, and what every clock can wait for. Of longer times some raise.
+_NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
+#: Digits of a count. Python reads no number of thousands of them.
+_DIGITS: Final = 15
 _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
 _BATCH_SIZE: Final = 128
@@ -80,6 +84,11 @@ def first_set(*variables: str) -> tuple[str, str] | None:
     return None
 
 
+def _short(text: str) -> str:
+    """Return a value as it is shown to people: a mistake can be of any length."""
+    return repr(text) if len(text) <= 100 else f"{text[:99]!r}…"
+
+
 def choice(allowed: Sequence[str], *variables: str) -> str | None:
     """Return the value of the first variable that is set, in lower case; None if none is.
 
@@ -93,7 +102,7 @@ def choice(allowed: Sequence[str], *variables: str) -> str | None:
         return None
     variable, value = found
     if value.lower() not in allowed:
-        raise ConfigurationError([f"{variable} is {value!r}. Allowed: {', '.join(allowed)}."])
+        raise ConfigurationError([f"{variable} is {_short(value)}. Allowed: {', '.join(allowed)}."])
     return value.lower()
 
 
@@ -115,9 +124,9 @@ def number(least: float, unit: str, *variables: str) -> float | None:
         value = float("nan")
     if not least <= value < float("inf"):
         raise ConfigurationError(
-            [f"{variable} is {text!r}. Allowed: a number of {unit}, {least:g} or more."]
+            [f"{variable} is {_short(text)}. Allowed: a number of {unit}, {least:g} or more."]
         )
-    return value
+    return min(value, _NEVER[unit])
 
 
 def count(variable: str, least: int) -> int | None:
@@ -131,9 +140,10 @@ def count(variable: str, least: int) -> int | None:
     found = first_set(variable)
     if found is None:
         return None
-    if not (found[1].isascii() and found[1].isdigit() and int(found[1]) >= least):
+    digits = found[1].isascii() and found[1].isdigit() and len(found[1]) <= _DIGITS
+    if not (digits and int(found[1]) >= least):
         raise ConfigurationError(
-            [f"{variable} is {found[1]!r}. Allowed: a whole number, {least} or more."]
+            [f"{variable} is {_short(found[1])}. Allowed: a whole number, {least} or more."]
         )
     return int(found[1])
 

@@ -70,7 +70,7 @@ def oddities(endpoint: Endpoint) -> list[str]:
     found = []
     if endpoint.protocol == "gRPC" and endpoint.path:
         found.append(f"gRPC ignores the path {endpoint.path}; leave it out.")
-    if (match := re.search(r":(\d+)$", endpoint.authority)) and not 0 < int(match[1]) < 65536:
+    if (match := re.search(r":(\d{1,9})$", endpoint.authority)) and not 0 < int(match[1]) < 65536:
         found.append(f"{match[1]} is no port: ports end at 65535.")
     elif match and int(match[1]) == (4318 if endpoint.protocol == "gRPC" else 4317):
         other = "HTTP" if endpoint.protocol == "gRPC" else "gRPC"

@@ -63,29 +63,28 @@ def said(text: object) -> str | None:
     return found["string"] if found["type"] == "KeyError" else str(literal_eval(found["string"]))
 
 
-def message(text: object, sanitizer: Sanitizer, limit: int) -> str:
+def message(text: object) -> object:
     """Return an exception's message; its ``repr`` where nothing else is known."""
     words = said(text)
-    return attribute_text(text if words is None else words, sanitizer, limit)
+    return text if words is None else words
 
 
-def last_line(failure: Failure, sanitizer: Sanitizer, limit: int) -> str:
+def last_line(failure: Failure, shown: str | None, sanitizer: Sanitizer) -> str:
     """Return the line with which Python ends a traceback: type and message.
 
-    The type alone where messages must not be shown (`limit` 0).
+    The type alone where messages must not be shown (`shown` is None).
     """
     kind = error_type(failure, sanitizer)
-    if failure.text is None or not limit:
+    if shown is None:
         return "" if kind == semconv.FOLDED else kind
-    words = message(failure.text, sanitizer, limit)
     # A repr begins with the type, if there is one in it.
-    return words if said(failure.text) is None else f"{kind}: {words}"
+    return shown if said(failure.text) is None else f"{kind}: {shown}"
 
 
-def stacktrace(failure: Failure, sanitizer: Sanitizer, limit: int) -> str:
-    """Return a traceback as Python prints it; `limit` is the message's."""
+def stacktrace(failure: Failure, shown: str | None, sanitizer: Sanitizer) -> str:
+    """Return a traceback as Python prints it; `shown` is the message."""
     frames = plain_text(failure.traceback, sanitizer)
     header = _HEADER if frames.startswith("  File ") else ""
     end = "" if not frames or frames.endswith("\n") else "\n"
     # What had to be changed in the message was counted where the message is.
-    return f"{header}{frames}{end}{last_line(failure, Sanitizer(), limit)}"
+    return f"{header}{frames}{end}{last_line(failure, shown, Sanitizer())}"

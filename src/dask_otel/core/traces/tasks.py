@@ -6,11 +6,12 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord
+from dask_otel.core.records import Event, Failure, FinishedTask, SpanIdentity, SpanRecord
 from dask_otel.core.text import Sanitizer, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
-from dask_otel.core.traces.values import Parts, Written
+from dask_otel.core.traces.redaction import redacted
+from dask_otel.core.traces.values import Parts, SpanLimits, Written
 
 #: Events of a task, by Dask's word for what they tell of.
 _PART_EVENTS: Final = {
@@ -22,24 +23,53 @@ _PART_EVENTS: Final = {
 class TaskRecords(Parts):
     """What a finished span tells of single tasks."""
 
+    def __init__(
+        self,
+        who: SpanIdentity,
+        start: float,
+        stop: float,
+        limits: SpanLimits,
+        sanitizer: Sanitizer,
+    ) -> None:
+        super().__init__(who, start, stop, limits, sanitizer)
+        #: What failures said, as it is shown, by their identity.
+        self._messages: dict[int, str | None] = {}
+
     def _last_line(self, failure: Failure, otherwise: str) -> str:
         """Return type and message of a failure, where messages may be shown."""
-        if not self.limits.message or failure.text is None:
+        message = self._message(failure)
+        if message is None:
             return otherwise
-        # Counted where the event has them.
-        return exceptions.last_line(failure, Sanitizer(), self.limits.message)
+        return exceptions.last_line(failure, message, Sanitizer())
+
+    def _message(self, failure: Failure) -> str | None:
+        """Return what a failure said, where that may be shown. It is asked for once."""
+        if id(failure) in self._messages:
+            return self._messages[id(failure)]
+        limit = self.limits.message
+        message = None
+        if limit and failure.text is not None:
+            words = exceptions.message(failure.text)
+            message = self._shown(semconv.EXCEPTION_MESSAGE, words, limit)
+        self._messages[id(failure)] = message
+        return message
 
     def _exception(self, failure: Failure) -> Event:
         sanitizer, limits = self.sanitizer, self.limits
         out: Written = {semconv.EXCEPTION_TYPE: error_type(failure, sanitizer)}
-        if limits.message and failure.text is not None:
-            message = exceptions.message(failure.text, sanitizer, limits.message)
+        message = self._message(failure)
+        if message is not None:
             out[semconv.EXCEPTION_MESSAGE] = message
         if limits.stacktrace and failure.traceback is not None:
-            whole = exceptions.stacktrace(failure, sanitizer, limits.message)
-            out[semconv.EXCEPTION_STACKTRACE] = stacktrace_text(whole, sanitizer, limits.stacktrace)
-        out[semconv.TASK_KEY] = self._text(failure.key)
-        out[semconv.TASK_PREFIX] = self._text(failure.prefix)
+            whole: str | None = exceptions.stacktrace(failure, message, sanitizer)
+            if limits.redact is not None:
+                name = semconv.EXCEPTION_STACKTRACE
+                whole = redacted(limits.redact, name, whole, sanitizer)
+            if whole is not None:
+                text = stacktrace_text(whole, sanitizer, limits.stacktrace)
+                out[semconv.EXCEPTION_STACKTRACE] = text
+        self._put_key(out, failure.key)
+        self._put_shown(out, semconv.TASK_PREFIX, failure.prefix)
         if failure.worker_name is not None:
             out[semconv.WORKER_NAME] = self._text(failure.worker_name)
         return Event(semconv.EVENT_EXCEPTION, self._event_ns(failure.time), out)
@@ -57,7 +87,7 @@ class TaskRecords(Parts):
             Span ids of the groups that are exported, by name and ordinal.
         """
         who = self.who
-        prefix = self._text(task.prefix)
+        prefix = self._shown(semconv.TASK_PREFIX, task.prefix)
         computed_ns, end_ns = self._interval(task.start, task.stop)
         if self.start_ns < computed_ns == self.end_ns:
             # Of no length, at the very end of its span: it must not leave it.
@@ -65,9 +95,10 @@ class TaskRecords(Parts):
         events = self._task_events(task, computed_ns)
         start_ns = min([event.time_ns for event in events])
         out = self._identity("task")
-        out[semconv.TASK_KEY] = self._text(_readable(task.key))
-        out[semconv.TASK_PREFIX] = prefix
-        out[semconv.TASK_GROUP_NAME] = self._text(task.group)
+        self._put_key(out, _readable(task.key))
+        if prefix is not None:
+            out[semconv.TASK_PREFIX] = prefix
+        self._put_shown(out, semconv.TASK_GROUP_NAME, task.group)
         if task.worker is not None:
             out[semconv.WORKER_NAME] = self._text(task.worker)
         if task.attempt is not None:
@@ -96,7 +127,7 @@ class TaskRecords(Parts):
             events=tuple(sorted(events, key=event_time)),
             links=(),
             error=error,
-            root_name=self.root_name or semconv.EMPTY,
+            root_name=self.sampled_name,
         )
 
     def _task_events(self, task: FinishedTask, computed_ns: int) -> list[Event]:

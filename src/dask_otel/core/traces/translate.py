@@ -15,6 +15,7 @@ from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.attributes import RESERVED
 from dask_otel.core.records import (
+    AttributeValue,
     Event,
     FinishedGroup,
     FinishedSpan,
@@ -28,6 +29,7 @@ from dask_otel.core.text import (
     span_path,
 )
 from dask_otel.core.traces.exceptions import error_type
+from dask_otel.core.traces.redaction import redacted_tags, redacted_value
 from dask_otel.core.traces.tasks import TaskRecords, event_time
 from dask_otel.core.traces.values import Parts, SpanLimits, Written
 
@@ -93,7 +95,7 @@ class _ProgressTranslation(Parts):
             events=(),
             links=(),
             error=None,
-            root_name=self.root_name or semconv.EMPTY,
+            root_name=self.sampled_name,
         )
 
 
@@ -137,7 +139,7 @@ class _Translation(TaskRecords):
             events=events,
             links=tuple(links[: self.limits.links]),
             error=None if failed is None else self._description(failed),
-            root_name=self.root_name or semconv.EMPTY,
+            root_name=self.sampled_name,
             remote_parent=who.remote,
         )
 
@@ -184,7 +186,16 @@ class _Translation(TaskRecords):
             if key in out or key.startswith(RESERVED):
                 self.sanitizer.count("reserved")
             elif key and value is not None:
-                out[key] = value
+                if self.limits.redact is not None:
+                    value = self._asked(key, given)
+                if value is not None:
+                    out[key] = value
+
+    def _asked(self, key: str, given: AttributeValue) -> AttributeValue | None:
+        """Return what a user gave as it may be exported: asked for before it is cut."""
+        redact = self.limits.redact
+        shown = given if redact is None else redacted_value(redact, key, given, self.sanitizer)
+        return None if shown is None else self._value(shown)
 
     def _put_origin(self, out: Written) -> None:
         """Add where the span comes from: collections, code, and what was asked for."""
@@ -194,17 +205,16 @@ class _Translation(TaskRecords):
             out[semconv.COLLECTION_TYPES] = self._distinct(finished.collections)
         if finished.requested is not None:
             out[semconv.SPAN_COLLISION] = True
-            out[semconv.SPAN_REQUESTED_NAME] = self._text(
-                span_path(finished.requested, self.sanitizer)
-            )
+            tags = redacted_tags(self.limits.redact, finished.requested, self.sanitizer)
+            out[semconv.SPAN_REQUESTED_NAME] = self._text(span_path(tags, self.sanitizer))
         if finished.late:
             out[semconv.SPAN_LATE] = True
-        if finished.code is not None:
+        if finished.code is not None and self.limits.code:
             path, line, function = finished.code
-            out[semconv.CODE_FILE_PATH] = self._text(path)
+            self._put_shown(out, semconv.CODE_FILE_PATH, path)
             self._put_count(out, semconv.CODE_LINE_NUMBER, line)
             if function is not None:
-                out[semconv.CODE_FUNCTION_NAME] = self._text(function)
+                self._put_shown(out, semconv.CODE_FUNCTION_NAME, function)
 
     def _error_type(self) -> str | None:
         """Return the value of ``error.type``; None where the status stays UNSET."""
@@ -224,7 +234,8 @@ class _Translation(TaskRecords):
             return self._text(f"A task below failed: {failed}")
         first = self.finished.failures[0]
         what = self._last_line(first, failed)
-        return self._text(f"Task {self._text(first.key)} failed: {what}")
+        key = self._key(first.key)
+        return self._text(f"A task failed: {what}" if key is None else f"Task {key} failed: {what}")
 
     # ----------------------------------------------------------------------------- events
 
@@ -250,6 +261,9 @@ class _Translation(TaskRecords):
     def _incident(self, incident: Incident) -> Event:
         out: Written = {}
         for key, value in incident.attributes.items():
+            if key == semconv.TASK_KEY:
+                self._put_key(out, value)
+                continue
             clean = self._value(value)
             if clean is not None:
                 out[self._text(key)] = clean
@@ -260,16 +274,16 @@ class _Translation(TaskRecords):
 
     def _group(self, group: FinishedGroup) -> SpanRecord:
         who = self.finished.identity
-        name = self._text(group.name)
-        prefix = self._text(group.prefix)
+        prefix = self._shown(semconv.TASK_PREFIX, group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
         if self.start_ns < start_ns == self.end_ns:
             # Of no length, at the very end of its span: it must not leave it.
             start_ns, end_ns = start_ns - 1, start_ns
         out = self._identity("group")
         erred = self._count(group.counts.erred)
-        out[semconv.TASK_GROUP_NAME] = name
-        out[semconv.TASK_PREFIX] = prefix
+        self._put_shown(out, semconv.TASK_GROUP_NAME, group.name)
+        if prefix is not None:
+            out[semconv.TASK_PREFIX] = prefix
         self._put_counts(out, group.counts)
         self._put_count(out, semconv.SPAN_OUTPUT_SIZE, group.output_bytes)
         if group.types:
@@ -288,5 +302,5 @@ class _Translation(TaskRecords):
             links=(),
             # A group that failed must not be green below a red span.
             error=f"{erred} of its tasks failed" if erred else None,
-            root_name=self.root_name or semconv.EMPTY,
+            root_name=self.sampled_name,
         )

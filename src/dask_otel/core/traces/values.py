@@ -21,6 +21,7 @@ from dask_otel.core.text import (
     span_path,
     suffix_text,
 )
+from dask_otel.core.traces.redaction import Redact, redacted, redacted_tags
 
 #: OTLP has 64 bits, of which some backends read the highest as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
@@ -63,6 +64,11 @@ class SpanLimits:
     activities: int = 32
     #: Attributes of a span: the first ones stay. None for no limit.
     attributes: int | None = None
+    #: Whether the keys of tasks are shown, and the code that submitted them.
+    task_keys: bool = True
+    code: bool = True
+    #: What is asked about each text of a user's; None for nobody.
+    redact: Redact | None = None
 
 
 class Parts:
@@ -79,10 +85,15 @@ class Parts:
         self.who = who
         self.limits = limits
         self.sanitizer = sanitizer
-        self.tags = attribute_array(who.tags, sanitizer, limits.text)
-        self.name = self._text(span_path(who.tags, sanitizer))
+        tags = redacted_tags(limits.redact, who.tags, sanitizer)
+        self.tags = attribute_array(tags, sanitizer, limits.text)
+        self.name = self._text(span_path(tags, sanitizer))
         self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
         self.root_name = self.tags[0] if self.tags else ""
+        # By what it is called, a sampler decides: always by the same, whoever asks first.
+        self.sampled_name = self.root_name or semconv.EMPTY
+        if limits.redact is not None and who.tags:
+            self.sampled_name = self._text(who.tags[0]) or semconv.EMPTY
         self.dask_id = self._text(who.dask_id)
         self.root_id = self._text(who.root_id)
         self.start_ns, self.end_ns = self._interval(start, stop)
@@ -117,7 +128,8 @@ class Parts:
             sums = dict(largest[: limit - 1])
             sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
         for suffix, value in sums.items():
-            out[f"{namespace}.{suffix}"] = value
+            # Of finite seconds the sum need not be.
+            self._put_seconds(out, f"{namespace}.{suffix}", value)
 
     def _put_count(self, out: Written, key: str, value: object) -> None:
         count = value if type(value) is int else self._count(value)
@@ -144,6 +156,30 @@ class Parts:
 
     def _text(self, value: object) -> str:
         return attribute_text(value, self.sanitizer, self.limits.text)
+
+    def _shown(self, name: str, value: object, limit: int | None = None) -> str | None:
+        """Return a text that a user wrote, as it may be exported; None where it must not be."""
+        redact = self.limits.redact
+        if redact is not None:
+            value = redacted(redact, name, value, self.sanitizer)
+            if value is None:
+                return None
+        return attribute_text(value, self.sanitizer, self.limits.text if limit is None else limit)
+
+    def _put_shown(self, out: Written, name: str, value: object) -> None:
+        """Add a text that a user wrote, where it may be exported."""
+        text = self._shown(name, value)
+        if text is not None:
+            out[name] = text
+
+    def _key(self, key: object) -> str | None:
+        """Return a task's key, where it may be exported."""
+        return self._shown(semconv.TASK_KEY, key) if self.limits.task_keys else None
+
+    def _put_key(self, out: Written, key: object) -> None:
+        text = self._key(key)
+        if text is not None:
+            out[semconv.TASK_KEY] = text
 
     def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
         return attribute_array(

@@ -1,0 +1,1 @@
+"""Hostile input by the million: `make fuzz`."""

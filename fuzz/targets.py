@@ -1,0 +1,555 @@
+"""What is thrown at which part, and what must hold whatever it is.
+
+Each target takes `Data`, and raises where a promise is broken. None of them knows the fuzzer, so
+that the unit tests run them on a few bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import dask.config
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+
+from dask_otel import semconv
+from dask_otel._dask.clients import ClientBlocks
+from dask_otel._otel.sdk.answers import Answers
+from dask_otel._otel.sdk.environment import check_headers, read_environment
+from dask_otel._otel.sdk.spans import ReadableSpans
+from dask_otel.core import identity
+from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT, bounded_attributes
+from dask_otel.core.context import (
+    MAX_BAGGAGE,
+    MAX_STATE,
+    baggage_entries,
+    make_carrier,
+    read_carrier,
+)
+from dask_otel.core.endpoints.address import Endpoint, oddities
+from dask_otel.core.endpoints.explaining import explain, partly_taken
+from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT
+from dask_otel.core.life.open_span import Limits
+from dask_otel.core.metrics.batch import MetricBatch, Observation
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import (
+    AttributeValue,
+    Failure,
+    FinishedGroup,
+    FinishedSpan,
+    FinishedTask,
+    HistogramPoint,
+    Incident,
+    MetricRecord,
+    SpanIdentity,
+    SpanRecord,
+    TaskCounts,
+    TaskPart,
+)
+from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT, Sanitizer
+from dask_otel.core.traces.translate import translate
+from dask_otel.core.traces.values import SpanLimits
+from dask_otel.report.document import read_report
+from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.origins import settings_in_force
+from dask_otel.settings.reading import knobs
+from fuzz.data import Data
+
+T: Final = 1_700_000_000.0
+T_NS: Final = 1_700_000_000 * 10**9
+
+
+def check(holds: bool, promise: str, *seen: object) -> None:
+    """Raise where a promise is broken; also with ``python -O``."""
+    if not holds:
+        raise AssertionError(f"{promise}: {seen!a}"[:2000])
+
+
+# ---------------------------------------------------------------------------------------- spans
+
+
+def _identity(tags: tuple[Any, ...], dask_id: str) -> SpanIdentity:
+    return SpanIdentity(
+        dask_id, dask_id, tags, 1, identity.trace_id("x"), identity.span_id("x"), None
+    )
+
+
+def _finished(tags: tuple[Any, ...], dask_id: str, **more: Any) -> FinishedSpan:
+    given: dict[str, Any] = {
+        "start": T,
+        "stop": T + 1,
+        "first_start": T,
+        "result": "success",
+        "complete": True,
+        "counts": TaskCounts(1, 1),
+        "output_bytes": 1,
+        "group_count": 1,
+        "worker_count": 1,
+        "thread_count": 1,
+        "active_cpu": 1.0,
+        "dask_idle": 0.0,
+        "activities": {"compute": 1.0},
+    }
+    return FinishedSpan(_identity(tags, dask_id), **{**given, **more})
+
+
+def _hostile(data: Data) -> FinishedSpan:
+    def failure() -> Failure:
+        return Failure(
+            data.number(), data.text(), data.text(), None, data.text(), data.text(),
+            data.choice((None, "KilledWorker")), data.choice((None, "w", "\0")),
+        )  # fmt: skip
+
+    def group() -> FinishedGroup:
+        return FinishedGroup(
+            data.text(), data.text(), 1, data.number(), data.number(), TaskCounts(3, erred=1),
+            data.number(), {data.key(): data.number()}, (data.text(),),
+        )  # fmt: skip
+
+    def task() -> FinishedTask:
+        return FinishedTask(
+            data.key(), 1, data.text(), data.text(), 1, data.number(), data.number(),
+            data.number(), data.choice((None, "w")), 1, data.number(), data.number(),
+            data.text(), (TaskPart("transfer", data.number(), data.number()),),
+            failure() if data.flag() else None,
+        )  # fmt: skip
+
+    return _finished(
+        tuple(data.many(data.key)),
+        data.text(),
+        start=data.number(),
+        stop=data.number(),
+        first_start=data.number(),
+        result=data.choice(("success", "failure", "error", "cancellation", "unknown")),
+        output_bytes=data.number(),
+        worker_count=data.number(),
+        active_cpu=data.number(),
+        activities={data.key(): data.number() for _ in range(data.integer(0, 40))},
+        idle=data.number(),
+        groups=tuple(data.many(group, 2)),
+        tasks=tuple(data.many(task, 2)),
+        failures=(failures := tuple(data.many(failure, 3))),
+        tree_failure=failures[0] if failures else None,
+        incidents=tuple(
+            data.many(lambda: Incident(data.number(), data.text(), {data.text(): data.key()}), 3)
+        ),
+        collections=tuple(data.many(data.text)),
+        code=data.choice((None, (data.text(), data.number(), data.text()))),
+        requested=data.choice((None, (data.key(),))),
+        attributes=bounded_attributes(data.value())[0],
+    )
+
+
+@cache
+def _readable() -> ReadableSpans:
+    return ReadableSpans(Resource({}), "0")
+
+
+def _small(value: AttributeValue, limit: int, *what: object) -> None:
+    if isinstance(value, tuple):
+        check(len(value) <= 64, "an array is bounded", len(value), *what)
+        for item in value:
+            _small(item, limit, *what)
+    elif isinstance(value, str):
+        check(len(value) <= limit, "a text is bounded", len(value), *what)
+        check("\0" not in value, "no text has a NUL", *what)
+        value.encode()
+    elif isinstance(value, float):
+        check(math.isfinite(value), "a number is finite", value, *what)
+    else:
+        check(-(2**63) <= value < 2**63, "a number has 64 bits", value, *what)
+
+
+def _check_span(record: SpanRecord) -> None:
+    _small(record.name, ATTRIBUTE_LIMIT)
+    _small(record.error or "", ATTRIBUTE_LIMIT)
+    check(bool(record.name), "a span has a name")
+    check(0 <= record.start_ns < record.end_ns < 2**64, "it ends after it starts", record)
+    check(len(record.attributes) < 150, "attributes are bounded", len(record.attributes))
+    check(len(record.events) < 100, "events are bounded", len(record.events))
+    for attributes in (record.attributes, *(event.attributes for event in record.events)):
+        for key, value in attributes.items():
+            limit = STACKTRACE_LIMIT if key == semconv.EXCEPTION_STACKTRACE else ATTRIBUTE_LIMIT
+            _small(key, ATTRIBUTE_LIMIT)
+            _small(value, limit, key)
+
+
+def spans(data: Data) -> None:
+    """A finished span of which every field is wrong, in a batch with one that is right."""
+    answers = (data.key(), data.key())
+
+    def redact(name: str, text: str) -> Any:
+        if data.integer(0, 3) == 3:
+            raise ValueError(text)
+        return answers[len(text) % 2]
+
+    limits = SpanLimits(
+        text=ATTRIBUTE_LIMIT,
+        task_keys=data.flag(),
+        code=data.flag(),
+        redact=data.choice((None, redact)),
+    )
+    finished = _hostile(data)
+    records = translate(finished, limits, Sanitizer())
+    expected = 1 + len(finished.groups) + len(finished.tasks)
+    check(len(records) == expected, "no span is lost", len(records), expected)
+    good = translate(_finished(("good",), "good"), limits)
+    for record in records:
+        _check_span(record)
+    request = encode_spans([_readable().make(record) for record in (*records, *good)])
+    sent = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
+    check(len(sent) == expected + 1, "all of a batch are sent", len(sent))
+
+
+# -------------------------------------------------------------------------------------- metrics
+
+
+def _counters(records: list[MetricRecord]) -> dict[Any, float]:
+    """Return the last value of each counter and histogram."""
+    found: dict[Any, float] = {}
+    for record in records:
+        for point in record.points:
+            for key, value in point.attributes.items():
+                _small(value, 255, key)
+            check(point.start_ns <= point.time_ns, "a point ends after it starts", point)
+            value = point.count if isinstance(point, HistogramPoint) else point.value
+            if isinstance(point, HistogramPoint):
+                check(sum(point.bucket_counts) == point.count, "buckets sum up", point)
+                _small(point.sum, 0)
+            _small(value, 0, record.name)
+            if record.instrument in ("counter", "histogram"):
+                found[record.name, tuple(point.attributes.items())] = value
+    return found
+
+
+def metrics(data: Data) -> None:
+    """Keys and values of metrics that nobody reports, in a batch with one that is right."""
+    sanitizer = Sanitizer()
+    state = MetricState(T_NS, sanitizer=sanitizer)
+    executed = semconv.SPAN_EXECUTE_TIME.name
+    good = ("execute", "inc", "thread-cpu", "seconds")
+    names = (*semconv.METRICS, "dask.no.such.metric", 7)
+    before: dict[Any, float] = {}
+    for turn in (1, 2):
+        batch = MetricBatch(time_ns=T_NS + turn * 10**10)
+        for number in range(data.integer(0, 4)):
+            place = batch.deltas_of(number, tuple(data.many(data.key)), (1, number + 1))
+            for _ in range(data.integer(0, 4)):
+                head = data.choice(("execute", "p2p", "get-data", data.key()))
+                unit = data.choice(("seconds", "bytes", "count", data.key()))
+                key = (head, *data.many(data.key, 3), unit)
+                place.values[key] = data.number()
+        for _ in range(data.integer(0, 3)):
+            with suppress(OverflowError):  # of the addition itself: Dask's own raises before
+                batch.add_of_worker(data.key(), data.number())
+                batch.add(data.choice(names), *data.many(data.key, 5), value=data.number())
+            batch.set_level(data.choice(names), *data.many(data.key, 5), value=data.number())
+            labels = tuple(data.many(data.key, 3))
+            batch.observe(Observation(str(data.choice(names)), labels, data.number(), None))
+        batch.deltas_of("good", ("good",), (1, 99)).values[good] = 1.5
+        state.apply(batch)
+        now = _counters(list(state.collect(T_NS + turn * 10**10 + 1)))
+        state.settled(True)
+        for series, value in before.items():
+            check(now.get(series, value) >= value, "no total goes back", series, value)
+        mine = [
+            value
+            for (name, labels), value in now.items()
+            if (name, dict(labels).get("dask.span.name")) == (executed, "good")
+        ]
+        check(mine == [1.5 * turn], "what is right is counted", mine)
+        before = now
+
+
+# ------------------------------------------------------------------------------------- carriers
+
+
+def carriers(data: Data) -> None:
+    """What comes as the caller's context."""
+    value = data.value()
+    if data.flag():
+        value = {
+            "traceparent": data.choice((data.text(), "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01")),
+            "tracestate": data.key(),
+            "baggage": data.key(),
+            "nested": data.key(),
+        }
+    caller = read_carrier(value)
+    if caller is None:
+        return
+    check(len(caller.state) <= MAX_STATE, "the state is bounded", len(caller.state))
+    check(len(caller.baggage) <= MAX_BAGGAGE, "the baggage is bounded", len(caller.baggage))
+    check(read_carrier(make_carrier(caller)) == caller, "what is passed on is the same", caller)
+    for key, entry in baggage_entries(caller.baggage, ("a", "b", "é")).items():
+        check(key in ("a", "b", "é"), "only what is wanted", key)
+        check(len(entry) <= MAX_BAGGAGE, "entries are bounded", entry)
+
+
+# ------------------------------------------------------------------------------------- messages
+
+
+class _Span:
+    """An open span, as far as blocks know it."""
+
+    def __init__(self, dask_id: str) -> None:
+        self.identity = SimpleNamespace(dask_id=dask_id)
+        self.held = 0
+        self.given: dict[str, Any] = {}
+
+    def describe(self, attributes: Any) -> None:
+        self.given.update(attributes or {})
+
+
+class _Holder:
+    def __init__(self) -> None:
+        self.open = {name: _Span(name) for name in ("good", "a")}
+
+    def hold(self, span: Any) -> None:
+        span.held += 1
+
+    def unhold(self, span: Any, ended: float, now: float) -> None:
+        span.held -= 1
+
+
+def messages(data: Data) -> None:
+    """What clients send on the bridge's topic; what is right in a message is taken."""
+    holder = _Holder()
+    state = SimpleNamespace(last_seen=T)
+    scheduler = SimpleNamespace(clients={"me": state}, _active_graph_updates=0)
+    blocks = ClientBlocks(scheduler, holder, Limits())
+    blocks.handle_message(data.value(), T)
+
+    def line() -> Any:
+        ids = data.choice(("a", "b", data.key()))
+        return data.choice(([ENTERED, ids], [LEFT, ids], [ids], data.value(1)))
+
+    described = {data.key(): data.value() for _ in range(data.integer(0, 3))}
+    lines = [*data.many(line), [ENTERED, "good"], *data.many(line)]
+    message = {
+        CLIENT: "me",
+        BLOCKS: lines,
+        ATTRIBUTES: {**described, "good": {"batch.id": 7}, "b": data.value()},
+    }
+    if data.flag():
+        message[data.key()] = data.value()
+        intact = set(message) == {CLIENT, BLOCKS, ATTRIBUTES}
+    else:
+        intact = True
+    blocks.handle_message(message, T + 1)
+    good = holder.open["good"]
+    if intact and message[CLIENT] == "me" and message[BLOCKS] is lines:
+        check(good.held == 1, "a good line is taken", message)
+        check(good.given.get("batch.id") == 7, "good attributes are taken", message)
+    check(len(holder.open["a"].given) <= COUNT_LIMIT, "attributes are bounded")
+    size = sum(len(str(key)) for key in holder.open["a"].given)
+    check(size <= TOTAL_LIMIT, "attributes are bounded", size)
+    blocks.tick(T + 100)
+    blocks.client_gone("me", T + 101)
+    check(good.held == 0, "a client that is gone holds nothing")
+
+
+# -------------------------------------------------------------------------------- configuration
+
+
+def settings(data: Data) -> None:
+    """Any configuration: settings that are valid, or one error that can be printed."""
+    known = list(knobs())
+
+    def section() -> Any:
+        found: dict[Any, Any] = {}
+        for _ in range(data.integer(0, 5)):
+            key = data.choice(known).removeprefix("otel.") if data.flag() else data.key(1)
+            found[key] = data.value(2)
+        return found
+
+    config = section() if data.flag() else data.value()
+    overrides = section() if data.flag() else data.value()
+    with dask.config.set({"otel": config}):
+        try:
+            found = Settings.from_config(overrides)
+        except ConfigurationError as error:
+            check(len(str(error).encode().splitlines()) == 1, "an error is one line", str(error))
+            return
+        check(isinstance(overrides, dict) or not overrides, "what is no section is refused")
+        check("redact" not in str(overrides), "a client does not name code")
+        for one in settings_in_force(found, overrides):
+            check(len(one.value) <= 200, "a value is shown short", one)
+
+
+# ---------------------------------------------------------------------------------- environment
+
+_VARIABLES: Final = (
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_METRIC_EXPORT_INTERVAL",
+    "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
+    "OTEL_METRICS_EXEMPLAR_FILTER",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    old = {name: os.environ.pop(name, None) for name in _VARIABLES}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def environment(data: Data) -> None:
+    """Any text in the standard variables: values within their limits, or one error."""
+    values = {}
+    for name in _VARIABLES:
+        text = data.choice((data.text(), str(data.number())[:400], "secret=hunter2\n"))
+        # What an environment can hold.
+        values[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
+    with _environment(values):
+        try:
+            check_headers("OTEL_EXPORTER_OTLP_HEADERS", "latin-1")
+        except ConfigurationError as error:
+            check("hunter2" not in str(error), "no credential in an error", str(error))
+            str(error).encode()
+        try:
+            found = read_environment()
+        except ConfigurationError as error:
+            check(len(str(error).encode().splitlines()) == 1, "an error is one line", str(error))
+            return
+    check(1 <= found.batch_size <= found.queue_size, "sizes are right", found)
+    check(0 <= found.schedule_delay < math.inf, "the delay is a time", found)
+    check(0 < found.metric_interval < math.inf, "the interval is a time", found)
+
+
+# -------------------------------------------------------------------------------------- answers
+
+
+def answers(data: Data) -> None:
+    """What servers answer, and exporters say: words for people, short, on one line."""
+    noted = Answers()
+    noted.taken(data.integer(-5, 5), data.text())
+    said = noted.said
+    noted.refused(data.text() if data.flag() else data.rest().decode("utf-8", "replace"))
+    for words in (said, noted.problem):
+        check(len(words) <= 300 and words.isprintable(), "words are short and printable", words)
+    url = data.choice(("http://h:4317", "https://h:4318/v1/traces", "h:4317", data.text()))
+    endpoint = Endpoint(url, data.choice(("gRPC", "HTTP")))
+    oddities(endpoint)
+    Endpoint.named(data.text())
+    codes = ("404 Not Found", "StatusCode.UNAVAILABLE: ", "status 503", "<html>", "SSLError: ", "")
+    reason = data.choice(codes) + data.text() + noted.problem
+    listener = data.choice((None, "h2", "http", "tls", "closed", "refused", "unresolved"))
+    for signal in ("traces", "metrics"):
+        trouble = explain(endpoint, signal, reason, listener)
+        if trouble is not None:
+            str(trouble).encode("utf-8", "surrogatepass")
+    str(partly_taken(data.integer(-1, 3), said)).encode()
+
+
+# --------------------------------------------------------------------------------------- report
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    # Goes with the process.
+    return tempfile.TemporaryDirectory(prefix="dask-otel-fuzz-")
+
+
+def _template() -> Any:
+    def given(**values: Any) -> list[Any]:
+        return [{"key": k.replace("_", "."), "value": v} for k, v in values.items()]
+
+    span = {
+        "traceId": "ab" * 16, "spanId": "cd" * 8, "name": "load", "kind": 1,
+        "startTimeUnixNano": "1790000000000000000", "endTimeUnixNano": "1790000001000000000",
+        "attributes": given(
+            dask_span_type={"stringValue": "span"}, dask_span_id={"stringValue": "id"},
+            dask_span_name={"stringValue": "load"}, dask_span_capacity={"doubleValue": 3.5},
+        ),
+        "events": [{"timeUnixNano": "1790000000000000000", "name": "exception", "attributes": []}],
+        "status": {"code": 2, "message": "failed"},
+    }  # fmt: skip
+    point = {
+        "attributes": given(dask_span_name={"stringValue": "load"}), "asDouble": 2.5,
+        "startTimeUnixNano": "1790000000000000000", "timeUnixNano": "1790000001000000000",
+    }  # fmt: skip
+    total = {"dataPoints": [point], "aggregationTemporality": 2, "isMonotonic": True}
+    metric = {"name": "dask.span.execute.time", "unit": "s", "sum": total}
+    scope = {"name": "dask_otel", "version": "0.1.0"}
+    resource = {"attributes": given(service_name={"stringValue": "dask-scheduler"})}
+    traced = [{"scope": scope, "spans": [span]}]
+    return {
+        "resourceSpans": [{"resource": resource, "scopeSpans": traced}],
+        "resourceMetrics": [
+            {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": [metric]}]}
+        ],
+    }
+
+
+def _spoil(data: Data, value: Any) -> Any:
+    """Return JSON with something in it that does not belong there."""
+    if isinstance(value, dict) and value and data.integer(0, 7):
+        key = data.choice(sorted(value))
+        return {**value, key: _spoil(data, value[key])}
+    if isinstance(value, list) and value and data.integer(0, 7):
+        at = data.integer(0, len(value) - 1)
+        return [
+            *value[:at],
+            _spoil(data, value[at]),
+            *value[at + 1 :],
+            *value[: data.integer(0, 2)],
+        ]
+    return data.plain()
+
+
+def report(data: Data) -> None:
+    """Any file: a report, or what could not be read; never markup out of it."""
+    path = Path(_folder().name) / data.choice(
+        ("telemetry.jsonl", "telemetry.json", "telemetry.json.gz")
+    )
+    if data.flag():
+        content = data.rest()
+    else:
+        value = _template()
+        for _ in range(data.integer(1, 4)):
+            value = _spoil(data, value)
+        lines = [json.dumps(value), json.dumps(_template())]
+        content = "\n".join(lines).encode("utf-8", "replace")
+    path.write_bytes(content)
+    try:
+        found = read_report(path, price=0.1)
+    except FileNotFoundError:
+        return
+    finally:
+        path.unlink()
+    found.text().encode("utf-8")
+    json.dumps(found.to_dict(), allow_nan=False)
+    found.redacted().text()
+
+
+TARGETS: Final[dict[str, Callable[[Data], None]]] = {
+    target.__name__: target
+    for target in (
+        spans,
+        metrics,
+        carriers,
+        messages,
+        settings,
+        environment,
+        answers,
+        report,
+    )
+}

@@ -1,0 +1,77 @@
+"""The operator's function for texts of users (``otel.spans.redact``): found, and kept in bounds."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from dask_otel.core.traces.redaction import Redact
+from dask_otel.settings.keys import ConfigurationError
+
+logger = logging.getLogger("distributed.dask_otel")
+
+
+def load_redaction(name: str) -> Redact:
+    """Return the function; it runs code of the operator's, so call it in a thread.
+
+    Parameters
+    ----------
+    name
+        ``module:function``.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such function. The bridge then does not run: what was to be looked at must
+        not go out because nobody could look.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            [
+                f"otel.spans.redact = {name!r} cannot be loaded where the scheduler runs "
+                f"({type(error).__name__}: {str(error)[:200]})."
+            ]
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(
+            [f"otel.spans.redact = {name!r} is no function, but of type {type(found).__name__}."]
+        )
+    return _Told(name, found)
+
+
+class _Told:
+    """The function, whose first error is told of, without the text that it failed on."""
+
+    def __init__(self, name: str, function: Redact) -> None:
+        self._name = name
+        self._function = function
+        self._told = False
+
+    def __call__(self, name: str, text: str) -> str | None:
+        try:
+            shown = self._function(name, text)
+            if shown is None or isinstance(shown, str):
+                return shown
+            wrong = f"returned {type(shown).__name__}, which is neither text nor None"
+        except (Exception, SystemExit) as error:
+            # Its message may hold the text.
+            wrong = f"raised {type(error).__name__}"
+        if not self._told:
+            self._told = True
+            logger.error(
+                "dask-otel: %s (otel.spans.redact) %s, for %r. Such texts are left out, and "
+                "counted in dask.otel.sanitized as redact. This is said once",
+                self._name,
+                wrong,
+                name,
+            )
+        raise _Failed
+
+
+class _Failed(Exception):
+    """There is no text."""

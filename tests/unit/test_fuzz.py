@@ -1,0 +1,107 @@
+"""The targets of `make fuzz` on a few bytes each, and what a million of them found."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import pytest
+from fuzz.__main__ import SHARES
+from fuzz.data import Data, Pretender
+from fuzz.targets import TARGETS
+
+from dask_otel._dask.clients import ClientBlocks
+from dask_otel._otel.sdk.environment import count, number
+from dask_otel.core.endpoints.address import Endpoint, oddities
+from dask_otel.core.life.open_span import Limits
+from dask_otel.core.text import Sanitizer
+from dask_otel.core.traces.translate import translate
+from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.origins import settings_in_force
+from tests.unit.test_translate import make_span
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_holds_on_a_few_bytes(name):
+    for seed in range(15):
+        TARGETS[name](Data(random.Random(seed).randbytes(600)))
+
+
+def test_each_target_has_its_share():
+    assert SHARES.keys() == TARGETS.keys()
+
+
+# ------------------------------------------------------------------------------ what was found
+
+
+def test_finite_seconds_with_an_infinite_sum_are_left_out():
+    """Two activities with one name in the attribute."""
+    sanitizer = Sanitizer()
+    (record,) = translate(make_span(activities={"a b": 1e308, "a/b": 1e308}), sanitizer=sanitizer)
+    assert not [key for key in record.attributes if key.startswith("dask.span.activity.time.")]
+    assert sanitizer.counts["value"] == 1
+
+
+class _Held:
+    """Takes the place of the lifecycle."""
+
+    open: dict = {}
+
+
+def blocks_of(client: str) -> ClientBlocks:
+    known = {client: SimpleNamespace(last_seen=0.0)}
+    return ClientBlocks(SimpleNamespace(clients=known), _Held(), Limits())
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 7, "ab", [], ["entered"], ["entered", 7], ["entered", "a", "b"], [[], "a"]]
+)
+def test_a_line_without_sense_costs_no_other_line(wrong):
+    blocks = blocks_of("me")
+    lines = [["entered", "a"], wrong, ["entered", "b"]]
+    assert blocks.handle_message({"client": "me", "blocks": lines}, 0.0) == 1
+    assert [*blocks.blocks._waiting] == ["a", "b"]
+
+
+@pytest.mark.parametrize("wrong", [None, 7, "text", ["a"], {7: {"a": 1}}, {"x": None}])
+def test_attributes_without_sense_cost_no_block(wrong):
+    blocks = blocks_of("me")
+    message = {"client": "me", "blocks": [["entered", "a"]], "attributes": wrong}
+    assert blocks.handle_message(message, 0.0) == (wrong is not None)
+    assert [*blocks.blocks._waiting] == ["a"]
+
+
+@pytest.mark.parametrize("message", [None, 7, "text", [], {}, {"client": []}, {"client": "me"}])
+def test_a_message_without_sense_is_counted(message):
+    assert blocks_of("me").handle_message(message, 0.0) == 1
+
+
+def test_a_number_of_thousands_of_digits_is_a_mistake_in_the_configuration(monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "9" * 5000)
+    with pytest.raises(ConfigurationError) as caught:
+        count("OTEL_BSP_MAX_QUEUE_SIZE", 1)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_time_that_no_clock_can_wait_for_is_never(monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1e300")
+    assert number(0, "milliseconds", "OTEL_BSP_SCHEDULE_DELAY") == 1e11
+
+
+def test_a_key_that_lies_about_being_text_is_a_mistake_in_the_configuration():
+    with pytest.raises(ConfigurationError, match="no such key"):
+        Settings.from_config({Pretender("linger"): 1})
+
+
+@pytest.mark.parametrize("key", ["cluster-name", "trace-url", "spans.baggage"])
+def test_a_value_that_lies_about_being_text_is_the_text_that_it_is(key):
+    """Such as a member of an enum that is text, which shows itself otherwise."""
+    text = "https://h/{trace_id}" if key == "trace-url" else "a"
+    given = Pretender(text)
+    settings = Settings.from_config({key: [given] if key == "spans.baggage" else given})
+    found = {one.key: one.value for one in settings_in_force(settings)}[f"otel.{key}"]
+    assert text in found
+
+
+def test_a_port_of_thousands_of_digits_is_no_port():
+    oddities(Endpoint("h:" + "9" * 5000, "HTTP"))

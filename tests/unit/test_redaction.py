@@ -1,0 +1,247 @@
+"""What an operator keeps out of the traces: by switches, and by a function of their own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+
+from dask_otel.core.records import FinishedSpan, Incident, Progress, SpanRecord
+from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
+from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.values import SpanLimits
+from dask_otel.scheduler.redaction import load_redaction
+from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.origins import settings_in_force
+from tests.unit.test_translate import (
+    T,
+    make_failure,
+    make_group,
+    make_identity,
+    make_span,
+    make_task,
+)
+
+#: Stands in every text that a user can write.
+SECRET = "hunter2"
+NAMES = {
+    "dask.span.tags",
+    "dask.task.key",
+    "dask.task.prefix",
+    "dask.task_group.name",
+    "exception.message",
+    "exception.stacktrace",
+    "code.file.path",
+    "code.function.name",
+    "user.name",
+    "user.list",
+    "user.number",
+}
+
+
+def full_span(**changes) -> FinishedSpan:
+    """Return a span with the secret in all that users write."""
+    failure = replace(
+        make_failure(f"ValueError('no {SECRET}')"),
+        key=f"load-{SECRET}",
+        prefix=f"load-{SECRET}",
+        traceback=f'  File "a.py", line 1, in load\n    login("{SECRET}")\n',
+    )
+    span = make_span(
+        identity=make_identity(tags=(f"workflow {SECRET}", f"step {SECRET}")),
+        result="failure",
+        failures=(failure,),
+        tree_failure=failure,
+        groups=(make_group(name=f"load-{SECRET}", prefix=f"load-{SECRET}"),),
+        tasks=(
+            make_task(
+                key=f"load-{SECRET}",
+                group=f"load-{SECRET}",
+                prefix=f"load-{SECRET}",
+                failure=failure,
+            ),
+        ),
+        incidents=(Incident(T + 1, "dask.task.retried", {"dask.task.key": f"load-{SECRET}"}),),
+        code=(f"/home/{SECRET}/a.py", 17, f"run_{SECRET}"),
+        requested=(f"other {SECRET}",),
+        attributes={
+            "user.name": SECRET,
+            "user.list": (SECRET, "b"),
+            "user.number": 17,
+        },
+    )
+    return replace(span, **changes)
+
+
+def texts(records: list[SpanRecord]) -> str:
+    """Return all that goes out, but for what a sampler alone gets to see."""
+    return repr([replace(record, root_name="") for record in records])
+
+
+def test_the_function_is_asked_about_every_text_that_users_write():
+    asked = []
+
+    def redact(name, text):
+        asked.append((name, text))
+        return text
+
+    records = translate(full_span(), SpanLimits(redact=redact))
+    assert {name for name, _ in asked} == NAMES
+    # One that changes nothing changes nothing.
+    assert records == translate(full_span())
+
+
+def test_no_text_gets_past_a_function_that_replaces():
+    def redact(name, text):
+        return text.replace(SECRET, "***")
+
+    assert SECRET in texts(translate(full_span()))
+    records = translate(full_span(), SpanLimits(redact=redact))
+    assert SECRET not in texts(records)
+    assert records[0].name == "step ***"
+    assert records[0].error == "Task load-*** failed: ValueError: no ***"
+    assert records[0].attributes["user.list"] == ("***", "b")
+    assert records[0].attributes["user.number"] == 17
+
+
+@pytest.mark.parametrize("answer", [None, 7, b"bytes"])
+def test_no_answer_drops_the_text_and_not_the_span(answer):
+    sanitizer = Sanitizer()
+    limits = SpanLimits(redact=lambda name, text: answer)
+    records = translate(full_span(), limits, sanitizer)
+    plain = translate(full_span())
+    assert [record.span_id for record in records] == [record.span_id for record in plain]
+    assert SECRET not in texts(records)
+    span, group, task = records
+    assert (span.name, group.name, task.name) == ("_EMPTY", "_EMPTY tasks", "_EMPTY task")
+    assert span.error == "A task failed: ValueError"
+    assert span.attributes["dask.span.tags"] == ("_EMPTY", "_EMPTY")
+    assert span.attributes["error.type"] == "ValueError"
+    assert not {"user.name", "user.number", "code.file.path"} & span.attributes.keys()
+    assert "dask.task.key" not in task.attributes
+    # None is a wish; the rest is a mistake.
+    assert ("redact" in sanitizer.counts) == (answer is not None)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, RecursionError])
+def test_errors_of_the_function_drop_the_text_and_not_the_span(error):
+    def redact(name, text):
+        raise error(text)
+
+    sanitizer = Sanitizer()
+    records = translate(full_span(), SpanLimits(redact=redact), sanitizer)
+    assert len(records) == 3
+    assert SECRET not in texts(records)
+    assert sanitizer.counts["redact"] > 10
+
+
+def test_the_children_of_a_long_span_are_asked_about_too():
+    progress = Progress(make_identity(tags=(SECRET,)), 1, T, T + 1)
+    limits = SpanLimits(redact=lambda name, text: text.replace(SECRET, "***"))
+    (record,) = translate_progress(progress, limits)
+    assert SECRET not in texts([record])
+
+
+def test_a_text_is_asked_about_before_it_is_cut():
+    """Half a credential is not recognised, and is half a credential."""
+    padding = "x" * (ATTRIBUTE_LIMIT - 4)
+    failure = make_failure(f"ValueError('{padding}{SECRET}')")
+    span = full_span(failures=(failure,), attributes={"user.name": f"{padding}{SECRET}"})
+    limits = SpanLimits(redact=lambda name, text: text.replace(SECRET, "***"))
+    records = translate(span, limits)
+    assert SECRET[:3] not in texts(records)
+    assert len(records[0].attributes["user.name"]) == len(padding) + 3
+
+
+def test_a_sampler_is_asked_by_the_same_name_with_and_without():
+    records = translate(full_span(), SpanLimits(redact=lambda name, text: None))
+    assert {record.root_name for record in records} == {f"workflow {SECRET}"}
+
+
+def test_keys_and_code_can_be_left_out():
+    span = full_span(groups=(make_group(),), tasks=())
+    record, _ = translate(span, SpanLimits(task_keys=False, code=False))
+    assert not [name for name in record.attributes if name.startswith("code.")]
+    assert all("dask.task.key" not in event.attributes for event in record.events)
+    assert record.error == f"A task failed: ValueError: no {SECRET}"
+    _, task = translate(make_span(tasks=(make_task(),)), SpanLimits(task_keys=False))[-2:]
+    assert "dask.task.key" not in task.attributes
+
+
+# ---------------------------------------------------------------------------- where it is named
+
+
+def module_with(monkeypatch, **names) -> None:
+    module = types.ModuleType("operators_module")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_its_first_error_is_told_of_without_the_text(monkeypatch, caplog):
+    def redact(name, text):
+        raise ValueError(text)
+
+    module_with(monkeypatch, redact=redact)
+    limits = SpanLimits(redact=load_redaction("operators_module:redact"))
+    with caplog.at_level(logging.DEBUG):
+        records = translate(full_span(), limits)
+    assert SECRET not in texts(records)
+    assert SECRET not in caplog.text
+    (line,) = caplog.messages
+    assert line.startswith(
+        "dask-otel: operators_module:redact (otel.spans.redact) raised ValueError, for "
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("no_such_module_at_all:redact", "ModuleNotFoundError"),
+        ("operators_module:missing", "AttributeError"),
+        ("operators_module:number", "is no function, but of type int"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(monkeypatch, name, wrong):
+    module_with(monkeypatch, number=7)
+    with pytest.raises(ConfigurationError, match=wrong):
+        load_redaction(name)
+
+
+@pytest.mark.parametrize("value", ["module", "module:", ":function", "a b:c", "a:b:c", 7, True, ""])
+def test_other_values_are_refused(value):
+    import dask.config
+
+    with (
+        dask.config.set({"otel.spans.redact": value}),
+        pytest.raises(ConfigurationError, match="null, or module:function"),
+    ):
+        Settings.from_config()
+
+
+@pytest.mark.parametrize("value", ["os:system", None])
+@pytest.mark.parametrize(
+    "shape", [lambda v: {"spans": {"redact": v}}, lambda v: {"spans.redact": v}]
+)
+def test_a_client_may_neither_set_nor_unset_it(value, shape):
+    import dask.config
+
+    with (
+        dask.config.set({"otel.spans.redact": "mine:redact"}),
+        pytest.raises(ConfigurationError, match="scheduler's own configuration alone"),
+    ):
+        Settings.from_config(shape(value))
+
+
+def test_where_it_comes_from_is_known(monkeypatch):
+    import dask.config
+
+    monkeypatch.setenv("DASK_OTEL__SPANS__REDACT", "mine:redact")
+    with dask.config.set({"otel.spans.redact": "mine:redact"}):
+        settings = Settings.from_config({"spans": {"linger": "3s"}})
+        found = {one.key: one for one in settings_in_force(settings, {"spans": {"linger": "3s"}})}
+    assert settings.spans.redact == "mine:redact"
+    assert found["otel.spans.redact"].origin == "DASK_OTEL__SPANS__REDACT"
+    assert found["otel.spans.linger"].origin == "register()"
