@@ -47,6 +47,8 @@ _FOOT = """
   `queue_full`. Metrics are totals: their next export has all of it.
 - **A collector that is away when the scheduler closes.** What it had not taken within
   `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and said in the log.
+- **A warning about an answer whose head drips over HTTP.** The time that HTTP clients wait begins
+  anew with each byte: until the head is there, the bridge waits, and says nothing.
 - **An answer that gets lost.** Nobody can tell whether the collector has the data: they are
   sent again. A span has the same ids each time, a cumulative point the same value. With delta
   temporality such a point counts twice.
@@ -55,8 +57,9 @@ _FOOT = """
 
 ## What is not shown here yet
 
-A proxy that terminates HTTP in between, a scheduler at its memory limit, and the cost of each
-fault beside a run without the bridge. Clocks that are set have
+Wrong TLS, a proxy that terminates HTTP in between, a scheduler at its memory limit, a fork under
+load, and the cost of each fault beside a run without the bridge. Rows that were not run again
+after a change of the code have its hash of then in the file of results. Clocks that are set have
 [tests of their own](lifecycle.md#times-across-workers).
 """
 
