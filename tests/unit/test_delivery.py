@@ -141,7 +141,8 @@ async def settled() -> None:
 
 def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(on_its_way, "PAUSE", 0.01)
-    monkeypatch.setattr(on_its_way, "FAREWELL", 0.01)
+    # Long enough for those that answer, among them one that pauses between its tries.
+    monkeypatch.setattr(on_its_way, "FAREWELL", 1.0)
 
     async def run() -> None:
         still = asyncio.Event()
