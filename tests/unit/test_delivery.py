@@ -167,6 +167,25 @@ def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.Mo
     asyncio.run(run())
 
 
+def test_what_was_brought_this_moment_is_taken_back():
+    async def run() -> None:
+        held = asyncio.Event()
+        scheduler = Scheduler(good=[held])
+        brought, _ = delivery(scheduler)
+        brought.begin()
+        await settled()
+        held.set()
+        bringing = brought._under_way["good"]
+        while not bringing.done():
+            await asyncio.sleep(0)
+        assert brought._under_way, "it is done, and not forgotten yet"
+        await brought.end()
+        assert scheduler.sent == [("good", "plugin-add"), ("good", "plugin-remove")]
+        assert not brought._under_way
+
+    asyncio.run(run())
+
+
 def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
     async def run() -> None:
         still = asyncio.Event()

@@ -67,8 +67,9 @@ class Delivery:
             # Somebody took it off already, from the workers, too.
             return
         del scheduler.worker_plugins[self._name]
-        # A task that brings it also takes it back.
-        for address in scheduler.workers.keys() - self._under_way.keys():
+        # A task that brings it also takes it back, unless it is done and only not forgotten yet.
+        bringing = {address for address, task in self._under_way.items() if not task.done()}
+        for address in scheduler.workers.keys() - bringing:
             self._start(address, self._take_back(address))
         if self._under_way:
             # Those that stand still do it when they go on.
@@ -83,7 +84,13 @@ class Delivery:
 
     def _start(self, address: str, coroutine: Any) -> None:
         task = self._under_way[address] = asyncio.ensure_future(coroutine)
-        task.add_done_callback(lambda _: self._under_way.pop(address, None))
+
+        def forget(done: asyncio.Task[None]) -> None:
+            # Another one may be under way by now.
+            if self._under_way.get(address) is done:
+                del self._under_way[address]
+
+        task.add_done_callback(forget)
 
     async def _bring(self, address: str) -> None:
         pause = PAUSE
