@@ -25,7 +25,7 @@ _OTHER_LINES: Final = 12
 #: What is no activity of Dask's: colour and meaning.
 _OURS: Final = {
     "unused": ("bright_black", "free threads, nothing to do"),
-    "lost": ("red", "with workers that died"),
+    "lost": ("red", "with workers that died or left"),
     "in flight": ("green", "runs, not reported yet"),
 }
 
