@@ -6,12 +6,12 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.records import Event, Failure, FinishedTask, SpanIdentity, SpanRecord
+from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord
 from dask_otel.core.text import Sanitizer, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redaction import redacted
-from dask_otel.core.traces.values import Parts, SpanLimits, Written
+from dask_otel.core.traces.values import Parts, Written
 
 #: Events of a task, by Dask's word for what they tell of.
 _PART_EVENTS: Final = {
@@ -22,18 +22,6 @@ _PART_EVENTS: Final = {
 
 class TaskRecords(Parts):
     """What a finished span tells of single tasks."""
-
-    def __init__(
-        self,
-        who: SpanIdentity,
-        start: float,
-        stop: float,
-        limits: SpanLimits,
-        sanitizer: Sanitizer,
-    ) -> None:
-        super().__init__(who, start, stop, limits, sanitizer)
-        #: What failures said, as it is shown, by their identity.
-        self._messages: dict[int, str | None] = {}
 
     def _last_line(self, failure: Failure, otherwise: str) -> str:
         """Return type and message of a failure, where messages may be shown."""

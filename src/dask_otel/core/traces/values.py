@@ -97,6 +97,8 @@ class Parts:
         self.dask_id = self._text(who.dask_id)
         self.root_id = self._text(who.root_id)
         self.start_ns, self.end_ns = self._interval(start, stop)
+        #: What failures said, as it is shown, by their identity: each is asked for once.
+        self._messages: dict[int, str | None] = {}
 
     # ------------------------------------------------------------------------------ parts
 
