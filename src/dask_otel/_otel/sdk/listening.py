@@ -7,6 +7,7 @@ of HTTP/2, a handshake of TLS. Nothing of the telemetry is sent, and no header o
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -23,8 +24,8 @@ _HTTP_2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 #: Frames that a server of HTTP/2 begins with: SETTINGS, GOAWAY.
 _FRAMES: Final = (4, 7)
 _SLOWEST: Final = 1.0
-#: What a server of TLS says, in plain HTTP, to who speaks without.
-_WANTS_TLS: Final = b"HTTPS"
+#: What a server of TLS says, in plain HTTP, to who speaks without; not Python's "HTTPStatus".
+_WANTS_TLS: Final = re.compile(rb"\bHTTPS\b")
 
 
 def look(endpoint: Endpoint, seconds: float) -> Listener | None:
@@ -89,7 +90,7 @@ def _connected(address: tuple[str, int], until: float) -> socket.socket:
 def _speaker(address: tuple[str, int], until: float) -> Listener:
     first = _answer(address, until, _HTTP_1)
     second = _answer(address, until, _HTTP_2)
-    http = first is not None and first.startswith(b"HTTP/1") and _WANTS_TLS not in first
+    http = first is not None and first.startswith(b"HTTP/1") and not _WANTS_TLS.search(first)
     http_2 = second is not None and len(second) > 3 and second[3] in _FRAMES
     if http:
         # Both at one port: nothing follows from it.
