@@ -97,7 +97,9 @@ def _wrong_tls(
             assert _TELLTALE in world.gate.heard, "what is in clear was not heard"
     # Who writes http:// wants it so, and a request of HTTP is out before anybody can answer.
     assert not clear or (scheme == "http" and world.protocol == HTTP), "it was sent in clear"
-    return f"{said}; {'what was sent was' if clear else 'nothing was'} in clear"
+    said += f"; {'what was sent was' if clear else 'nothing was'} in clear"
+    lines = world.scheduler.output.count("ssl_transport_security")
+    return said + (f"; {lines} lines in the log are gRPC's own" if lines else "")
 
 
 def _certificate(world: World, name: str = "") -> Certificate:
@@ -105,13 +107,14 @@ def _certificate(world: World, name: str = "") -> Certificate:
     return self_signed(place, name)
 
 
-_TLS = "; no request gets to the wrong server, and nothing is sent in clear"
+_TOLD = ONCE.replace("one warning", "one warning that says what is wrong")
+_TLS = f"{_TOLD}; no request gets to the wrong server, and nothing is sent in clear"
 
 
 @collector(
     "tls-untrusted",
     fault="Nobody trusts the certificate of its TLS, until it is started with another one",
-    promise=ONCE + _TLS,
+    promise=_TLS,
 )
 def _untrusted(world: World) -> str:
     good = _certificate(world)
@@ -121,7 +124,7 @@ def _untrusted(world: World) -> str:
 @collector(
     "tls-name",
     fault="Its certificate is for another name, until it is started with another one",
-    promise=ONCE + _TLS,
+    promise=_TLS,
 )
 def _wrong_name(world: World) -> str:
     good, other = _certificate(world), _certificate(world, "collector.invalid")
@@ -131,7 +134,7 @@ def _wrong_name(world: World) -> str:
 @collector(
     "tls-to-plain",
     fault="The endpoint says `https`, and it has no TLS, until it is started with it",
-    promise=ONCE + _TLS,
+    promise=_TLS,
 )
 def _tls_to_plain(world: World) -> str:
     good = _certificate(world)
@@ -141,8 +144,8 @@ def _tls_to_plain(world: World) -> str:
 @collector(
     "plain-to-tls",
     fault="The endpoint says `http`, and it wants TLS, until it is started without",
-    promise=ONCE + "; no request gets to the server. Nothing is sent in clear over gRPC. Over HTTP "
-    "that can't be kept: `http` is obeyed, and a request is out before anybody can answer",
+    promise=f"{_TOLD}; no request gets to the wrong server. Nothing is sent in clear over gRPC. "
+    "Over HTTP that can't be kept: `http` is obeyed, and a request is out before an answer comes",
 )
 def _plain_to_tls(world: World) -> str:
     return _wrong_tls(world, _certificate(world), None, "TLS (https)", scheme="http")

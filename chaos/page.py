@@ -23,6 +23,7 @@ increment has to arrive once.
 
 ```console
 make chaos                       # what has no result for this code yet; goes on where it stopped
+CHAOS_AWAY=15 make chaos         # with a collector that is away for less than two minutes
 python -m chaos silent drip      # two rows again
 python -m chaos --list           # what there is
 ```
@@ -53,13 +54,18 @@ _FOOT = """
 - **An answer that gets lost.** Nobody can tell whether the collector has the data: they are
   sent again. A span has the same ids each time, a cumulative point the same value. With delta
   temporality such a point counts twice.
+- **Silence of gRPC's own library.** Where TLS is refused, it writes a line of its own
+  (`ssl_transport_security`) to the scheduler's standard error at each try; `GRPC_VERBOSITY=ERROR`
+  ends that.
+- **A request in clear where `http` was configured, and the server wants TLS.** Over HTTP it is out
+  before the server can refuse it, with its headers.
 - **A killed worker.** Seconds that it had not reported with its last heartbeat are unknown to
   Dask, and so are they here.
 
 ## What is not shown here yet
 
-A scheduler at its memory limit, a fork under load. Rows that were not run again
-after a change of the code have its hash of then in the file of results. Clocks that are set have
+A scheduler at its memory limit, a fork under load. Rows that were not run again after a change of
+the code have its hash of then in the file of results. Clocks that are set have
 [tests of their own](lifecycle.md#times-across-workers).
 """
 

@@ -7,6 +7,7 @@ block, and while it waits for the next one.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,8 +20,8 @@ from chaos import ratios
 from chaos.ratios import BARE, FAULT, HEALTHY, TASKS
 from chaos.world import World, world
 
-#: Rounds before a verdict; twice as many if it is undecided.
-ROUNDS = 12
+#: Rounds before a verdict; twice as many if it is undecided. Six at least, for an interval.
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "12"))
 _ORDERS = list(permutations((FAULT, HEALTHY, BARE)))
 
 

@@ -182,7 +182,8 @@ class World:
         """Compute a span of tiny tasks, and forget them; returns the seconds that it took."""
         began = time.perf_counter()
         _, futures = self.submit(tasks, seconds=0.0)
-        wait(futures, timeout=PATIENCE)
+        with self.client.as_current():
+            wait(futures, timeout=PATIENCE)
         took = time.perf_counter() - began
         del futures
         eventually(
