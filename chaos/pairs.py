@@ -8,7 +8,6 @@ block, and while it waits for the next one.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -55,26 +54,15 @@ class Pairs:
                 self._starters.submit(one.start, env, workers=workers, bridge=name != BARE)
             )
 
-    def compare(self, subject: World, seconds: float = 0.0) -> None:
-        """Compare a cluster that is in a fault.
-
-        Parameters
-        ----------
-        subject
-            The cluster.
-        seconds
-            For how long at least.
-        """
+    def compare(self, subject: World) -> None:
+        """Compare a cluster that is in a fault."""
         for started in self._started:
             started.result()
         worlds = {FAULT: subject, **self._peers}
-        until = time.monotonic() + seconds
         # Imports, caches, and the first of everything.
         for one in worlds.values():
             one.block(TASKS)
         self._rounds(worlds, ROUNDS)
-        while time.monotonic() < until:
-            self._rounds(worlds, 1)
         self.cost = ratios.cost(self._cpu, self._rate)
         if self.cost["verdict"] == ratios.UNDECIDED:
             self._rounds(worlds, ROUNDS)

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.results import interval
 
 #: Tasks of a block.
-TASKS = 500
+TASKS = 300
 #: How much worse than without the fault may still be called no worse: less can't be told apart
 #: from the noise of a machine in some seconds.
 ALLOWANCE = 1.10

@@ -191,10 +191,10 @@ class World:
         )
         return took
 
-    def compare(self, seconds: float = 0.0) -> None:
+    def compare(self) -> None:
         """Compare this cluster, as it is now, with what it is compared with; see `Pairs`."""
         assert self.pairs is not None, "there is nothing to compare it with"
-        self.pairs.compare(self, seconds)
+        self.pairs.compare(self)
 
     # ------------------------------------------------------------------------ what is true
 
