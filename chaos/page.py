@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chaos.catalogue import SCENARIOS
-from chaos.ratios import ALLOWANCE, TASKS
+from chaos.ratios import ALLOWANCE, ALLOWED_CORE, TASKS
 from chaos.results import REPOSITORY
 from chaos.scenario import SHORT, SKIPPED, Scenario
 
@@ -81,12 +81,12 @@ task, with all of its threads, over whole rounds. Metrics are exported each 0.5 
 often as by default: beside no bridge, that costs more than it does elsewhere.
 
 A fault is "worse", and its promise broken, if an interval lies wholly beyond {ALLOWANCE:.2f} times
-the CPU of no fault, or {ALLOWANCE:.2f} times its seconds; "no worse" if both intervals end before
-that. Else it is "undecided", after twice as many rounds.
+the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f} times its seconds;
+"no worse" if the intervals end before that. Else it is "undecided", after twice as many rounds.
 
-| fault | CPU, by no fault | CPU, by no bridge | tasks/s, by no fault | tasks/s, by no bridge \
-| rounds | verdict |
-|---|---|---|---|---|---|---|
+| fault | CPU / no fault | more of a core | CPU / no bridge | tasks/s / no fault \
+| tasks/s / no bridge | rounds | verdict |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -146,6 +146,7 @@ def _costs(results: dict[str, Any]) -> str:
                 for name in ("cpu", "rate")
                 for by in ("by no fault", "by no bridge")
             ]
+            figures.insert(1, "{:.1%} [{:.1%}, {:.1%}]".format(*cost["core"]))
             cells = [f"`{one.name}`, {SHORT[protocol]}", *figures, cost["rounds"], cost["verdict"]]
             rows.append(f"| {' | '.join(map(str, cells))} |\n")
     return _COSTS + "".join(rows) if rows else ""

@@ -8,6 +8,7 @@ block, and while it waits for the next one.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,7 @@ class Pairs:
         self._starters = starters
         self._started: list[Future[None]] = []
         self._cpu: dict[str, list[float]] = {FAULT: [], HEALTHY: [], BARE: []}
+        self._seconds: list[float] = []
         self._rate: dict[str, list[float]] = {FAULT: [], HEALTHY: [], BARE: []}
 
     def start(self, env: Mapping[str, str], workers: int) -> None:
@@ -63,21 +65,23 @@ class Pairs:
         for one in worlds.values():
             one.block(TASKS)
         self._rounds(worlds, ROUNDS)
-        self.cost = ratios.cost(self._cpu, self._rate)
+        self.cost = ratios.cost(self._cpu, self._rate, self._seconds)
         if self.cost["verdict"] == ratios.UNDECIDED:
             self._rounds(worlds, ROUNDS)
-            self.cost = ratios.cost(self._cpu, self._rate)
+            self.cost = ratios.cost(self._cpu, self._rate, self._seconds)
         healthy = self._peers[HEALTHY]
         healthy.all_spans_arrived()
         assert healthy.logged("WARNING") == [], healthy.logged("WARNING")
 
     def _rounds(self, worlds: Mapping[str, World], rounds: int) -> None:
         for _ in range(rounds):
+            began = time.monotonic()
             before = {name: one.cpu() for name, one in worlds.items()}
             for name in _ORDERS[len(self._cpu[FAULT]) % len(_ORDERS)]:
                 self._rate[name].append(TASKS / worlds[name].block(TASKS))
             for name, one in worlds.items():
                 self._cpu[name].append((one.cpu() - before[name]) / TASKS)
+            self._seconds.append(time.monotonic() - began)
 
 
 @contextmanager
