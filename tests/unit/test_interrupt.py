@@ -38,11 +38,13 @@ def in_a_weak_reference() -> None:
 
 
 def in_a_collection() -> None:
-    gc.callbacks.append(interrupted)
-    try:
-        gc.collect(0)
-    finally:
-        gc.callbacks.remove(interrupted)
+    def at_the_end(phase: str, info: object) -> None:
+        if phase == "stop":
+            gc.callbacks.remove(at_the_end)
+            interrupted()
+
+    gc.callbacks.append(at_the_end)
+    gc.collect(0)
 
 
 @pytest.mark.parametrize("swallow", [in_a_finalizer, in_a_weak_reference, in_a_collection])

@@ -23,20 +23,24 @@ _AGAIN: Final = 0.05
 def ctrl_c_is_not_lost() -> Iterator[None]:
     """Let a ``KeyboardInterrupt`` that Python had to ignore come again. For the main thread."""
     before = sys.unraisablehook
+    again: threading.Timer | None = None
 
     def hook(unraisable: Any) -> None:
+        nonlocal again
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             before(unraisable)
-            return
-        again = threading.Timer(_AGAIN, _interrupt, args=(threading.get_ident(),))
-        again.daemon = True
-        again.start()
+        elif again is None or not again.is_alive():
+            again = threading.Timer(_AGAIN, _interrupt, args=(threading.get_ident(),))
+            again.daemon = True
+            again.start()
 
     sys.unraisablehook = hook
     try:
         yield
     finally:
         sys.unraisablehook = before
+        if again is not None:
+            again.cancel()
 
 
 def _interrupt(thread: int) -> None:
