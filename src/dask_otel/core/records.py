@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dask_otel.core.context import Traceparent
 from dask_otel.semconv import Instrument
@@ -277,6 +277,16 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Who made a record of an earlier run: what is sent of it says so."""
+
+    #: Attributes of its resource, such as ``service.instance.id``.
+    resource: Mapping[str, Any]
+    #: Of the bridge, for the instrumentation scope.
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class SpanRecord:
     """One OpenTelemetry span."""
 
@@ -296,6 +306,8 @@ class SpanRecord:
     root_name: str
     #: Whether the parent is a span of somebody else's.
     remote_parent: bool = False
+    #: The run that it is of; None for this one.
+    origin: Origin | None = None
 
 
 class Exemplar(NamedTuple):
