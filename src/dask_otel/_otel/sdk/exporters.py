@@ -65,6 +65,9 @@ class NamedExporter:
     advice: str = ""
     #: Whether somebody named it, or the server that it sends to.
     named: bool = True
+    #: What its spans have in the spool: its name in OTEL_TRACES_EXPORTER. None where what it got
+    #: has arrived, so that nothing waits.
+    key: str | None = None
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -194,7 +197,14 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         seen = Answers()
         answers = seen if watch_stub(signal, exporter, seen) else None
     named = name not in _OTLP_NAMES or is_named(signal)
-    return NamedExporter(_label(signal, name), exporter, answers, named=named)
+    return NamedExporter(_label(signal, name), exporter, answers, named=named, key=_key(name))
+
+
+def _key(name: str) -> str | None:
+    """Return the same for OTLP whatever the protocol: what waits may go by another one."""
+    if name in _OTLP_NAMES:
+        return "otlp"
+    return None if name == "console" else name
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:
