@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from chaos import collectors, processes  # noqa: F401 (they put themselves on the list)
+from chaos import (  # noqa: F401 (they put themselves on the list)
+    collectors,
+    processes,
+    spool_kills,
+)
 from chaos.scenario import SCENARIOS
 
 __all__ = ["SCENARIOS"]
