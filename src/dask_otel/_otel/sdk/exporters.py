@@ -30,7 +30,8 @@ _GROUPS: Final = {
 }
 _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
 _OTLP_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-_OTLP_NAMES: Final = frozenset({"otlp", *_OTLP_BY_PROTOCOL.values()})
+_OTLP, _CONSOLE = "otlp", "console"
+_OTLP_NAMES: Final = frozenset({_OTLP, *_OTLP_BY_PROTOCOL.values()})
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
@@ -65,6 +66,8 @@ class NamedExporter:
     advice: str = ""
     #: Whether somebody named it, or the server that it sends to.
     named: bool = True
+    #: Whose rows in a spool are its own, whatever its endpoint; empty if it needs no spool.
+    key: str = ""
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -194,7 +197,17 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         seen = Answers()
         answers = seen if watch_stub(signal, exporter, seen) else None
     named = name not in _OTLP_NAMES or is_named(signal)
-    return NamedExporter(_label(signal, name), exporter, answers, named=named)
+    return NamedExporter(_label(signal, name), exporter, answers, named=named, key=_key(name))
+
+
+def _key(name: str) -> str:
+    """Return the name under which an exporter's spans wait in a spool.
+
+    The next scheduler may speak another protocol. What is printed waits for nobody.
+    """
+    if name == _CONSOLE:
+        return ""
+    return _OTLP if name in _OTLP_NAMES else name
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:
