@@ -180,7 +180,8 @@ def _spool(
     place = settings.spool.path
     if place is None:
         return None
-    if not any(outputs.spool_keys):
+    keys = [sink.key or "" for sink in outputs.span_sinks]
+    if not any(keys):
         logger.warning(
             "dask-otel: otel.spool.path is %s, and no spool is used: %s. Only exporters such as "
             "otlp can say what has been taken.",
@@ -194,7 +195,7 @@ def _spool(
 
     run = Run(instance_id, outputs.resource, __version__, started_ns)
     size = settings.spool.max_size
-    return Spool(str(place), size, partial(_open_spool, place, size, run), outputs.spool_keys)
+    return Spool(place, size, partial(_open_spool, place, size, run), keys)
 
 
 def _open_spool(place: str, max_bytes: int, run: Run) -> Store | None:

@@ -30,8 +30,7 @@ _GROUPS: Final = {
 }
 _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
 _OTLP_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-_OTLP, _CONSOLE = "otlp", "console"
-_OTLP_NAMES: Final = frozenset({_OTLP, *_OTLP_BY_PROTOCOL.values()})
+_OTLP_NAMES: Final = frozenset({"otlp", *_OTLP_BY_PROTOCOL.values()})
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
@@ -66,8 +65,9 @@ class NamedExporter:
     advice: str = ""
     #: Whether somebody named it, or the server that it sends to.
     named: bool = True
-    #: Whose rows in a spool are its own, whatever its endpoint; empty if it needs no spool.
-    key: str = ""
+    #: What its spans have in the spool: its name in OTEL_TRACES_EXPORTER. None where what it got
+    #: has arrived, so that nothing waits.
+    key: str | None = None
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -200,14 +200,11 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
     return NamedExporter(_label(signal, name), exporter, answers, named=named, key=_key(name))
 
 
-def _key(name: str) -> str:
-    """Return the name under which an exporter's spans wait in a spool.
-
-    The next scheduler may speak another protocol. What is printed waits for nobody.
-    """
-    if name == _CONSOLE:
-        return ""
-    return _OTLP if name in _OTLP_NAMES else name
+def _key(name: str) -> str | None:
+    """Return the same for OTLP whatever the protocol: what waits may go by another one."""
+    if name in _OTLP_NAMES:
+        return "otlp"
+    return None if name == "console" else name
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:

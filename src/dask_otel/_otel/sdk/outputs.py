@@ -55,8 +55,6 @@ class Outputs:
 
     environment: Environment
     span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
-    #: Of each, whose rows in a spool are its own; empty for one that needs none.
-    spool_keys: tuple[str, ...]
     metric_sinks: tuple[ExporterMetricSink, ...]
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
@@ -142,7 +140,6 @@ def build(
             *([] if provider is None else [ProviderSpanSink(provider, version)]),
             *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
         ),
-        (*([] if provider is None else [""]), *_distinct_keys(traces)),
         tuple(
             ExporterMetricSink(
                 named,
@@ -164,15 +161,6 @@ def build(
 def _nobody_at(exporters: list[NamedExporter]) -> str | None:
     default = [one.label for one in exporters if not one.named]
     return default[0] if default and nobody_listens() else None
-
-
-def _distinct_keys(exporters: list[NamedExporter]) -> list[str]:
-    """Return whose rows in a spool are whose: OTLP may be spoken over both of its protocols."""
-    keys = [one.key for one in exporters]
-    return [
-        f"{key} {one.label}" if key and key in keys[:index] else key
-        for index, (key, one) in enumerate(zip(keys, exporters, strict=True))
-    ]
 
 
 def _make_metrics(
