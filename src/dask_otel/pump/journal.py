@@ -66,6 +66,10 @@ class Written(Protocol):
     def unreadable(self) -> int:
         """How many rows could not be read, and were dropped."""
 
+    @property
+    def absent(self) -> Collection[int]:
+        """Those of `ids` that have no row: such a record can't be kept."""
+
 
 class Store(Protocol):
     """A spool that is open; see `dask_otel.spool.store.Store`. Used by one thread."""
@@ -437,8 +441,12 @@ class Journal:
     def _fresh(self, finished: list[tuple[SpooledLane, SpanRecord]], written: Written) -> None:
         """Feed what was just written, without reading it again, where no other row is before it."""
         rows: dict[SpooledLane, list[tuple[int, SpanRecord]]] = {}
+        absent = set(written.absent)
         for (lane, record), number in zip(finished, written.ids, strict=True):
-            rows.setdefault(lane, []).append((number, record))
+            if number in absent:
+                lane.give([record])
+            else:
+                rows.setdefault(lane, []).append((number, record))
         for lane, own in rows.items():
             if lane not in self._behind and lane.room >= len(own):
                 self._fed[lane] = own[-1][0]
