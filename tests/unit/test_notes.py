@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +49,7 @@ def test_a_span_is_noted_when_it_is_seen_and_then_as_it_grows_old():
         sim.finish(sim.submit(task.span, "g"), "w0", 0.01, 0.0)
         sim.advance(1.0)
     assert when[:4] == [0.0, 5.0, 10.0, 15.0]
-    waits = [later - sooner for sooner, later in zip(when, when[1:], strict=False)]
+    waits = [later - sooner for sooner, later in itertools.pairwise(when)]
     assert all(wait >= max(RENEWAL, 0.1 * at) for wait, at in zip(waits, when, strict=False))
     assert all(wait <= max(RENEWAL, 0.1 * at) + 1 for wait, at in zip(waits, when, strict=False))
 

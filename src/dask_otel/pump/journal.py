@@ -481,7 +481,9 @@ class Journal:
             if lane.room < min(_ROWS, lane.batch_size):
                 continue
             try:
-                rows = self._store.waiting(lane.key, self._fed[lane], min(lane.room, _ROWS, allowed))
+                rows = self._store.waiting(
+                    lane.key, self._fed[lane], min(lane.room, _ROWS, allowed)
+                )
             except OSError as error:
                 self._trouble_begins(error)
                 return False
@@ -587,5 +589,7 @@ def _found(path: str, waiting: int, recovered: int) -> str:
     if waiting == 1:
         found = f"spool {path}, in which a span of an earlier run waits"
     if recovered:
-        found += f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when it was lost"
+        found += (
+            f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when it was lost"
+        )
     return found

@@ -113,9 +113,7 @@ class SpooledLane(SpanLane):
                 self._given -= 1
                 self._alone.add(self._given)
                 self._inbox.append((self._given, record))
-        self._tally.add(
-            semconv.OTEL_DROPPED.name, "traces", reason, count=len(records) - fit
-        )
+        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=len(records) - fit)
         self._wake_for_more()
 
     def take_settled(self) -> list[int]:

@@ -173,9 +173,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
 
 
-def _spool(
-    settings: Settings, outputs: Outputs, instance_id: str, started_ns: int
-) -> Spool | None:
+def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: int) -> Spool | None:
     """Return what is to be opened; None without a spool, or where nothing could use it."""
     place = settings.spool.path
     if place is None:

@@ -87,9 +87,7 @@ def translate_lost(
     It ends when the note was made: whoever finds that the scheduler was lost knows better. What a
     span knows only at its end is absent.
     """
-    parts = _LostTranslation(
-        note.identity, note.start, note.time, limits, sanitizer or Sanitizer()
-    )
+    parts = _LostTranslation(note.identity, note.start, note.time, limits, sanitizer or Sanitizer())
     return [parts.record(note)]
 
 
