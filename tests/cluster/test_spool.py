@@ -70,8 +70,8 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
             with span("cut off") as ids["cut off"]:
                 kept = client.submit(hold, 600)
             eventually(lambda: rows(path, is_open=True) == 1, 60, "the note of an open span")
-        del kept
-        assert scheduler.terminate(60) == 0
+            assert scheduler.terminate(60) == 0
+            del kept
         assert "spans wait in the spool" in scheduler.output
         assert rows(path, is_open=True) == 0
         left = rows(path, is_open=False)
@@ -114,13 +114,11 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
     lost = (False, "SchedulerLost")
     assert whats == {
         "ended": (True, None),
-        # Its last client had left.
-        "cut off": whats["cut off"],
+        "cut off": (False, "SchedulerClosed"),
         "lingers": lost,
         "outer": lost,
         "inner": lost,
     }
-    assert whats["cut off"][1] != "SchedulerLost"
     assert names["inner"].parent_id == names["outer"].span_id
     assert names["inner"].trace_id == names["outer"].trace_id
     for name in ("lingers", "outer", "inner"):
@@ -133,6 +131,7 @@ def test_what_was_not_sent_survives_a_close_and_a_kill(tmp_path: Path) -> None:
     assert runs == [names[name].resource["service.instance.id"] for name in ("cut off", "lingers")]
 
 
+@pytest.mark.unreconciled("two bridges count, one after the other; the first is compared")
 def test_a_bridge_that_is_taken_off_lets_go_of_the_spool(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "spool.db"
     with start({"spool": {"path": str(path)}}) as bridged:

@@ -102,9 +102,7 @@ def test_the_next_run_sends_what_an_earlier_one_left_as_that_ones(
     eventually(lambda: len(receiver.spans) == 6, 60, "all of them")
     export.close()
     spans = by_id(receiver)
-    runs = {
-        name: spans[identity.span_id(name)].resource["service.instance.id"] for name in "abcd"
-    }
+    runs = {name: spans[identity.span_id(name)].resource["service.instance.id"] for name in "abcd"}
     assert runs == {
         "a": "Scheduler-1", "b": "Scheduler-1", "c": "Scheduler-2", "d": "Scheduler-3"
     }  # fmt: skip

@@ -16,8 +16,8 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import OpenNote, Origin, SpanIdentity, SpanRecord
-from dask_otel.pump.journal import Spool
 from dask_otel.pump.pump import Pump, PumpLimits
+from dask_otel.pump.spool import Spool
 from tests.unit.test_pump import DROPPED, EXPORTED, LIMITS, Metrics, Spans, beat, finished
 from tests.unit.test_pump import translate as translated
 from tests.waiting import eventually

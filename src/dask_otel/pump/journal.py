@@ -8,8 +8,6 @@ It stands between the event loop and the lanes of those sinks whose spans are sp
   room, and say which rows are settled.
 - Where the spool can't be opened or written, spans go to the lanes from memory, as without one.
   Nothing of the spool ever stops the export.
-
-Nothing here knows how the spool stores.
 """
 
 from __future__ import annotations
@@ -18,14 +16,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
+from dask_otel.pump.spool import Ids, Spool, Store, Written
+from dask_otel.pump.spool_health import SpoolHealth
 from dask_otel.pump.spooled import SpooledLane
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -38,82 +37,11 @@ _AT_ONCE: Final = 256
 _ROWS: Final = 64
 #: Seconds between two signs of life, while any span is open.
 ALIVE: Final = 1.0
-#: Seconds until the spool is tried again where it could not be written: the first, and the longest.
-_FIRST_RETRY: Final = 1.0
-_LONGEST_RETRY: Final = 30.0
 #: Seconds between two looks at lanes that finish.
 _LOOK: Final = 0.02
-#: The part of the spool that must be free again before it counts as one that has room.
-_FREE: Final = 0.1
 
-_Ids: TypeAlias = tuple[int, int]
 #: What comes from the event loop.
 Item: TypeAlias = FinishedSpan | Progress | OpenNote
-
-
-class Written(Protocol):
-    """What became of a transaction."""
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """Numbers of the rows, in the order of the records."""
-
-    @property
-    def gone(self) -> Collection[int]:
-        """Rows that were dropped because the spool is full."""
-
-    @property
-    def unreadable(self) -> int:
-        """How many rows could not be read, and were dropped."""
-
-    @property
-    def absent(self) -> Collection[int]:
-        """Those of `ids` that have no row: such a record can't be kept."""
-
-
-class Store(Protocol):
-    """A spool that is open; see `dask_otel.spool.store.Store`. Used by one thread."""
-
-    def write(
-        self,
-        *,
-        finished: Sequence[tuple[str, SpanRecord]],
-        noted: Sequence[tuple[str, SpanRecord]],
-        over: Sequence[_Ids],
-        settled: Sequence[int],
-        alive_ns: int,
-    ) -> Written:
-        """Write all of it in one transaction. Raises OSError where the disk makes trouble."""
-
-    def waiting(self, sink: str, after: int, limit: int) -> Sequence[tuple[int, SpanRecord]]:
-        """Return rows of finished records with higher numbers, the lowest first."""
-
-    def count(self, sink: str | None = None) -> int:
-        """Return how many finished records there are."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that are used."""
-
-    @property
-    def recovered(self) -> int:
-        """Spans that were open when their scheduler was lost, as they were found at the start."""
-
-    def close(self, clean: bool) -> None:
-        """Let go of it; `clean` if nothing is open any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spool:
-    """What the pump must know of the spool."""
-
-    #: For a person.
-    path: str
-    max_bytes: int
-    #: Opens it, in the thread that will use it. None where it can't be used: a person was told.
-    open: Callable[[], Store | None]
-    #: Of each span sink, whose rows in the spool are its own; empty for one without.
-    keys: Sequence[str]
 
 
 class Journal:
@@ -165,16 +93,12 @@ class Journal:
         self._fed = dict.fromkeys(lanes, 0)
         self._behind = set(lanes)
         #: Spans of which the spool has a note; notes and removals that are to be written.
-        self._noted: set[_Ids] = set()
-        self._notes: dict[_Ids, OpenNote] = {}
-        self._ended: set[_Ids] = set()
+        self._noted: set[Ids] = set()
+        self._notes: dict[Ids, OpenNote] = {}
+        self._ended: set[Ids] = set()
         self._settled: list[int] = []
         self._written_at = 0.0
-        #: While it can't be written: until when it is left alone, and for how long then.
-        self._trouble = ""
-        self._retry_at = 0.0
-        self._retry_after = _FIRST_RETRY
-        self._full = False
+        self._health = SpoolHealth(spool.path, spool.max_bytes)
         self._usage = self._waiting = 0
         #: While closing: how many rows each lane may still be fed.
         self._allowance: dict[SpooledLane, int] = {}
@@ -239,12 +163,12 @@ class Journal:
         """Return how the spool does, as plain data."""
         return {
             "path": self._spool.path,
-            "usable": self._store is not None and not self._trouble,
-            "reason": self._trouble,
+            "usable": self._store is not None and not self._health.trouble,
+            "reason": self._health.trouble,
             "waiting": self._waiting,
             "usage": self._usage,
             "limit": self._spool.max_bytes,
-            "full": self._full,
+            "full": self._health.full,
         }
 
     def close(self, deadline: float) -> None:
@@ -307,7 +231,7 @@ class Journal:
             self._failed(error)
             store = None
         if store is None:
-            self._trouble = "it could not be opened"
+            self._health.trouble = "it could not be opened"
             self._behind.clear()
             return
         self._store = store
@@ -319,8 +243,8 @@ class Journal:
         while self._step():
             if self.deadline is not None:
                 return 0.0
-        if self._trouble and self._store is not None:
-            return max(0.05, self._retry_at - time.monotonic())
+        if self._health.trouble and self._store is not None:
+            return max(_LOOK, self._health.rest)
         return ALIVE if self._noted or self._notes else 60.0
 
     def _step(self) -> bool:
@@ -329,15 +253,19 @@ class Journal:
         for lane in self._lanes:
             self._settled += lane.take_settled()
         news = finished or self._notes or ended & self._noted or self._ended or self._settled
-        if news or self._trouble or (self._noted and time.monotonic() - self._written_at >= ALIVE):
+        if (
+            news
+            or self._health.trouble
+            or (self._noted and time.monotonic() - self._written_at >= ALIVE)
+        ):
             self._write(finished, ended)
         fed = self._feed()
-        return bool(self._inbox) or fed or bool(self._notes and not self._trouble)
+        return bool(self._inbox) or fed or bool(self._notes and not self._health.trouble)
 
-    def _take_in(self) -> tuple[list[tuple[SpooledLane, SpanRecord]], set[_Ids]]:
+    def _take_in(self) -> tuple[list[tuple[SpooledLane, SpanRecord]], set[Ids]]:
         """Translate about one transaction's worth; returns records, and spans that are over."""
         finished: list[tuple[SpooledLane, SpanRecord]] = []
-        ended: set[_Ids] = set()
+        ended: set[Ids] = set()
         weight = 0
         while weight < _AT_ONCE and (item := self._next()) is not None:
             self._breathe()
@@ -384,11 +312,11 @@ class Journal:
 
     # ------------------------------------------------------------------------- the spool
 
-    def _write(self, finished: list[tuple[SpooledLane, SpanRecord]], ended: set[_Ids]) -> None:
+    def _write(self, finished: list[tuple[SpooledLane, SpanRecord]], ended: set[Ids]) -> None:
         """Write one transaction; where that is not possible, records go on from memory."""
         # A span whose record nobody wants, or that can't be written, has no note either.
         self._ended |= ended & self._noted
-        if self._store is None or time.monotonic() < self._retry_at:
+        if self._store is None or self._health.rest:
             self._notes_kept()
             self._give(finished)
             return
@@ -403,7 +331,7 @@ class Journal:
                 alive_ns=time.time_ns(),
             )
         except OSError as error:
-            self._trouble_begins(error)
+            self._health.failed(error)
             self._notes_kept()
             self._give(finished)
             return
@@ -413,7 +341,6 @@ class Journal:
             self._forget(notes)
             self._give(finished)
             return
-        self._trouble_ends()
         self._noted -= self._ended | ended
         self._noted |= {(int(one.trace_id), one.span_id) for _, one in noted}
         self._forget(notes)
@@ -423,9 +350,9 @@ class Journal:
         self._fresh(finished, written)
         self._drop("unreadable", written.unreadable)
         self._waiting, self._usage = self._store.count(), self._store.size
-        self._tell_whether_full(bool(written.gone))
+        self._health.ok(bool(written.gone), self._usage)
 
-    def _forget(self, notes: Iterable[_Ids]) -> None:
+    def _forget(self, notes: Iterable[Ids]) -> None:
         for ids in notes:
             self._notes.pop(ids, None)
 
@@ -468,7 +395,7 @@ class Journal:
 
     def _feed(self) -> bool:
         """Feed the lanes that have room; whether any of them may take more."""
-        if self._store is None or time.monotonic() < self._retry_at:
+        if self._store is None or self._health.rest:
             return False
         more = False
         for lane in list(self._behind):
@@ -485,7 +412,7 @@ class Journal:
                     lane.key, self._fed[lane], min(lane.room, _ROWS, allowed)
                 )
             except OSError as error:
-                self._trouble_begins(error)
+                self._health.failed(error)
                 return False
             if not rows:
                 self._behind.discard(lane)
@@ -501,37 +428,6 @@ class Journal:
 
     def _drop(self, reason: str, count: int) -> None:
         self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=count)
-
-    def _trouble_begins(self, error: OSError) -> None:
-        if not self._trouble:
-            logger.warning(
-                "dask-otel can't use its spool %s (otel.spool.path): %s. Spans are exported all "
-                "the same, from memory; those that wait there are lost if the scheduler is. It "
-                "goes on trying, without saying so each time.",
-                self._spool.path,
-                error,
-            )
-        self._trouble = str(error)
-        self._retry_at = time.monotonic() + self._retry_after
-        self._retry_after = min(_LONGEST_RETRY, self._retry_after * 2)
-
-    def _trouble_ends(self) -> None:
-        if self._trouble:
-            logger.info("dask-otel uses its spool %s again", self._spool.path)
-        self._trouble, self._retry_at, self._retry_after = "", 0.0, _FIRST_RETRY
-
-    def _tell_whether_full(self, dropped: bool) -> None:
-        if dropped and not self._full:
-            self._full = True
-            logger.warning(
-                "dask-otel: the spool %s is full (otel.spool.max-size is %d bytes). Its oldest "
-                "spans are dropped, and counted in dask.otel.dropped as spool_full.",
-                self._spool.path,
-                self._spool.max_bytes,
-            )
-        elif self._full and self._usage < self._spool.max_bytes * (1 - _FREE) and not dropped:
-            self._full = False
-            logger.info("dask-otel: the spool %s has room again", self._spool.path)
 
     # ------------------------------------------------------------------------------- the end
 
@@ -559,7 +455,7 @@ class Journal:
         store = self._store
         # Whatever is open now was not exported: it is lost with the scheduler, or was counted.
         self._notes.clear()
-        self._retry_at = 0.0
+        self._health.try_now()
         for lane in self._lanes:
             self._settled += lane.take_settled()
         try:

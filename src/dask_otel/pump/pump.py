@@ -30,9 +30,10 @@ from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.health import Health, Series, Tally
-from dask_otel.pump.journal import Journal, Spool
+from dask_otel.pump.journal import Journal
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
+from dask_otel.pump.spool import Spool
 from dask_otel.pump.spooled import SpooledLane
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
@@ -97,6 +98,7 @@ class Pump:
         for sink, key in zip(span_sinks, keys, strict=True):
             health = healths[sink.name]
             if key:
+                health.keeps = "spans in its spool"
                 spooled.append(SpooledLane(sink, key, limits, self._tally, health))
                 continue
             # What had to be changed is counted once, however many sinks there are.
@@ -141,7 +143,8 @@ class Pump:
         if self.journal is None:
             return ""
         self.journal.start()
-        self.journal.opened.wait(patience)
+        if not self.journal.opened.wait(patience):
+            return "its spool is still being opened"
         return self.journal.found
 
     def start(self) -> None:

@@ -27,8 +27,8 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate, translate_lost, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.journal import Spool
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
+from dask_otel.pump.spool import Spool
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
@@ -167,6 +167,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     if found:
         summary = f"{summary}; {found}"
     hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
+    if hint and found:
+        hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All of them have the same, so that one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
