@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos import collectors, processes  # noqa: F401 (they put themselves on the list)
+from chaos import collectors, processes, spooling  # noqa: F401 (they put themselves on the list)
 from chaos.scenario import SCENARIOS
 
 __all__ = ["SCENARIOS"]
