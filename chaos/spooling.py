@@ -16,7 +16,7 @@ from chaos.scenario import HTTP, scenario
 from chaos.world import PATIENCE, World
 from dask_otel.spool.encoding import name_of
 
-_SECTION = "With a spool"
+_SECTION = "The spool"
 _KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 #: Not to be decided by luck: the same moments each time.
 _SEED = 20261121
@@ -158,7 +158,7 @@ def _outage(world: World) -> str:
 
 
 @scenario(
-    "spool-kills",
+    "spool-scheduler-kills",
     section=_SECTION,
     fault=f"A scheduler is killed (SIGKILL) at random moments, {_KILLS} times, with the collector "
     "down; then one starts that can send",

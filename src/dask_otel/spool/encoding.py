@@ -268,7 +268,11 @@ def _link(item: Any) -> Link:
 def _identity(text: Any, bits: int) -> int:
     if not isinstance(text, str) or len(text) != bits // 4:
         raise ValueError("no id")
-    return int(text, 16)
+    number = int(text, 16)
+    if number <= 0:
+        # OpenTelemetry has no such id.
+        raise ValueError("no id")
+    return number
 
 
 def _time(value: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -88,7 +88,11 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
     exporters: list[NamedExporter] = []
     try:
         for name in exporter_names(signal):
-            exporters.append(_make(signal, name, internal))  # noqa: PERF401 - what there is is released on errors
+            one = _make(signal, name, internal)
+            if any(one.key == other.key for other in exporters):
+                # Both of OTLP's: each has rows of its own.
+                one = replace(one, key=name)
+            exporters.append(one)
     except ConfigurationError:
         shut_down(exporters)
         raise
