@@ -168,16 +168,22 @@ def _outage(world: World) -> str:
 def _kills(world: World) -> str:
     rng = random.Random(_SEED)
     known: set[str] = set()
+    submitted: dict[str, float] = {}
+    latest = 0.0
     for _ in range(_KILLS):
         _start(world)
         world.work(1, tasks=2)
         for _ in range(5):
             # Some end before the kill, some do not.
-            world.submit(rng.randrange(1, 4), seconds=rng.random() / 2)
+            name, _futures = world.submit(rng.randrange(1, 4), seconds=rng.random() / 2)
+            submitted[name] = time.monotonic()
         time.sleep(rng.random())
         world.scheduler.kill()
+        killed = time.monotonic()
         world.clean_log()
         known |= _names(world)
+        missed = submitted.keys() - known
+        latest = max([latest, *(killed - submitted.pop(name) for name in missed)])
     world.gate.mode = "pass"
     _start(world)
 
@@ -198,6 +204,6 @@ def _kills(world: World) -> str:
     world.clean_log()
     return (
         f"{_KILLS} kills; {len(known)} of {len(known)} spans that were in the file, {lost} of them "
-        f"as incomplete; {len(world.submitted) - len(known)} of {len(world.submitted)} had been "
-        "submitted less than a tick before the kill"
+        f"as incomplete; {len(world.submitted) - len(known)} of {len(world.submitted)} that were "
+        f"submitted were not in it yet, {latest:.1f} s after their submission at most"
     )
