@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from chaos import (  # noqa: F401 (they put themselves on the list)
-    collectors,
-    processes,
-    spool_kills,
-)
+# They put themselves on the list.
+from chaos import collectors, processes, spool_kills, spooling  # noqa: F401
 from chaos.scenario import SCENARIOS
 
 __all__ = ["SCENARIOS"]

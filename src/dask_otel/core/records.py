@@ -257,6 +257,27 @@ class Progress:
         return 1
 
 
+@dataclass(frozen=True, slots=True)
+class OpenNote:
+    """What is known of a generation that is not over, should the scheduler be lost."""
+
+    identity: SpanIdentity
+    start: float
+    #: When the note was made.
+    time: float
+    #: When the first task of it or of the tree below started computing; None if none is known to.
+    first_start: float | None = None
+    #: Own tasks so far, and those of the spans below that have ended; None where there is none.
+    counts: TaskCounts | None = None
+    #: As those of a finished span, as far as they are known.
+    collections: tuple[str, ...] = ()
+    code: tuple[str, int, str | None] | None = None
+    requested: Tags | None = None
+    late: bool = False
+    attributes: Attributes = field(default_factory=dict)
+    callers: tuple[Traceparent, ...] = ()
+
+
 # ------------------------------------------------------------ export thread -> exporters
 
 

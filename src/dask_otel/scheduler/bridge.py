@@ -371,6 +371,7 @@ class Bridge:
             return
         self.adapter.tick(time())
         self.settled.notify()
+        self.hand_over.notes()
         self.hand_over.spans()
         self._cost.sample()
 
@@ -394,4 +395,5 @@ def _limits(settings: Settings) -> Limits:
             ratio=spans.tasks.ratio,
             most=spans.tasks.max,
         ),
+        notes=settings.spool.path is not None,
     )

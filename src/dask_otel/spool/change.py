@@ -23,6 +23,8 @@ class Change:
     def __init__(self, state: State) -> None:
         self.ids: list[int] = []
         self.gone: list[int] = []
+        #: Of finished spans that could not be encoded.
+        self.absent: list[int] = []
         self._state = state
         self._connection = state.connection
         self._next = state.next
@@ -86,6 +88,7 @@ class Change:
         """Write a finished span."""
         if body is None:
             self.ids.append(self._next)
+            self.absent.append(self._next)
             self._next += 1
             return
         self.ids.append(self._insert(sink, body, is_open=0))

@@ -60,6 +60,8 @@ class Written(NamedTuple):
     gone: tuple[int, ...] = ()
     #: How many rows of the file could not be read, and were dropped.
     unreadable: int = 0
+    #: Those of `ids` that have no row.
+    absent: tuple[int, ...] = ()
 
 
 class _Earlier(NamedTuple):
@@ -218,7 +220,13 @@ class Store:
         self._damaged.clear()
         self._size = size
         change.take_effect()
-        return Written(tuple(change.ids), len(change.gone), tuple(change.gone), unreadable)
+        return Written(
+            ids=tuple(change.ids),
+            dropped=len(change.gone),
+            gone=tuple(change.gone),
+            unreadable=unreadable,
+            absent=tuple(change.absent),
+        )
 
     def _encoded(self, records: Iterable[tuple[str, SpanRecord]]) -> list[_Encoded]:
         encoded: list[_Encoded] = []

@@ -234,6 +234,8 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    #: It does not say what has arrived.
+    key = None
     retries = None
     advice = "Check the exporters of the application."
     rejected = False
