@@ -21,18 +21,22 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chaos.scenario import HTTP, scenario
 from chaos.spool_writer import SINKS, START, text
-from chaos.world import World
+
+if TYPE_CHECKING:
+    from chaos.world import World
 from dask_otel.spool import files
 from dask_otel.spool.store import Store
 
 #: Seconds for what a writer tells; a machine can be busy.
 _PATIENCE = 60.0
-#: Seconds after which it is killed, at most, once it has told what it is about to do.
-_LATEST = 0.01
+#: What a writer tells of a transaction.
+_STAGES = ("BEGIN", "COMMIT")
+#: Seconds after which it is killed at most, once it has told what comes now.
+_LATEST = {"encoding": 0.01, "BEGIN": 0.004, "COMMIT": 0.0015}
 KILLS = 200
 
 Key = tuple[str, int]
@@ -145,7 +149,12 @@ class Killer:
         opening = self._next()
         assert opening["what"] == "opening", opening
         tried = self._follow(run, when, writes)
-        time.sleep(chance.uniform(0, _LATEST))
+        stage = chance.choice(("encoding", *_STAGES)) if when == "writing" else "encoding"
+        if stage != "encoding":
+            # Not all kills are to come before the transaction.
+            while self._next()["what"] != stage:
+                pass
+        time.sleep(chance.uniform(0, _LATEST[stage]))
         with suppress(ProcessLookupError):
             # One that closes may be over.
             os.kill(opening["pid"], signal.SIGKILL)
@@ -160,11 +169,11 @@ class Killer:
         self._opened(self._next())
         # A writer that closes begins one write more: its close.
         for number in range(writes + 1):
-            tried = self._next()
+            tried = self._next_of_writes()
             assert tried["what"] == "try", tried
             if number == writes or (when == "writing" and number == writes - 1):
                 return tried
-            self._done(self._next(), tried, run)
+            self._done(self._next_of_writes(), tried, run)
         raise AssertionError("not reached")
 
     def _to_the_end(self, run: str, tried: dict[str, Any] | None) -> None:
@@ -278,6 +287,11 @@ class Killer:
             connection.close()
             assert whole == [("ok",)], whole
         return found, recovered, in_place
+
+    def _next_of_writes(self) -> dict[str, Any]:
+        while (told := self._next())["what"] in _STAGES:
+            pass
+        return told
 
     def _next(self) -> dict[str, Any]:
         """Return what is told next."""

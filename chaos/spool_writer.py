@@ -66,6 +66,8 @@ class Writer:
         run = Run(task["run"], {"service.instance.id": task["run"]}, "1", self._clock)
         self._store = Store.open(Path(task["path"]), MAX_BYTES, run, self._clock)
         tell("opened", recovered=self._store.recovered)
+        # Tells where a transaction begins and ends, too.
+        self._store._connection.set_trace_callback(_tell_of_transactions)  # noqa: SLF001
         for sink in SINKS:
             for row in self._store.waiting(sink, 0, 1_000_000):
                 self._rows[row.id] = (sink, row.record.span_id)
@@ -131,6 +133,11 @@ class Writer:
 
     def _length(self) -> int:
         return self._random.choice((0, 10, 300, 3000, 30_000))
+
+
+def _tell_of_transactions(statement: str) -> None:
+    if statement.startswith(("BEGIN", "COMMIT")):
+        tell(statement.split()[0])
 
 
 def tell(what: str, **more: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Final
 from dask_otel.spool import files
 from dask_otel.spool.problems import SpoolError
 
-#: Locks that somebody else takes away while they are taken.
-_TRIES: Final = 100
+#: Somebody who looks whether it is held has it for a moment; one that ends, for a little longer.
+_TRIES: Final = 10
+_PAUSE: Final = 0.05
 
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
@@ -32,7 +34,7 @@ class Lock:
     path
         Of the lock's own file.
     descriptor
-        Open, and locked.
+        Of that file, open.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -42,7 +44,7 @@ class Lock:
 
     @classmethod
     def take(cls, spool: Path) -> Lock:
-        """Return the lock of a spool, without waiting.
+        """Return the lock of a spool, within half a second.
 
         Raises
         ------
@@ -52,31 +54,31 @@ class Lock:
         path = files.beside(spool, ".lock")
         for _ in range(_TRIES):
             try:
-                descriptor = _open(path)
+                lock = cls(path, _open(path, os.O_CREAT))
+                if lock._taken():
+                    return lock
+                lock.let_go()
             except OSError as error:
-                raise SpoolError(f"{spool} can't be locked: {path}: {error.strerror}") from error
-            try:
-                _lock(descriptor)
-            except OSError as error:
-                holder = _holder(path)
-                os.close(descriptor)
-                if not (isinstance(error, BlockingIOError) or sys.platform == "win32"):
-                    raise SpoolError(
-                        f"{spool} can't be locked: {error.strerror}. It has to be on a local disk"
-                    ) from error
                 raise SpoolError(
-                    f"{spool} is in use{holder}. One scheduler can have it at a time: give each a "
-                    "path of its own"
+                    f"{spool} can't be locked ({path}: {error.strerror}). It has to be on a local "
+                    "disk, where this user may write"
                 ) from error
-            if _is(path, descriptor):
-                with suppress(OSError):
-                    os.ftruncate(descriptor, 0)
-                    os.lseek(descriptor, 0, os.SEEK_SET)
-                    os.write(descriptor, str(os.getpid()).encode())
-                return cls(path, descriptor)
-            # Whoever had it has removed it meanwhile.
-            os.close(descriptor)
-        raise SpoolError(f"{spool} can't be locked: {path} is removed again and again")
+            time.sleep(_PAUSE)
+        raise SpoolError(
+            f"{spool} is in use{_by(path)}. One scheduler can have it at a time: give each a path "
+            "of its own"
+        )
+
+    def _taken(self) -> bool:
+        descriptor = self._descriptor
+        # Whoever had it may have removed it meanwhile: it is another file's then.
+        if not (_lock(descriptor) and _is(self._path, descriptor)):
+            return False
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            os.write(descriptor, str(os.getpid()).encode())
+        return True
 
     def release(self, remove: bool = False) -> None:
         """Let go of it.
@@ -101,9 +103,24 @@ class Lock:
                 os.close(descriptor)
 
 
-def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    return os.open(path, flags, files.MODE)
+def holder(spool: Path) -> str | None:
+    """Return in words who has a spool, such as "process 4711"; None if nobody has."""
+    path = files.beside(spool, ".lock")
+    try:
+        descriptor = _open(path, 0)
+    except OSError:
+        return None
+    try:
+        if _lock(descriptor):
+            return None
+        return _by(path).removeprefix(" by ") or "somebody"
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: Path, more: int) -> int:
+    flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    return os.open(path, flags | more, files.MODE)
 
 
 def _is(path: Path, descriptor: int) -> bool:
@@ -113,8 +130,8 @@ def _is(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _holder(path: Path) -> str:
-    """Return who has it, as far as that is known: on another machine, the number says nothing."""
+def _by(path: Path) -> str:
+    """Return by whom it is held, as far as that is known."""
     try:
         number = int(path.read_text()[:20])
     except (OSError, ValueError):
@@ -125,16 +142,26 @@ def _holder(path: Path) -> str:
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(descriptor: int) -> None:
+    def _lock(descriptor: int) -> bool:
+        """Return whether it could be locked."""
         # A byte behind the number, which others may read.
         os.lseek(descriptor, 1 << 20, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
 
 else:
     import fcntl
 
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock(descriptor: int) -> bool:
+        """Return whether it could be locked."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _after_fork() -> None:
         for lock in list(_held):

@@ -86,8 +86,13 @@ def connect(path: Path, max_bytes: int | None) -> sqlite3.Connection:
     return connection
 
 
-def connect_to_read(path: Path) -> sqlite3.Connection:
+def connect_to_read(path: Path, still: bool) -> sqlite3.Connection:
     """Open a spool that another process may have.
+
+    Parameters
+    ----------
+    still
+        Whether nobody writes to it, and all of it is in the file.
 
     Raises
     ------
@@ -96,7 +101,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     """
     connection = None
     try:
-        connection = children.connect(_uri(path, "ro"), _BUSY)
+        connection = children.connect(_uri(path, "ro&immutable=1" if still else "ro"), _BUSY)
         check_version(connection, path)
     except BaseException as error:
         if connection is not None:

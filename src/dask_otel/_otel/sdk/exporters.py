@@ -89,7 +89,7 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
     try:
         for name in exporter_names(signal):
             one = _make(signal, name, internal)
-            if any(one.key == other.key for other in exporters):
+            if one.key and any(one.key == other.key for other in exporters):
                 # Both of OTLP's: each has rows of its own.
                 one = replace(one, key=name)
             exporters.append(one)
