@@ -22,6 +22,15 @@ from tests.unit.test_pump import DROPPED, EXPORTED, LIMITS, Metrics, Spans, beat
 from tests.unit.test_pump import translate as translated
 from tests.waiting import eventually
 
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a person would wait a second for takes a moment."""
+    monkeypatch.setattr("dask_otel.pump.journal.ALIVE", 0.05)
+    monkeypatch.setattr("dask_otel.pump.outlet.FIRST_BACKOFF", 0.05)
+    monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
+
+
 #: A lane whose window is small, so that what waits is in the spool.
 SMALL = PumpLimits(queue_size=10, batch_size=4, schedule_delay=0.01)
 
@@ -259,7 +268,7 @@ def test_a_record_that_is_refused_is_settled_too():
 def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
     store, one, other, plain = Memory(), Spans("one"), Spans("other"), Spans("plain")
     other.ok = False
-    with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=2.0) as pump:
+    with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=60.0) as pump:
         for n in range(1, 6):
             assert pump.offer_span(finished(n))
         eventually(lambda: len(one.exported) == len(plain.exported) == 5)
@@ -275,7 +284,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, dead = Memory(), Spans()
     dead.ok = False
-    with running(store, dead, seconds=5.0) as pump:
+    with running(store, dead, seconds=60.0) as pump:
         for n in range(1, 8):
             pump.offer_span(finished(n, groups=1))
         eventually(lambda: dead.calls)
@@ -295,7 +304,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
 def test_spans_of_the_last_moment_are_written_before_the_close_gives_up():
     store, dead = Memory(), Spans()
     dead.ok = False
-    with running(store, dead, seconds=5.0) as pump:
+    with running(store, dead, seconds=60.0) as pump:
         for n in range(1, 301):
             pump.offer_span(finished(n))
     assert store.count() == 300
@@ -401,7 +410,7 @@ def test_what_waits_in_memory_alone_at_the_end_is_counted_once():
     store, spans = Memory(most=20), Spans()
     spans.ok = False
     limits = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
-    with running(store, spans, limits=limits, seconds=3.0) as pump:
+    with running(store, spans, limits=limits, seconds=60.0) as pump:
         for n in range(1, 41):
             pump.offer_span(finished(n))
         eventually(lambda: pump.condition()["waiting"] == 20)
@@ -467,7 +476,7 @@ def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
     store, spans = Memory(), Spans()
     spans.ok = False
     store.error = OSError(5, "input/output error")
-    with running(store, spans, limits=SMALL, seconds=3.0) as pump:
+    with running(store, spans, limits=SMALL, seconds=60.0) as pump:
         for n in range(1, 31):
             pump.offer_span(finished(n))
             eventually(lambda n=n: pump.journal._taken == n)  # type: ignore[union-attr]
@@ -485,6 +494,45 @@ def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
         eventually(lambda: len(spans.exported) == 5)
     assert totals(pump) == {("exported",): 5}
     assert caplog.text.count("an error in its spool was swallowed") == 1
+
+
+def test_an_error_of_ours_after_the_write_loses_no_span():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        journal = pump.journal
+        assert journal is not None
+        fresh, raised = journal._fresh, []
+
+        def raises_once(*args: Any) -> None:
+            if not raised:
+                raised.append(1)
+                raise RuntimeError("a bug")
+            fresh(*args)
+
+        journal._fresh = raises_once  # type: ignore[method-assign]
+        pump.offer_span(finished(1))
+        eventually(lambda: raised)
+        pump.offer_span(finished(2))
+        eventually(lambda: sorted(spans.exported) == [1, 2])
+        eventually(lambda: not store.rows)
+    assert totals(pump) == {("exported",): 2}
+
+
+def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
+    store, spans = Memory(), Spans()
+    with running(store, spans, limits=SMALL, seconds=120.0) as pump:
+        spans.go_on.clear()
+        for n in range(1, 101):
+            pump.offer_span(finished(n))
+        eventually(lambda: store.count() == 100)
+        store.error = OSError(5, "input/output error")
+        spans.go_on.set()
+        began = time.monotonic()
+        closes(pump, 120.0)
+        # A tenth of what it would wait for.
+        assert time.monotonic() - began < 60
+    assert store.count() == 100
+    assert totals(pump) == {("exported",): len(spans.exported)}
 
 
 def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close():
@@ -514,7 +562,7 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
     rng = random.Random(seed)
     store, spans = Memory(most=60), Spans()
     offered = 0
-    with running(store, spans, limits=SMALL, seconds=5.0) as pump:
+    with running(store, spans, limits=SMALL, seconds=60.0) as pump:
         for _ in range(40):
             what = rng.random()
             if what < 0.2:

@@ -215,6 +215,8 @@ class Journal:
             return call()
         except Exception as error:
             self._failed(error)
+            # Whatever was written and not fed is read.
+            self._behind = set(self._lanes)
             return ALIVE
 
     def _failed(self, error: Exception) -> None:
@@ -440,8 +442,10 @@ class Journal:
             self._step()
         while time.monotonic() < deadline and not all(lane.over for lane in self._lanes):
             self._step()
+            # Where the disk makes trouble, nothing more can be read.
+            blind = self._store is None or self._health.rest > 0
             for lane in self._lanes:
-                if lane not in self._behind and not lane.all_fed:
+                if not lane.all_fed and (blind or lane not in self._behind):
                     lane.all_fed = True
                     lane.wake.set()
             self.wake.wait(_LOOK)

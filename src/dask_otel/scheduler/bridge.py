@@ -371,8 +371,8 @@ class Bridge:
             return
         self.adapter.tick(time())
         self.settled.notify()
-        self.hand_over.notes()
         self.hand_over.spans()
+        self.hand_over.notes()
         self._cost.sample()
 
 

@@ -86,9 +86,12 @@ class HandOver:
             # There is no spool: they are of no use.
             self._adapter.lifecycle.notes = None
             return
-        for note in notes.take(time()):
-            if self._exports(note):
-                self._pump.offer_note(note)
+        try:
+            for note in notes.take(time()):
+                if self._exports(note):
+                    self._pump.offer_note(note)
+        except Exception:
+            self._boundary.failed("notes")
 
     def spans(self) -> None:
         """Hand over the spans that have ended, and the signs of life of others."""
