@@ -90,6 +90,6 @@ def found(path: str, waiting: int, recovered: int) -> str:
         words = f"spool {path}, in which a span of an earlier run waits"
     if recovered:
         words += (
-            f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when it was lost"
+            f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when the scheduler was lost"
         )
     return words
