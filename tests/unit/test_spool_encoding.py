@@ -155,11 +155,18 @@ def test_it_is_compact_json_in_which_empty_parts_are_left_out() -> None:
 
 
 def test_numbers_of_other_libraries_become_plain_ones() -> None:
-    numpy = pytest.importorskip("numpy")
-    attributes = {"i": numpy.int64(5), "f": numpy.float32(0.5), "t": (numpy.float64(1.5),)}
+    class Whole:
+        def __index__(self) -> int:
+            return 5
+
+    class Real:
+        def __float__(self) -> float:
+            return 0.5
+
+    attributes: Any = {"i": Whole(), "f": Real(), "t": (Real(),)}
     record = SpanRecord(Trace(1, "r"), 2, None, "n", "server", 3, 4, attributes, (), (), None, "r")
     found = encoding.decode(encoding.encode(record)).attributes
-    assert exactly(found) == exactly({"i": 5, "f": 0.5, "t": (1.5,)})
+    assert exactly(found) == exactly({"i": 5, "f": 0.5, "t": (0.5,)})
 
 
 def test_what_is_neither_text_nor_number_is_a_type_error() -> None:
