@@ -89,7 +89,5 @@ def found(path: str, waiting: int, recovered: int) -> str:
     if waiting == 1:
         words = f"spool {path}, in which a span of an earlier run waits"
     if recovered:
-        words += (
-            f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when the scheduler was lost"
-        )
+        words += f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when the scheduler was lost"
     return words
