@@ -8,10 +8,12 @@ import signal
 import sqlite3
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import eventually
 
+from chaos.processes import _small_disk as small_disk
 from chaos.scenario import HTTP, scenario
 from chaos.world import PATIENCE, World
 from dask_otel.spool.encoding import name_of
@@ -207,3 +209,37 @@ def _kills(world: World) -> str:
         f"as incomplete; {len(world.submitted) - len(known)} of {len(world.submitted)} that were "
         f"submitted were not in it yet, {latest:.1f} s after their submission at most"
     )
+
+
+@scenario(
+    "spool-full-disk",
+    section=_SECTION,
+    protocols=(HTTP,),
+    fault="The disk of `otel.spool.path` is full",
+    promise="The endpoint gets everything, from memory while it lasts; one warning, one line at "
+    "the end; the file needs no repair",
+)
+def _full_disk(world: World) -> str:
+    with small_disk(world.folder) as disk:
+        world.gate.mode = "pass"
+        world.start({"DASK_OTEL__SPOOL__PATH": str(disk / "spool.db")})
+        world.work(3)
+        world.all_arrived()
+        ballast = disk / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        # There may be room in the file and its log for some.
+        eventually(lambda: world.work(5) and world.logged("WARNING"), PATIENCE, "a warning")
+        world.work(5)
+        world.all_arrived()
+        ballast.unlink()
+        again = lambda: [x for x in world.logged("INFO") if x.endswith(" again")]  # noqa: E731
+        eventually(again, PATIENCE, "it says that it works again")
+        world.work(2)
+        said = world.all_arrived()
+        world.one_message_each()
+        world.close()
+        world.scheduler.terminate(60)
+        assert not (disk / "spool.db").exists(), "something waits"
+    return said

@@ -16,6 +16,7 @@ import pytest
 from dask_otel import semconv
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import OpenNote, Origin, SpanIdentity, SpanRecord
+from dask_otel.pump.journal import MOMENT
 from dask_otel.pump.pump import Pump, PumpLimits
 from dask_otel.pump.spool import Spool
 from tests.unit.test_pump import DROPPED, EXPORTED, LIMITS, Metrics, Spans, beat, finished
@@ -164,6 +165,9 @@ def closes(pump: Pump, seconds: float) -> None:
     pump.request_close(seconds)
     while not pump.closed and time.monotonic() < deadline:
         time.sleep(0.005)
+    until = time.monotonic() + MOMENT
+    while not pump.written and time.monotonic() < until:
+        time.sleep(0.005)
     pump.release()
 
 
@@ -310,6 +314,23 @@ def test_spans_of_the_last_moment_are_written_before_the_close_gives_up():
     assert store.count() == 300
     assert store.closed == [True]
     assert totals(pump) == {}
+
+
+def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
+    # No machine needs that long.
+    monkeypatch.setattr("dask_otel.pump.journal.MOMENT", 60.0)
+    monkeypatch.setattr("tests.unit.test_journal.MOMENT", 60.0)
+    store, spans = Memory(), Spans()
+    with running(store, spans, seconds=0.0) as pump:
+        spans.go_on.clear()
+        for n in range(1, 301):
+            pump.offer_span(finished(n))
+    assert store.count() >= 300 - LIMITS.batch_size
+    counted = totals(pump)
+    assert counted.keys() <= {("exported",)}
+    assert len(spans.exported) >= counted["exported",]
+    left = {record.span_id for _, record in store.rows.values()}
+    assert left | set(spans.exported) == set(range(1, 301))
 
 
 def test_an_outage_longer_than_the_queue_loses_nothing():

@@ -24,7 +24,7 @@ from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
 from dask_otel.pump.spool import Ids, Spool, Store, Written
-from dask_otel.pump.spool_health import SpoolHealth
+from dask_otel.pump.spool_health import SpoolHealth, found
 from dask_otel.pump.spooled import SpooledLane
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -37,6 +37,8 @@ _AT_ONCE: Final = 256
 _ROWS: Final = 64
 #: Seconds between two signs of life, while any span is open.
 ALIVE: Final = 1.0
+#: Seconds, at the end, that the last spans have to be written, also if there is no time left.
+MOMENT: Final = 1.0
 #: Seconds between two looks at lanes that finish.
 _LOOK: Final = 0.02
 
@@ -72,6 +74,8 @@ class Journal:
         #: Set when it is known whether the spool can be used, and when the thread is over.
         self.opened = threading.Event()
         self.closed = threading.Event()
+        #: Set, while closing, when all that came is written, and when the thread is over.
+        self.written = threading.Event()
         self.wake = threading.Event()
         self.deadline: float | None = None
         #: For a person: what was found, and whether there is a spool at all. Known once opened.
@@ -204,6 +208,7 @@ class Journal:
             self._guarded(self._finish)
         finally:
             self.opened.set()
+            self.written.set()
             self.abandon()
             for lane in self._lanes:
                 lane.all_fed = True
@@ -238,7 +243,7 @@ class Journal:
             return
         self._store = store
         self._waiting, self._usage = store.count(), store.size
-        self.found = _found(self._spool.path, self._waiting, store.recovered)
+        self.found = found(self._spool.path, self._waiting, store.recovered)
 
     def _work(self) -> float:
         """Write and feed until nothing is to be done; return how long that may last."""
@@ -438,8 +443,11 @@ class Journal:
         deadline = self.deadline or 0.0
         # As much as would have been in their queues without a spool; the rest stays in it.
         self._allowance = {lane: lane.window for lane in self._lanes}
-        while self._inbox and time.monotonic() < deadline:
+        # Also where no time is left for the exporters: this takes a moment.
+        until = max(deadline, time.monotonic() + MOMENT)
+        while self._inbox and time.monotonic() < until:
             self._step()
+        self.written.set()
         while time.monotonic() < deadline and not all(lane.over for lane in self._lanes):
             self._step()
             # Where the disk makes trouble, nothing more can be read.
@@ -479,17 +487,3 @@ class Journal:
                 self._spool.path,
             )
         return 0.0
-
-
-def _found(path: str, waiting: int, recovered: int) -> str:
-    """Return what is told of a spool at the start."""
-    if not waiting:
-        return f"spool {path}"
-    found = f"spool {path}, in which {waiting} spans of earlier runs wait"
-    if waiting == 1:
-        found = f"spool {path}, in which a span of an earlier run waits"
-    if recovered:
-        found += (
-            f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when it was lost"
-        )
-    return found

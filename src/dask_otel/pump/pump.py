@@ -40,6 +40,8 @@ __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
 #: The spans' part of the time to close; the rest is for the last metrics, which count them.
 _SPANS_SHARE: Final = 0.6
+#: The part of it in which the journal waits for exporters, at most.
+_SPOOL_SHARE: Final = 0.95
 
 
 class Pump:
@@ -191,7 +193,8 @@ class Pump:
         for lane in self._spans:
             lane.close(now + seconds * share)
         if self.journal is not None:
-            self.journal.close(now + seconds * share)
+            # A little earlier than the bridge lets go: it has the last rows to settle.
+            self.journal.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
 
@@ -201,6 +204,11 @@ class Pump:
         if self.journal is not None and not self.journal.closed.is_set():
             return False
         return all(lane.closed.is_set() for lane in self._lanes)
+
+    @property
+    def written(self) -> bool:
+        """Whether all that is to be kept on the disk is there, since the close was requested."""
+        return self.journal is None or self.journal.written.is_set()
 
     def release(self) -> None:
         """Let go of the threads; one that hangs is left behind, and that is said."""

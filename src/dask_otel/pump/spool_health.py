@@ -79,3 +79,15 @@ class SpoolHealth:
         elif self.full and not dropped and usage < self._max_bytes * (1 - _FREE):
             self.full = False
             logger.info("dask-otel: the spool %s has room again", self._path)
+
+
+def found(path: str, waiting: int, recovered: int) -> str:
+    """Return what is told of a spool at the start."""
+    if not waiting:
+        return f"spool {path}"
+    words = f"spool {path}, in which {waiting} spans of earlier runs wait"
+    if waiting == 1:
+        words = f"spool {path}, in which a span of an earlier run waits"
+    if recovered:
+        words += f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when the scheduler was lost"
+    return words
