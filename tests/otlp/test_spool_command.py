@@ -53,6 +53,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "spool.db"
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However wide the terminal of whoever runs the tests is."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 @pytest.fixture
 def http() -> Iterator[Receiver]:
     with receiver("http/protobuf") as made:

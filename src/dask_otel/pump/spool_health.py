@@ -89,5 +89,6 @@ def found(path: str, waiting: int, recovered: int) -> str:
     if waiting == 1:
         words = f"spool {path}, in which a span of an earlier run waits"
     if recovered:
-        words += f"; {recovered} of these {'was' if recovered == 1 else 'were'} open when the scheduler was lost"
+        verb = "was" if recovered == 1 else "were"
+        words += f"; {recovered} of these {verb} open when the scheduler was lost"
     return words
