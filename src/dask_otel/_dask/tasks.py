@@ -224,6 +224,7 @@ class TaskEvents:
             started, stopped, seconds = run_times(startstops)
         assigned = run = None
         sent = 0.0
+        lost = False
         if start == "processing":
             assigned = self.assigned.pop(key, None)
             sent = self._sent.pop(key, 0.0)
@@ -232,7 +233,8 @@ class TaskEvents:
                 if startstops:
                     self._time.ended(assigned, key, seconds)
                 else:
-                    run = self._run(key, assigned, stimulus_id, seen, sent)
+                    lost = assigned.address not in self._scheduler.workers
+                    run = self._run(key, assigned, stimulus_id, seen, sent, lost)
                     self._time.left(assigned, key, stimulus_id)
         queued = self._queued_since.pop(key, 0.0)
         task = self._scheduler.tasks[key]
@@ -241,6 +243,9 @@ class TaskEvents:
             return
         now = self._now = time()
         outcomes = self._outcomes
+        if lost:
+            outcomes.lost(group)
+            self._batches.open.add(semconv.TASK_LOST.name, group.span.identity.tags, group.prefix)
         worker: str | None = info.get("worker")
         if stopped:
             computed = stopped - started
@@ -259,6 +264,9 @@ class TaskEvents:
                         self._shown.succeeded(group, task, ended)
         elif finish == "erred":
             if info.get("cause") == key:
+                if run is not None:
+                    # The last of those that its workers died with.
+                    outcomes.ran(group, run, now)
                 failure = self._failed(group, key, info, started, stopped, now, assigned)
                 if stopped:
                     self._ran(group.prefix, computed)
@@ -288,6 +296,7 @@ class TaskEvents:
         stimulus_id: str,
         seen: Seen | None,
         sent: float,
+        lost: bool,
     ) -> Run | None:
         """Return what is known of a run whose end the transition does not tell."""
         if stimulus_id.startswith("task-erred"):
@@ -300,7 +309,6 @@ class TaskEvents:
         if seen is None:
             return None
         # It ran until now, or until its worker was lost, nobody knows when.
-        lost = assigned.address not in self._scheduler.workers
         return Run(assigned.address, seen.start, seen.last if lost else time())
 
     def executing(self, ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
