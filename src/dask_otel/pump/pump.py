@@ -80,9 +80,8 @@ class Pump:
         self._tally = Tally()
         sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
         self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
-        healths = self._healths
         for name in nobody_at:
-            healths[name].expect_nobody()
+            self._healths[name].expect_nobody()
         self._spans = [
             SpanLane(
                 sink,
@@ -90,7 +89,7 @@ class Pump:
                 self._translate_and_count if index == 0 else translate,
                 limits,
                 self._tally,
-                healths[sink.name],
+                self._healths[sink.name],
             )
             for index, sink in enumerate(span_sinks)
         ]
@@ -100,7 +99,7 @@ class Pump:
                 state,
                 limits,
                 self._tally,
-                healths[sink.name],
+                self._healths[sink.name],
                 _Own(self._tally, self._spans, limits).batch,
                 self._settle_spans,
                 metric_interval,
