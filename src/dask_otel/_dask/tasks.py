@@ -224,7 +224,6 @@ class TaskEvents:
             started, stopped, seconds = run_times(startstops)
         assigned = run = None
         sent = 0.0
-        lost = False
         if start == "processing":
             assigned = self.assigned.pop(key, None)
             sent = self._sent.pop(key, 0.0)
@@ -234,6 +233,8 @@ class TaskEvents:
                     self._time.ended(assigned, key, seconds)
                 else:
                     lost = assigned.address not in self._scheduler.workers
+                    if lost:
+                        self._lost(key)
                     run = self._run(key, assigned, stimulus_id, seen, sent, lost)
                     self._time.left(assigned, key, stimulus_id)
         queued = self._queued_since.pop(key, 0.0)
@@ -243,9 +244,6 @@ class TaskEvents:
             return
         now = self._now = time()
         outcomes = self._outcomes
-        if lost:
-            outcomes.lost(group)
-            self._batches.open.add(semconv.TASK_LOST.name, group.span.identity.tags, group.prefix)
         worker: str | None = info.get("worker")
         if stopped:
             computed = stopped - started
@@ -310,6 +308,13 @@ class TaskEvents:
             return None
         # It ran until now, or until its worker was lost, nobody knows when.
         return Run(assigned.address, seen.start, seen.last if lost else time())
+
+    def _lost(self, key: Hashable) -> None:
+        """A run was lost with its worker, whatever becomes of the task."""
+        group = self._groups.get(self._scheduler.tasks[key].group)
+        if group is not None:
+            self._outcomes.lost(group)
+            self._batches.open.add(semconv.TASK_LOST.name, group.span.identity.tags, group.prefix)
 
     def executing(self, ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
         """A heartbeat says for how long the tasks have been running that a worker executes."""
