@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from distributed import Client
 
 from tests import receiver
 from tests.cluster import proof
+from tests.environment import inherited
 from tests.waiting import eventually
 
 
@@ -37,13 +37,12 @@ class Process:
         self, log: Path, *args: str, env: Mapping[str, str], within: Sequence[str] = ()
     ) -> None:
         self.log = log
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
         with log.open("wb") as out:
             self.popen = subprocess.Popen(
                 [*within, sys.executable, "-m", "dask", *args],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**inherited, **env},
+                env={**inherited(), **env},
             )
 
     @property
