@@ -12,7 +12,8 @@ logger = logging.getLogger("distributed.dask_otel")
 #: Seconds until the spool is tried again where it could not be written: the first, and the longest.
 FIRST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
-#: The part of the spool that must be free again before it counts as one that has room.
+#: The part of what was in a full spool that must be gone before it counts as one that has room:
+#: more than a write drops at once, or each such write would be told.
 _FREE: Final = 0.1
 
 
@@ -37,6 +38,8 @@ class SpoolHealth:
         self.trouble = ""
         #: Whether old spans are dropped, as there is no room.
         self.full = False
+        #: Bytes that were in it when the last ones were dropped: full is less than `max_bytes`.
+        self._full_at = 0
         self._retry_at = 0.0
         self._retry_after = FIRST_RETRY
 
@@ -68,6 +71,8 @@ class SpoolHealth:
         if self.trouble:
             logger.info("dask-otel uses its spool %s again", self._path)
         self.trouble, self._retry_at, self._retry_after = "", 0.0, FIRST_RETRY
+        if dropped:
+            self._full_at = usage
         if dropped and not self.full:
             self.full = True
             logger.warning(
@@ -76,7 +81,7 @@ class SpoolHealth:
                 self._path,
                 self._max_bytes,
             )
-        elif self.full and not dropped and usage < self._max_bytes * (1 - _FREE):
+        elif self.full and not dropped and usage < self._full_at * (1 - _FREE):
             self.full = False
             logger.info("dask-otel: the spool %s has room again", self._path)
 
