@@ -191,8 +191,17 @@ def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: i
             else "no spans are exported",
         )
         return None
-    from dask_otel.spool.store import Run
-
+    try:
+        from dask_otel.spool.store import Run
+    except ImportError as error:
+        # Some Pythons are built without SQLite.
+        logger.error(
+            "dask-otel runs without a spool: otel.spool.path is %s, and this Python has no "
+            "sqlite3 (%s). The scheduler is not affected, and spans are exported.",
+            place,
+            error,
+        )
+        return None
     run = Run(instance_id, outputs.resource, __version__, started_ns)
     size = settings.spool.max_size
     return Spool(place, size, partial(_open_spool, place, size, run), keys)
