@@ -19,6 +19,7 @@ import pytest
 
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
+from dask_otel.spool import lock
 from dask_otel.spool.store import Run, SpoolError, Store
 
 BYTES = 10_000_000
@@ -650,3 +651,29 @@ def test_what_waits_is_given_in_pieces_while_more_comes(path: Path) -> None:
                 after = row.id
                 seen.append(row.record.span_id)
         assert seen == list(range(2, 100))
+
+
+def test_a_lock_that_cannot_be_had_leaves_no_open_file(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    opened_here: list[int] = []
+    closed: list[int] = []
+
+    def open_it(where: Path, more: int, _real: Any = lock._open) -> int:
+        opened_here.append(_real(where, more))
+        return opened_here[-1]
+
+    def close_it(descriptor: int, _real: Any = os.close) -> None:
+        closed.append(descriptor)
+        _real(descriptor)
+
+    def no_locks(_: int) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock, "_open", open_it)
+    monkeypatch.setattr(lock, "_lock", no_locks)
+    monkeypatch.setattr(os, "close", close_it)
+    with pytest.raises(SpoolError, match="No locks available"):
+        lock.Lock.take(path)
+    assert len(opened_here) == 1
+    assert opened_here[0] in closed

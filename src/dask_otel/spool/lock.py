@@ -55,8 +55,12 @@ class Lock:
         for _ in range(_TRIES):
             try:
                 lock = cls(path, _open(path, os.O_CREAT))
-                if lock._taken():
-                    return lock
+                try:
+                    if lock._taken():
+                        return lock
+                except OSError:
+                    lock.let_go()
+                    raise
                 lock.let_go()
             except OSError as error:
                 raise SpoolError(
