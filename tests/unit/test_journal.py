@@ -67,6 +67,8 @@ class Memory:
         self.writes = 0
         self.alive = 0
         self.closed: list[bool] = []
+        #: Spans that were ever noted.
+        self.noted: set[int] = set()
         #: Of records that can't be kept.
         self.unfit: set[int] = set()
         #: Cleared: writes hang.
@@ -94,6 +96,7 @@ class Memory:
                 del self.notes[key]
         for sink, record in noted:
             self.notes[sink, record.span_id] = record
+            self.noted.add(record.span_id)
         ids, absent = [], []
         for sink, record in finished:
             self.notes.pop((sink, record.span_id), None)
@@ -229,6 +232,33 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
         pump.offer_span(finished(1))
         eventually(lambda: not store.notes)
     assert spans.exported == []
+
+
+def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        pump.offer_note(note(1))
+        eventually(lambda: ("otlp", 1) in store.notes)
+        store.go_on.clear()
+        writes = store.writes
+        pump.offer_span(finished(10))
+        eventually(lambda: store.writes > writes)
+        journal = pump.journal
+        assert journal is not None
+        journal._backlog = 3
+        assert all(pump.offer_span(finished(n)) for n in (11, 12, 13))
+        assert not pump.has_room_for_notes
+        # One whose note is written, and one whose note still waits itself.
+        pump.offer_note(note(2))
+        assert not pump.offer_span(finished(1))
+        assert not pump.offer_span(finished(2))
+        store.go_on.set()
+        eventually(lambda: pump.has_room_for_notes)
+        pump.offer_note(note(3))
+        eventually(lambda: ("otlp", 3) in store.notes)
+        eventually(lambda: store.notes.keys() == {("otlp", 3)})
+        assert 2 not in store.noted
+    assert totals(pump) == {("exported",): 4, ("queue_full",): 2}
 
 
 def test_while_a_span_is_open_there_are_signs_of_life():
@@ -383,6 +413,23 @@ def test_a_hanging_exporter_keeps_its_rows_and_holds_up_nothing():
         eventually(lambda: pump.closed)
     assert store.count() == 5
     assert totals(pump) == {}
+
+
+def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_sent_again():
+    store, spans = Memory(), Spans()
+    spans.go_on.clear()
+    with running(store, spans) as pump:
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.calls)
+        eventually(lambda: store.count() == 1)
+        # Nobody but the journal lets go of the lane.
+        pump.request_close(0.05)
+        eventually(lambda: store.closed == [True])
+        spans.go_on.set()
+        eventually(lambda: pump.closed)
+        assert spans.exported == [1]
+        assert store.count() == 1
+        assert totals(pump) == {}
 
 
 # -------------------------------------------------------------------------------- the full spool

@@ -17,10 +17,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
+from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity, SpanRecord
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
 from dask_otel.pump.spool import Ids, Spool, Store, Written
@@ -42,8 +43,16 @@ MOMENT: Final = 1.0
 #: Seconds between two looks at lanes that finish.
 _LOOK: Final = 0.02
 
-#: What comes from the event loop.
+#: What is translated.
 Item: TypeAlias = FinishedSpan | Progress | OpenNote
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """A span has ended for which there was no room: it is counted, and has no note any more."""
+
+    identity: SpanIdentity
+    weight = 0
 
 
 class Journal:
@@ -86,7 +95,7 @@ class Journal:
         self._tally = tally
         self._backlog = backlog
         self._store: Store | None = None
-        self._inbox: deque[Item] = deque()
+        self._inbox: deque[Item | _Over] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = 0
         self._taken = 0
@@ -126,19 +135,31 @@ class Journal:
         waiting = self._offered - self._taken
         if waiting and waiting + weight > self._backlog:
             self._drop("queue_full", weight * len(self._lanes))
+            if isinstance(finished, FinishedSpan):
+                self._put_light(_Over(finished.identity))
             return False
         self._offered += weight
-        self._inbox.append(finished)
-        if not self.wake.is_set():
-            self.wake.set()
+        self._put(finished)
         return True
 
     def note(self, note: OpenNote) -> None:
-        """Queue a note of an open span; another comes if there is no room. Called by the loop."""
-        if len(self._inbox) < self._backlog:
-            self._inbox.append(note)
-            if not self.wake.is_set():
-                self.wake.set()
+        """Queue a note of an open span. Called by the loop, while there is room for notes."""
+        self._put_light(note)
+
+    @property
+    def has_room_for_notes(self) -> bool:
+        """Whether notes may come; they are made later if not. Asked by the loop."""
+        return len(self._inbox) < self._backlog
+
+    def _put_light(self, item: OpenNote | _Over) -> None:
+        """Queue what weighs nothing; bounded all the same, should the disk hang for ever."""
+        if len(self._inbox) < 2 * self._backlog:
+            self._put(item)
+
+    def _put(self, item: Item | _Over) -> None:
+        self._inbox.append(item)
+        if not self.wake.is_set():
+            self.wake.set()
 
     @property
     def usable(self) -> bool:
@@ -281,14 +302,17 @@ class Journal:
                 self._notes[ids] = item
                 weight += 1
                 continue
-            if isinstance(item, FinishedSpan):
+            if not isinstance(item, Progress):
                 self._notes.pop(ids, None)
                 ended.add(ids)
+            if isinstance(item, _Over):
+                weight += 1
+                continue
             weight += item.weight
             finished += self._records(item)
         return finished, ended
 
-    def _next(self) -> Item | None:
+    def _next(self) -> Item | _Over | None:
         with self._giving_up:
             if not self._inbox or self._gave_up:
                 return None
@@ -469,6 +493,8 @@ class Journal:
         self._notes.clear()
         self._health.try_now()
         for lane in self._lanes:
+            # What it still sends could not be settled: it would be sent, and counted, again.
+            lane.abandon()
             self._settled += lane.take_settled()
         try:
             if self._settled or self._ended:

@@ -166,6 +166,11 @@ class Pump:
         """Whether notes of open spans are of use."""
         return self.journal is not None and self.journal.usable
 
+    @property
+    def has_room_for_notes(self) -> bool:
+        """Whether notes may be offered now."""
+        return self.journal is not None and self.journal.has_room_for_notes
+
     def offer_note(self, note: OpenNote) -> None:
         """Queue a note of an open span without waiting."""
         if self.journal is not None:

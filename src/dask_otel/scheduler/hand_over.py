@@ -86,6 +86,9 @@ class HandOver:
             # There is no spool: they are of no use.
             self._adapter.lifecycle.notes = None
             return
+        if not self._pump.has_room_for_notes:
+            # They are made later: one that was made and got lost would not come again.
+            return
         try:
             for note in notes.take(time()):
                 if self._exports(note):
