@@ -20,9 +20,7 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
 
     notes = SimpleNamespace(take=take)
     adapter: Any = SimpleNamespace(lifecycle=SimpleNamespace(notes=notes))
-    pump: Any = SimpleNamespace(
-        takes_notes=True, has_room_for_notes=False, offer_note=noted.append
-    )
+    pump: Any = SimpleNamespace(takes_notes=True, has_room_for_notes=False, offer_note=noted.append)
     cost: Any = None
     hand_over = HandOver(adapter, ErrorBoundary(), cost, exports_default=True)
     hand_over.begin(pump)
