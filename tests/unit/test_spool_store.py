@@ -421,12 +421,13 @@ def test_a_later_version_is_refused_in_words(path: Path) -> None:
         opened(path)
 
 
-def test_damage_is_said_in_words(path: Path) -> None:
+@pytest.mark.parametrize("begin", [100, 4096], ids=["the first page", "a table"])
+def test_damage_is_said_in_words(path: Path, begin: int) -> None:
     store = opened(path)
     store.write(finished=spans(*range(1, 100), text="x" * 100), alive_ns=2)
     store.close(clean=True)
     content = bytearray(path.read_bytes())
-    content[100:8000] = b"\xff" * 7900
+    content[begin : begin + 7900] = b"\xff" * 7900
     path.write_bytes(content)
     with pytest.raises(SpoolError, match="is damaged"):
         opened(path)

@@ -81,7 +81,7 @@ def connect(path: Path, max_bytes: int | None) -> sqlite3.Connection:
         if connection is not None:
             connection.close()
         if isinstance(error, sqlite3.Error):
-            raise _unusable(path, error) from error
+            raise unusable(path, error) from error
         raise
     return connection
 
@@ -185,7 +185,8 @@ def _make_tables(connection: sqlite3.Connection) -> None:
             connection.execute(table)
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> Exception:
+def unusable(path: Path, error: sqlite3.Error) -> Exception:
+    """Return why a spool can't be opened, for a person."""
     if isinstance(error, sqlite3.OperationalError):
         return as_os_error(error)
     return SpoolError(

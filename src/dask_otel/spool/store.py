@@ -152,8 +152,10 @@ class Store:
             if connection is not None:
                 connection.close()
             lock.release()
-            if isinstance(error, sqlite3.Error):
-                raise as_os_error(error) from error
+            # Damage shows itself at the first look into a table, and is no trouble of the disk's.
+            found = error.__cause__ if isinstance(error, OSError) else error
+            if isinstance(found, sqlite3.Error):
+                raise schema.unusable(path, found) from found
             raise
         return store
 
