@@ -64,7 +64,9 @@ class Memory:
         self.next = 1
         self.recovered = 0
         self.error: Exception | None = None
-        self.writes = 0
+        #: While it can be written.
+        self.unreadable: Exception | None = None
+        self.writes = self.reads = 0
         self.alive = 0
         self.closed: list[bool] = []
         #: Spans that were ever noted.
@@ -112,8 +114,9 @@ class Memory:
         return Result(tuple(ids), tuple(gone), 0, tuple(absent))
 
     def waiting(self, sink: str, after: int, limit: int) -> list[tuple[int, SpanRecord]]:
-        if self.error is not None:
-            raise self.error
+        self.reads += 1
+        if error := self.error or self.unreadable:
+            raise error
         rows = sorted(self.rows.items())
         return [(n, record) for n, (key, record) in rows if key == sink and n > after][:limit]
 
@@ -537,6 +540,30 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
     assert spans.exported == list(range(1, 32))
     assert totals(pump) == {("exported",): 31}
     assert caplog.text.count("can't use its spool") == 1
+    assert caplog.text.count("uses its spool there.db again") == 1
+
+
+def test_rows_that_cannot_be_read_keep_no_new_span_back_and_are_told_once(caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, spans = Memory(), Spans()
+    for n in range(1, 31):
+        store.rows[n] = ("otlp", translate(finished(n))[0])
+    store.next = 31
+    store.unreadable = OSError(5, "database disk image is malformed")
+    with running(store, spans) as pump:
+        eventually(lambda: store.reads)
+        for n in range(31, 41):
+            pump.offer_span(finished(n))
+            # Each time that it is tried again, too.
+            eventually(lambda n=n: n in spans.exported)
+        eventually(lambda: store.reads > 3)
+        assert sorted(spans.exported) == list(range(31, 41))
+        assert caplog.text.count("can't use its spool") == 1
+        assert "uses its spool there.db again" not in caplog.text
+        store.unreadable = None
+        eventually(lambda: not store.rows)
+    assert sorted(spans.exported) == list(range(1, 41))
+    assert totals(pump) == {("exported",): 40}
     assert caplog.text.count("uses its spool there.db again") == 1
 
 

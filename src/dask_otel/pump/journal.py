@@ -105,6 +105,9 @@ class Journal:
         #: Up to which row each lane was fed, and those for which there are later ones.
         self._fed = dict.fromkeys(lanes, 0)
         self._behind = set(lanes)
+        #: The lane whose rows could not be read, until they can be. They may be damaged for good,
+        #: while others can still be written.
+        self._unread: SpooledLane | None = None
         #: Spans of which the spool has a note; notes and removals that are to be written.
         self._noted: set[Ids] = set()
         self._notes: dict[Ids, OpenNote] = {}
@@ -280,6 +283,9 @@ class Journal:
         finished, ended = self._take_in()
         for lane in self._lanes:
             self._settled += lane.take_settled()
+        if self._unread is not None:
+            # Before the write: what is written where nothing can be read would be stuck.
+            self._feed()
         news = finished or self._notes or ended & self._noted or self._ended or self._settled
         if (
             news
@@ -381,7 +387,8 @@ class Journal:
         self._fresh(finished, written)
         self._drop("unreadable", written.unreadable)
         self._waiting, self._usage = self._store.count(), self._store.size
-        self._health.ok(bool(written.gone), self._usage)
+        if self._unread is None:
+            self._health.ok(bool(written.gone), self._usage)
 
     def _forget(self, notes: Iterable[Ids]) -> None:
         for ids in notes:
@@ -432,17 +439,21 @@ class Journal:
         for lane in list(self._behind):
             self._breathe()
             allowed = self._allowance.get(lane, _ROWS)
+            again = lane is self._unread
+            if again:
+                self._unread = None
             if lane.over or not allowed:
                 self._behind.discard(lane)
                 continue
             # By whole requests: each read has its price.
-            if lane.room < min(_ROWS, lane.batch_size):
+            if lane.room < min(_ROWS, lane.batch_size) and not again:
                 continue
             try:
                 rows = self._store.waiting(
-                    lane.key, self._fed[lane], min(lane.room, _ROWS, allowed)
+                    lane.key, self._fed[lane], max(1, min(lane.room, _ROWS, allowed))
                 )
             except OSError as error:
+                self._unread = lane
                 self._health.failed(error)
                 return False
             if not rows:
