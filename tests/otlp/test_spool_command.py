@@ -237,7 +237,8 @@ def test_it_can_be_interrupted_and_begun_again(path: Path, monkeypatch: pytest.M
         try:
             with subprocess.Popen(
                 [sys.executable, "-m", "dask_otel", "spool", "send", str(path)],
-                env={**os.environ, **server.environ},
+                # It does not try again by itself meanwhile, however slow this machine is.
+                env={**os.environ, **server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "120"},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
