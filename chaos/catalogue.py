@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from chaos import collectors, processes  # noqa: F401 (they put themselves on the list)
+from importlib import import_module
+
 from chaos.scenario import SCENARIOS
 
 __all__ = ["SCENARIOS"]
+
+# They put themselves on the list.
+for _name in (
+    "collectors",
+    "processes",
+    "namespaces",
+    "clocks",
+    "forks",
+    "memory",
+    "load",
+    "month",
+    "names",
+):
+    import_module(f"chaos.{_name}")

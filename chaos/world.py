@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -101,6 +102,8 @@ class World:
         workers: int = 2,
         nannies: bool = False,
         behind: Callable[[int], Gate] | None = None,
+        arguments: tuple[str, ...] = (),
+        worker_env: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
         """Start the scheduler, its workers and a client.
 
@@ -114,6 +117,10 @@ class World:
             How many, and whether each is below a nanny.
         behind
             Given the scheduler's port, makes the network between it and the last worker.
+        arguments
+            More for ``dask scheduler``.
+        worker_env
+            Of workers, by number.
         """
         variables = {
             **QUICK,
@@ -121,14 +128,14 @@ class World:
             "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
             **(env or {}),
         }
-        self._cluster.start_scheduler(*PRELOAD, env=variables)
+        self._cluster.start_scheduler(*PRELOAD, *arguments, env=variables)
         address = self._cluster.address
         for number in range(workers):
             if behind is not None and number == workers - 1:
                 port = behind(int(address.rpartition(":")[2])).port
                 self._cluster.address = f"tcp://127.0.0.1:{port}"
             start = self._cluster.start_nanny if nannies else self._cluster.start_worker
-            self.workers.append(start(f"w{number}"))
+            self.workers.append(start(f"w{number}", env=worker_env.get(number)))
         self._client = Client(address, set_as_default=False)
         self._client.wait_for_workers(workers, timeout=PATIENCE)
 

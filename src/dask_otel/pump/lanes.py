@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from dask_otel import semconv
@@ -92,12 +93,17 @@ class Lane:
         try:
             return call()
         except Exception as error:
-            self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "export")
-            kind = type(error).__name__
-            if kind not in self._logged:
-                self._logged.add(kind)
-                logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
+            # Where memory has run out, this can fail as well, and the thread must live on.
+            with suppress(Exception):
+                self._tell(error)
             return _AFTER_ERROR
+
+    def _tell(self, error: Exception) -> None:
+        self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "export")
+        kind = type(error).__name__
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
 
     def _comes_back(self) -> bool:
         """At the end, wait a moment for somebody to be at the endpoint; False if it is no use."""
@@ -203,7 +209,8 @@ class SpanLane(Lane):
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
                 )
                 logger.debug("dask-otel: a span could not be translated", exc_info=True)
-            self._taken += finished.weight
+            finally:
+                self._taken += finished.weight
 
     def finish(self) -> float:
         """Export what is left until the deadline, and count what could not be."""
