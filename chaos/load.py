@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.memory import size_of
-from distributed import span, wait
+from distributed import span
 from tests.receiver import attributes
 from tests.waiting import eventually
 
@@ -87,7 +87,7 @@ def _run(world: World, spans: int, what: str) -> list[int]:
             keys = [(f"neg-{number:08x}x", index) for index in range(_EACH)]
             under_way.append(world.client.map(operator.neg, range(_EACH), key=keys))
         while len(under_way) > _AT_ONCE:
-            wait(under_way.popleft())
+            world.wait(under_way.popleft())
         if (number + 1) % max(1, spans // _STEPS) == 0:
             sizes.append(status(world, "VmRSS"))
             seconds = time.monotonic() - began
@@ -96,7 +96,7 @@ def _run(world: World, spans: int, what: str) -> list[int]:
                 f"{(number + 1) * _EACH / seconds:.0f} tasks/s, {sizes[-1] / _MIB:.0f} MiB"
             )
     while under_way:
-        wait(under_way.popleft())
+        world.wait(under_way.popleft())
     return sizes
 
 

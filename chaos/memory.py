@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from distributed import span, wait
+from distributed import span
 from tests.waiting import eventually
 
 from chaos.scenario import HTTP, progress, scenario
@@ -53,7 +53,7 @@ def _fail(world: World, spans: int) -> None:
             keys = [(f"fail-{name.replace(' ', '')}x", index) for index in range(_FAILING)]
             futures = world.client.map(_fails, range(_FAILING), key=keys)
         world.submitted[name] = _FAILING
-        wait(futures)
+        world.wait(futures)
         del futures
 
 

@@ -39,7 +39,7 @@ _BEAT, _TICK, _EXPORT = 20.0, 5.0, 300.0
 #: Seconds that the last work of a month may take.
 _LONGEST = 12 * _HOUR
 #: Spans that are known beyond the open ones: later work can come for these.
-_KNOWN = 3000
+_KNOWN = 1500
 
 
 @dataclass(eq=False)
@@ -117,7 +117,7 @@ class Month:
         self.shown: Counter[str] = Counter()
         self.received = Received()
         self.series = 0
-        limits = Limits(settle_timeout=120.0, remember=5000)
+        limits = Limits(settle_timeout=120.0, remember=2000)
         self.lifecycle = Lifecycle(limits, self)
         self.accounting = Accounting(self.now)
         self.metrics = MetricState(
@@ -490,7 +490,7 @@ def _month(world: World) -> str:
     month.end()
     month.reconcile()
     second, last = sizes[min(1, len(sizes) - 1)], sizes[-1]
-    assert last < second * 1.02, f"{second} blocks of memory after the second day, then {sizes}"
+    assert last < second * 1.01, f"{second} blocks of memory after the second day, then {sizes}"
     truth = month.truth
     return (
         f"{truth['spans']:,} spans in {truth['generations']:,} generations, {truth['tasks']:,} "

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from distributed import Client, span
+from distributed import Client, span, wait
 from tests.cluster import proof
 from tests.cluster.processes import Cluster, Process, SchedulerProcess, cluster
 from tests.receiver import Receiver, Span, receiver
@@ -153,6 +153,11 @@ class World:
             futures = self.client.map(_increment, range(tasks), seconds=seconds, key=keys)
         self.submitted[name] = tasks
         return name, futures
+
+    def wait(self, futures: list[Any]) -> None:
+        """Wait until futures are done, well or not."""
+        with self.client.as_current():
+            wait(futures)
 
     def work(self, spans: int = 5, tasks: int = 10) -> float:
         """Compute some spans, one after the other; returns the seconds that it took."""

@@ -21,6 +21,7 @@ class _Shifted:
     def __init__(self, real, shift) -> None:
         self._real = real
         self._shift = shift
+        self.__name__ = real.__name__
 
     def __call__(self):
         return self._real() + self._shift()

@@ -394,6 +394,17 @@ def test_other_failures_are_not_sent_once_more() -> None:
         assert metrics.calls == 2
 
 
+def test_hours_by_which_the_clock_is_set_are_no_age_of_an_export() -> None:
+    metrics = Metrics()
+    with running(metrics=[metrics]) as pump:
+        for count, hours in enumerate((0, 3, -3, 0), start=1):
+            batch = MetricBatch(time_ns=time.time_ns() + hours * 3600 * 10**9)
+            batch.add(semconv.CLUSTER_SPILL_IO.name, "disk-write")
+            pump.offer_metrics(batch)
+            eventually(lambda n=count: metrics.calls >= n, 30, "an export")
+            assert 0 <= metrics.value(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name) < 600
+
+
 class FlakyMetrics(Metrics):
     """Says no to every second request."""
 
