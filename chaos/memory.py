@@ -21,11 +21,11 @@ _MIB = 2**20
 #: Failing tasks of a span: as many as are shown with their stack traces.
 _FAILING = 16
 #: Spans of a step, and steps.
-_SPANS, _STEPS = 20, 12
-#: The step from which on the queue is full, with the default of 2048 records.
-_FULL = 7
-#: Calls between a task and its error: Python's limit is 1000.
-_DEPTH = 380
+_SPANS, _STEPS = 6, 12
+#: Records that the queue holds, and the step from which on it is full.
+_QUEUE, _FULL = 512, 6
+#: Calls between a task and its error, two lines each: some 30 KiB of traceback.
+_DEPTH = 150
 #: Bytes that the limit leaves free.
 _LEFT = 2 * _MIB
 
@@ -87,7 +87,8 @@ def _without(folder: Path) -> list[int]:
 #: All threads have one heap: none has a reserve of its own that no limit knows of.
 _ENV = {
     "MALLOC_ARENA_MAX": "1",
-    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "512",
+    "OTEL_BSP_MAX_QUEUE_SIZE": str(_QUEUE),
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(_QUEUE),
     "OTEL_EXPORTER_OTLP_TIMEOUT": "10",
 }
 
@@ -108,10 +109,10 @@ def make_room(dask_scheduler: Any) -> None:
 @scenario(
     "memory-limit",
     section=_SECTION,
-    fault="The collector is away while 240 spans end, each with 16 long stack traces; with its "
-    "queue full, the scheduler reaches its memory limit (`RLIMIT_AS`), and the collector comes "
-    "back",
-    promise="Memory is bounded: the bridge takes what `OTEL_BSP_MAX_QUEUE_SIZE` (2048 records) "
+    fault="The collector is away while 72 spans end, each with 16 long stack traces; with its "
+    "queue of 512 records full, the scheduler reaches its memory limit (`RLIMIT_AS`), and the "
+    "collector comes back",
+    promise="Memory is bounded: the bridge takes what `OTEL_BSP_MAX_QUEUE_SIZE` "
     "allows, and no more however long it lasts. An export for which there is no memory fails as "
     "any other does, and the scheduler runs on. Each record arrives once or is counted as lost; "
     "the counters lose nothing",
@@ -134,7 +135,7 @@ def _memory_limit(world: World) -> str:
     later = (sizes[-1] - sizes[_FULL]) - (bare[-1] - bare[_FULL + 1])
     assert later < 16 * _MIB, f"it grows by {later / _MIB:.0f} MiB beyond the full queue"
     # A record with its stack trace (8 KiB) exists as Dask told of it, twice as long at most.
-    bound = 2048 * 3 * 8192 + 16 * _MIB
+    bound = _QUEUE * 3 * 8192 + 16 * _MIB
     assert ours < bound, f"the bridge takes {ours / _MIB:.0f} MiB, of {bound / _MIB:.0f} MiB"
 
     world.client.run_on_scheduler(make_room)
