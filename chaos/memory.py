@@ -27,7 +27,7 @@ _QUEUE, _FULL = 512, 6
 #: Calls between a task and its error, two lines each: some 30 KiB of traceback.
 _DEPTH = 150
 #: Bytes that the limit leaves free.
-_LEFT = 2 * _MIB
+_LEFT = _MIB // 2
 
 
 def _ping(depth: int, message: str) -> None:
@@ -84,9 +84,12 @@ def _without(folder: Path) -> list[int]:
         return [status(bare, "VmRSS"), *_grown(bare)]
 
 
-#: All threads have one heap: none has a reserve of its own that no limit knows of.
+#: All threads have one heap, and none has a reserve that no limit knows of; what is large is asked
+#: of the system.
 _ENV = {
     "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
     "OTEL_BSP_MAX_QUEUE_SIZE": str(_QUEUE),
     "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(_QUEUE),
     "OTEL_EXPORTER_OTLP_TIMEOUT": "10",
@@ -100,7 +103,7 @@ def make_room(dask_scheduler: Any) -> None:
     """
     gaps = [bytes(size) for _ in range(6000) for size in (100, 300, 500, 2000, 9000)]
     # What stays keeps the rest from being given back to the system.
-    dask_scheduler.chaos = gaps[::97]
+    dask_scheduler.chaos = gaps[::7]
     del gaps
     gc.collect()
     logging.getLogger("distributed.dask_otel").setLevel(logging.DEBUG)

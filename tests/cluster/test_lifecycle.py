@@ -180,12 +180,11 @@ def test_of_a_traceback_as_much_is_kept_as_can_be_shown():
         with span("deep"):
             future = o.client.submit(ping, 300)
         wait(future)
-        (whole,) = {t.traceback_text for t in o.cluster.scheduler.tasks.values()}
         o.quiet()
         (failure,) = o.named("deep").failures
-        assert len(whole) > 2 * LONGEST_TRACEBACK
-        assert failure.traceback == whole[-LONGEST_TRACEBACK:]
-        assert "raise KeyError" in failure.traceback
+        # Some 600 frames are more, and the last one is what a reader needs.
+        assert len(failure.traceback) == LONGEST_TRACEBACK
+        assert failure.traceback.rstrip().endswith('raise KeyError("deep")')
 
 
 def test_an_error_that_a_retry_heals_is_none(tmp_path):
