@@ -63,9 +63,10 @@ _FOOT = """
   showed: one that is set ahead by 3 h makes it 3 h longer, one that is set back makes it short,
   down to no length at all. Points of metrics never go back in time: after a clock was set back,
   they come 2 ms apart until it has caught up.
-- **A memory limit with gRPC.** Where its C++ core gets no memory, it ends the process. Over HTTP
-  an export fails. In both the queue is bounded, so leave room for it: a record with a stack trace
-  takes up to 24 KiB, 48 MiB for the default of `OTEL_BSP_MAX_QUEUE_SIZE`.
+- **A scheduler without memory.** The queue is bounded, so leave room for it: a record with a
+  stack trace takes up to 24 KiB, 48 MiB for the default of `OTEL_BSP_MAX_QUEUE_SIZE`. Errors for
+  lack of memory end in the bridge. Dask's own do not: where nothing at all is left, it closes
+  connections and loses its workers, with the bridge and without.
 - **Metrics without memory.** An increment that could not be added for lack of memory is lost, and
   counted in `dask.otel.sanitized` as `error`.
 
