@@ -12,6 +12,8 @@ __all__ = ["SCENARIOS"]
 for _name in (
     "collectors",
     "processes",
+    "spool_kills",
+    "spooling",
     "namespaces",
     "clocks",
     "forks",
