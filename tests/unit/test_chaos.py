@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from chaos.month import _DAY, Month
+from chaos.long.month import _DAY, Month
 
 
 def test_a_day_adds_up_and_one_of_which_something_is_missing_does_not() -> None:

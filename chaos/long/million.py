@@ -14,7 +14,7 @@ from distributed import span
 from tests.receiver import attributes
 from tests.waiting import eventually
 
-from chaos.memory import status
+from chaos.machine.memory import status
 from chaos.scenario import HTTP, progress, scenario
 from chaos.world import PATIENCE, World
 from chaos.world import world as another_world

@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.waiting import eventually
 
-from chaos import forked
-from chaos.forked import waited_for
+from chaos.machine import forked
+from chaos.machine.forked import waited_for
 from chaos.scenario import BOTH, scenario
 from chaos.world import PATIENCE, PRELOAD, QUICK, World
 
@@ -109,7 +109,7 @@ def _script(world: World, env: Mapping[str, str]) -> list[_Child]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
     with (world.folder / "script.log").open("ab") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "chaos.forked"],
+            [sys.executable, "-m", "chaos.machine.forked"],
             env={**inherited, **env},
             stdout=subprocess.PIPE,
             stderr=log,

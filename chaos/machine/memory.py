@@ -45,7 +45,7 @@ def _fails(x: int) -> None:
 def _fail(world: World, spans: int) -> None:
     """Compute spans as large as they come: all of their tasks fail, deep in a recursion."""
     for _ in range(spans):
-        name = f"work {len(world.submitted)}"
+        name = f"failing {len(world.submitted)}"
         with span(name):
             keys = [(f"fail-{name.replace(' ', '')}x", index) for index in range(_FAILING)]
             futures = world.client.map(_fails, range(_FAILING), key=keys)
