@@ -11,6 +11,7 @@ __all__ = ["SCENARIOS"]
 # They put themselves on the list.
 for _name in (
     "collectors",
+    "network",
     "processes",
     "spool_kills",
     "spooling",

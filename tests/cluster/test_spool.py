@@ -144,5 +144,5 @@ def test_a_bridge_that_is_taken_off_lets_go_of_the_spool(start: Start, tmp_path:
         # Nothing waits in it.
         assert not path.exists()
         dask_otel.register(client)
-        eventually(lambda: bridged.bridge.exporting, what="exporters")
+        eventually(lambda: bridged.exporting, what="exporters")
         assert bridged.bridge.condition()["spool"]["usable"]
