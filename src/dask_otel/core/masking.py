@@ -31,6 +31,9 @@ _TOKEN: Final = re.compile(
     r"(?=[^/]*\d)(?=[^/]*[A-Za-z])[A-Za-z0-9_.~+=%\-]{16,}|[A-Za-z0-9+=_-]{32,}"
 )
 
+#: What can be base64.
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
+
 #: Variables of OpenTelemetry whose values are harmless.
 _HARMLESS: Final = re.compile(
     r"OTEL_(?:"
@@ -38,12 +41,13 @@ _HARMLESS: Final = re.compile(
     r"|EXPERIMENTAL_RESOURCE_DETECTORS|PYTHON_SDK_INTERNAL_METRICS_ENABLED"
     r"|TRACES_SAMPLER(?:_ARG)?|METRICS_EXEMPLAR_FILTER|(?:TRACES|METRICS|LOGS)_EXPORTER"
     r"|METRIC_EXPORT_(?:INTERVAL|TIMEOUT)|(?:BSP|BLRP)_[A-Z_]+|[A-Z_]*LIMIT"
-    r"|EXPORTER_OTLP_(?:[A-Z]+_)?(?:PROTOCOL|COMPRESSION|TIMEOUT|INSECURE|CERTIFICATE"
-    r"|CLIENT_CERTIFICATE|CLIENT_KEY|TEMPORALITY_PREFERENCE|DEFAULT_HISTOGRAM_AGGREGATION)"
+    r"|EXPORTER_OTLP_(?:[A-Z]+_)?(?:PROTOCOL|COMPRESSION|TIMEOUT|INSECURE"
+    r"|TEMPORALITY_PREFERENCE|DEFAULT_HISTOGRAM_AGGREGATION)"
     r")"
 )
 _ENDPOINT: Final = re.compile(r"OTEL_[A-Z_]*ENDPOINT")
 _HEADERS: Final = re.compile(r"OTEL_[A-Z_]*HEADERS")
+_FILE: Final = re.compile(r"OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?(?:CLIENT_)?(?:CERTIFICATE|KEY)")
 
 
 def masked_url(address: str) -> str:
@@ -74,12 +78,23 @@ def masked_headers(value: str) -> str:
     return ",".join(f"{name}={MASK}" for name in names if name.isascii()) or MASK
 
 
+def masked_path(value: str) -> str:
+    """Return the name of a file, unless it is what belongs into the file."""
+    if not value.isprintable() or "-----BEGIN" in value:
+        return MASK
+    # Of names that long hardly one has capitals, small letters and digits; a key in base64 has.
+    runs = [run for run in _BASE64.findall(value) if not (run.islower() or run.isupper())]
+    return MASK if any(any(c.isdigit() for c in run) for run in runs) else value
+
+
 def masked_variable(name: str, value: str) -> str:
     """Return the value of an ``OTEL_*`` variable as far as it may be shown."""
     if _ENDPOINT.fullmatch(name):
         return masked_url(value)
     if _HEADERS.fullmatch(name):
         return masked_headers(value)
+    if _FILE.fullmatch(name):
+        return masked_path(value)
     if name == "OTEL_RESOURCE_ATTRIBUTES":
         return _masked_attributes(value)
     return Mask()(value) if _HARMLESS.fullmatch(name) else MASK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -21,7 +22,7 @@ from dask_otel._otel.sdk.environment import (
 from dask_otel._otel.sdk.internal import InternalMetrics
 from dask_otel._otel.sdk.watching import watch_stub, watched_session
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.masking import masked_url
+from dask_otel.core.masking import Mask, masked_url, secrets_of
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -186,7 +187,7 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         raise
     except Exception as error:
         raise ConfigurationError(
-            [f"{variable} names {name!r}, and that exporter could not be made: {error!r}."]
+            [f"{variable} names {name!r}, and that exporter could not be made: {_shown(error)}."]
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
@@ -195,6 +196,12 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         answers = seen if watch_stub(signal, exporter, seen) else None
     named = name not in _OTLP_NAMES or is_named(signal)
     return NamedExporter(_label(signal, name), exporter, answers, named=named)
+
+
+def _shown(error: Exception) -> str:
+    """Return an error of somebody else's, who may repeat what the variables say."""
+    variables = {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
+    return Mask(secrets_of(variables))(repr(error))
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:
