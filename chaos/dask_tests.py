@@ -13,9 +13,9 @@ KEPT = Path(__file__).parent / "results" / "dask-tests.json"
 _HEAD = """
 ## Dask's own tests
 
-The tests of Dask's scheduler, client, workers and shuffle, run without the bridge and with it, which
-wrote into files. None may fail that does not fail without it; what failed only with it ran again by
-itself, both ways.
+The tests of Dask's scheduler, client, workers and shuffle, run without the bridge and with it,
+which wrote into files. None may fail that does not fail without it; what failed only with it ran
+again by itself, both ways.
 
 ```console
 make dask-tests DASK=PATH        # a checkout of github.com/dask/distributed, at a release

@@ -22,8 +22,11 @@ SHARES = {
     "metrics": 10,
     "carriers": 25,
     "messages": 20,
+    # Starts a scheduler each time.
+    "cluster": 1,
     "settings": 4,
     "environment": 15,
+    "exporters": 2,
     "answers": 12,
     "report": 2,
 }
