@@ -182,7 +182,6 @@ def _drive(data: Data, cluster: Any) -> None:
         before = now
     _finish(data, cluster, theirs)
     _finish(None, cluster, mine)
-    scheduler.client_releases_keys(keys=[], client="fuzz", stimulus_id="end")
     cluster.heartbeat(good, {})
     with suppress(Exception):
         cluster.heartbeat(bad, {})

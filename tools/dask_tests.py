@@ -156,7 +156,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=0, help="only compare CPU seconds, so often")
     parser.add_argument("--refusing", action="store_true", help="to an endpoint that refuses")
     parser.add_argument("--write", action="store_true", help="keep the results")
-    args = parser.parse_args()
+    # Files may stand behind options.
+    args = parser.parse_intermixed_args()
     checkout = args.checkout.resolve()
     if not (checkout / "distributed" / "tests").is_dir():
         print(f"{checkout} is no checkout of distributed: it has no distributed/tests")

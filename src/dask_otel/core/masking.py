@@ -92,7 +92,7 @@ def masked_headers(value: str) -> str:
     names = [item.partition("=")[0].strip() for item in value.split(",") if "=" in item]
     # What has no name is a value, and may be secret.
     shown = [f"{name}={MASK}" for name in names if _HEADER_NAME.fullmatch(name)]
-    return _short(",".join(shown)) or MASK
+    return ",".join(shown) or MASK
 
 
 def masked_path(value: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -11,7 +10,7 @@ from typing import Any, Final
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.answers import Answers
+from dask_otel._otel.sdk.answers import Answers, mask_of_environment
 from dask_otel._otel.sdk.environment import (
     check_headers,
     check_pem,
@@ -22,7 +21,7 @@ from dask_otel._otel.sdk.environment import (
 from dask_otel._otel.sdk.internal import InternalMetrics
 from dask_otel._otel.sdk.watching import watch_stub, watched_session
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.masking import Mask, masked_url, secrets_of
+from dask_otel.core.masking import masked_url
 from dask_otel.settings.problems import ConfigurationError
 
 _GROUPS: Final = {
@@ -173,7 +172,7 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
     if name in _OTLP_NAMES:
         options = _otlp_options(signal, grpc=name == "otlp_proto_grpc")
     if name == "otlp_proto_http" and not _has_credential_provider(signal):
-        answers = Answers()
+        answers = Answers(mask_of_environment())
         options["session"] = watched_session(signal, answers)
     try:
         factory = found[0].load() if found else MetricReader
@@ -192,7 +191,7 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
     if name == "otlp_proto_grpc":
-        seen = Answers()
+        seen = Answers(mask_of_environment())
         answers = seen if watch_stub(signal, exporter, seen) else None
     named = name not in _OTLP_NAMES or is_named(signal)
     return NamedExporter(_label(signal, name), exporter, answers, named=named)
@@ -200,8 +199,7 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
 
 def _shown(error: Exception) -> str:
     """Return an error of somebody else's, who may repeat what the variables say."""
-    variables = {key: value for key, value in os.environ.items() if key.startswith("OTEL_")}
-    return Mask(secrets_of(variables))(repr(error))
+    return mask_of_environment()(repr(error))
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:
