@@ -118,9 +118,9 @@ def test_a_port_of_thousands_of_digits_is_no_port():
 def worker(name: str, metrics: dict[str, Any]) -> Any:
     """Return what a scheduler has of a worker."""
     made: Any = WorkerState(
-        address=f"tcp://{name}:1", status=Status.running, pid=0, nthreads=2, memory_limit=0, name=name,
-        local_directory="", services={}, versions={}, nanny="", extra={}, server_id=name,
-        scheduler=None,
+        address=f"tcp://{name}:1", status=Status.running, pid=0, nthreads=2, memory_limit=0,
+        name=name, local_directory="", services={}, versions={}, nanny="", extra={},
+        server_id=name, scheduler=None,
     )  # fmt: skip
     made.metrics = metrics
     made._occupancy_cache = 1.0
