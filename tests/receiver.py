@@ -6,28 +6,22 @@ to misbehave.
 
 from __future__ import annotations
 
-import gzip
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
-import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
-from opentelemetry.proto.collector.metrics.v1 import (
-    metrics_service_pb2,
-    metrics_service_pb2_grpc,
-)
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from tests.certificates import Certificate
+from tests.otlp_server import SIGNALS, Answer, serve
 from tests.waiting import eventually
 
 
@@ -186,6 +180,9 @@ def decode_points(request: metrics_service_pb2.ExportMetricsServiceRequest) -> I
                     )
 
 
+_REFUSED: Final = b"refused by the test"
+
+
 @dataclass
 class Receiver:
     """What was received, and how to answer. Shared by the server's threads."""
@@ -239,6 +236,29 @@ class Receiver:
                 made.partial_success.rejected_data_points = count
         return made
 
+    def answered(self, where: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Take a request as the server got it."""
+        signal = SIGNALS[where]
+        request: Any = {
+            "traces": trace_service_pb2.ExportTraceServiceRequest,
+            "metrics": metrics_service_pb2.ExportMetricsServiceRequest,
+        }[signal]()
+        request.ParseFromString(body)
+        status = self.take(signal, request, headers)
+        content = _REFUSED if status is not None else self.reply(signal).SerializeToString()
+        if self.protocol == "grpc":
+            if status is None or self.retry_after is None:
+                return Answer(status, content)
+            info = RetryInfo(retry_delay=Duration(seconds=self.retry_after))
+            return Answer(status, content, {"google.rpc.retryinfo-bin": info.SerializeToString()})
+        kind = "application/x-protobuf" if status is None else "text/plain"
+        if self.content is not None:
+            kind, content = self.content
+        said = {"Content-Type": kind, "Location": self.location}
+        if status is not None and self.retry_after is not None:
+            said["Retry-After"] = str(self.retry_after)
+        return Answer(status, content, {name: value for name, value in said.items() if value})
+
     def take(self, signal: str, request: Any, headers: Mapping[str, str]) -> int | str | None:
         """Keep a request and return how to answer."""
         with self._lock:
@@ -283,90 +303,6 @@ class Receiver:
         return eventually(lambda: check(self), timeout, what)
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    receiver: Receiver
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of those who hang up, or do not speak TLS."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Http
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
-        if self.path not in ("/v1/traces", "/v1/metrics"):
-            self.send_error(404)
-            return
-        request: Any
-        signal, request = {
-            "/v1/traces": ("traces", trace_service_pb2.ExportTraceServiceRequest()),
-            "/v1/metrics": ("metrics", metrics_service_pb2.ExportMetricsServiceRequest()),
-        }[self.path]
-        request.ParseFromString(body)
-        receiver = self.server.receiver
-        status = receiver.take(signal, request, dict(self.headers))
-        kind = "application/x-protobuf"
-        payload = receiver.reply(signal).SerializeToString()
-        if receiver.content is not None:
-            kind, payload = receiver.content
-        elif status is not None:
-            kind, payload = "text/plain", b"refused by the test"
-        self.send_response(200 if status is None else int(status))
-        if kind:
-            self.send_header("Content-Type", kind)
-        if receiver.location:
-            self.send_header("Location", receiver.location)
-        if status is not None and receiver.retry_after is not None:
-            self.send_header("Retry-After", str(receiver.retry_after))
-        self.send_header("Content-Length", str(len(payload)))
-        self.end_headers()
-        self.wfile.write(payload)
-
-    def do_GET(self) -> None:
-        """Answer as a web page that a redirect leads to."""
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        """Say nothing."""
-
-
-class _Traces(trace_service_pb2_grpc.TraceServiceServicer):
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        _grpc_answer(self.receiver, "traces", request, context)
-        return self.receiver.reply("traces")
-
-
-class _Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        _grpc_answer(self.receiver, "metrics", request, context)
-        return self.receiver.reply("metrics")
-
-
-def _grpc_answer(
-    receiver: Receiver, signal: str, request: Any, context: grpc.ServicerContext
-) -> None:
-    headers = {key: str(value) for key, value in context.invocation_metadata()}
-    status = receiver.take(signal, request, headers)
-    if status is not None:
-        if receiver.retry_after is not None:
-            info = RetryInfo(retry_delay=Duration(seconds=receiver.retry_after))
-            context.set_trailing_metadata((("google.rpc.retryinfo-bin", info.SerializeToString()),))
-        context.abort(grpc.StatusCode[str(status)], "refused by the test")
-
-
 #: Those that run, by endpoint.
 RUNNING: dict[str, Receiver] = {}
 
@@ -386,53 +322,13 @@ def receiver(
     tls
         With it the receiver speaks TLS.
     """
-    with _receiver(protocol, port, tls) as made:
+    made = Receiver(protocol)
+    with serve(protocol, made.answered, port=port, tls=tls) as made.endpoint:
         RUNNING[made.endpoint] = made
         try:
             yield made
         finally:
             del RUNNING[made.endpoint]
-
-
-@contextmanager
-def _receiver(protocol: str, port: int, tls: Certificate | None) -> Iterator[Receiver]:
-    made = Receiver(protocol)
-    # Not by its name, which has another address, too, where nobody listens.
-    scheme, host = "http" if tls is None else "https", "127.0.0.1"
-    if protocol == "grpc":
-        # Without so_reuseport=0 two servers would share a port unseen.
-        server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-        trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Traces(made), server)
-        metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(_Metrics(made), server)
-        address = f"127.0.0.1:{port}"
-        bound = (
-            server.add_insecure_port(address)
-            if tls is None
-            else server.add_secure_port(address, grpc.ssl_server_credentials([tls.pair]))
-        )
-        made.endpoint = f"{scheme}://{host}:{bound}"
-        server.start()
-        try:
-            yield made
-        finally:
-            server.stop(None).wait(5)
-        return
-    http = _Http(("127.0.0.1", port), _Handler)
-    http.receiver = made
-    if tls is not None:
-        # The handshake is the handler's, so that who does not speak TLS holds up nobody.
-        http.socket = tls.context.wrap_socket(
-            http.socket, server_side=True, do_handshake_on_connect=False
-        )
-    made.endpoint = f"{scheme}://{host}:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join(5)
 
 
 @contextmanager

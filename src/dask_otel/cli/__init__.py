@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from dask_otel.cli import assets, demo, doctor, report, top
+from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
 
 def _installed(distribution: str) -> str:
@@ -55,5 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     error), 130 after Ctrl-C. Wrong arguments exit with 2, as argparse does.
     """
     arguments = _parser().parse_args(argv)
-    code: int = arguments.run(arguments)
+    with ctrl_c_is_not_lost():
+        code: int = arguments.run(arguments)
     return code

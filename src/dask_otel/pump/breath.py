@@ -6,10 +6,12 @@ scheduler's event loop would wait that long each time it wakes up. So our thread
 moment after each half a millisecond of work: who waits gets the GIL at once. Where nobody took
 it, they work a little longer, up to a millisecond.
 
-Measured by ``python -m benchmarks.bench_breath``, beside other programs on two cores: nine in ten
-times a loop that wakes up each millisecond waits for 5 to 6 ms at most, and for 23 ms without any
-breath; that costs a sixth of the throughput. Breaths a millisecond apart give back half of it, and
-are at 7 ms. A second pause between two batches changed nothing.
+Measured by ``python -m benchmarks.bench_breath`` on two cores: nine in ten times a loop that wakes
+up each millisecond waits for 3 to 6 ms at most, and for 13 to 23 ms without any breath. In three
+runs beside a loop that did little else, what was left of the throughput was 0.83 to 0.91, and
+0.77 to 0.84 with half a millisecond always: that is why it looks at who wants the GIL. Beside a
+loop that computed for half of the time the two could not be told apart. A second pause between
+two batches changed nothing.
 """
 
 from __future__ import annotations

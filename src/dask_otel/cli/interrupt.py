@@ -1,0 +1,53 @@
+"""Ctrl-C that is not lost.
+
+Python ends a command by an exception that rises wherever the main thread just is. In a callback
+of the garbage collector, of a weak reference (each import has one) or in a ``__del__`` it ends
+that callback alone: Python says "Exception ignored", and the command goes on
+(https://docs.python.org/3/library/sys.html#sys.unraisablehook).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+#: Seconds until it comes again: whatever swallowed it is over then.
+_AGAIN: Final = 0.05
+
+
+@contextmanager
+def ctrl_c_is_not_lost() -> Iterator[None]:
+    """Let a ``KeyboardInterrupt`` that Python had to ignore come again. For the main thread."""
+    before = sys.unraisablehook
+    again: threading.Timer | None = None
+
+    def hook(unraisable: Any) -> None:
+        nonlocal again
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+        elif again is None or not again.is_alive():
+            again = threading.Timer(_AGAIN, _interrupt, args=(threading.get_ident(),))
+            again.daemon = True
+            again.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        if again is not None:
+            again.cancel()
+
+
+def _interrupt(thread: int) -> None:
+    if sys.platform == "win32":
+        import _thread
+
+        _thread.interrupt_main()
+    else:
+        # Also out of a call that waits.
+        signal.pthread_kill(thread, signal.SIGINT)
