@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chaos import dask_tests
+from chaos import suites
 from chaos.catalogue import SCENARIOS
 from chaos.results import REPOSITORY
 from chaos.scenario import SHORT, SKIPPED, Scenario
@@ -117,7 +117,7 @@ def text(results: dict[str, Any]) -> str:
         for one in SCENARIOS.values():
             if one.section == section:
                 lines += _rows(one, results["results"])
-    return "\n".join(lines) + "\n" + dask_tests.section() + _FOOT
+    return "\n".join(lines) + "\n" + suites.sections() + _FOOT
 
 
 def write(results: dict[str, Any]) -> None:

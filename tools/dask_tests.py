@@ -56,7 +56,7 @@ FILES: Final = (
 #: Tests that fail by what they ask for, and why. By the name of the function.
 EXPECTED: Final = {
     "test_quiet_client_close": "wants an empty log, and Dask logs each preload that it loads",
-    "test_spans": "as the next one: an x has no annotations there, and has one with the bridge",
+    "test_spans": "compares a task's annotations: an x has none there, and has one with the bridge",
     "test_annotations_global_vs_local": (
         "compares a task's annotations exactly, and the bridge adds what its worker is told"
     ),

@@ -1,4 +1,4 @@
-"""The section on Dask's own tests, of what `tools/dask_tests.py` kept."""
+"""The sections on Dask's own tests and on hostile input, of what these kept of their runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-KEPT = Path(__file__).parent / "results" / "dask-tests.json"
+_RESULTS = Path(__file__).parent / "results"
+KEPT = _RESULTS / "dask-tests.json"
+FUZZED = _RESULTS / "fuzz.json"
 
 _HEAD = """
 ## Dask's own tests
@@ -23,12 +25,52 @@ make dask-tests DASK=PATH        # a checkout of github.com/dask/distributed, at
 """
 
 
-def section() -> str:
-    """Return the section; nothing if there is no result."""
-    if not KEPT.exists():
-        return ""
-    kept = json.loads(KEPT.read_text(encoding="utf-8"))
-    return "\n".join([_HEAD.rstrip("\n"), *_lines(kept)]) + "\n"
+_HOSTILE = """
+## Hostile input
+
+A fuzzer that goes by coverage, and a million inputs: nothing may be raised into Dask, what is right
+in the same batch is exported, sizes are capped, what is changed is counted, no credential is shown.
+What it finds becomes a [test](../tests/unit/test_fuzz.py), which runs each target on a few bytes.
+
+```console
+make fuzz
+```
+"""
+
+#: What is thrown at each target.
+_THROWN = {
+    "spans": "tags, attributes, messages, times and redaction of spans",
+    "metrics": "keys, labels and values of metrics",
+    "carriers": "callers' contexts in annotations",
+    "messages": "what clients send on the bridge's topic",
+    "cluster": "annotations, heartbeats, events and ends of runs, through a real scheduler",
+    "settings": "configuration",
+    "environment": "the variables that the bridge obeys",
+    "exporters": "the variables of exporters, with credentials where they belong and where not",
+    "answers": "what servers answer, over HTTP and gRPC",
+    "report": "files for `dask-otel report`",
+}
+
+
+def sections() -> str:
+    """Return the sections of which there are results."""
+    found = ""
+    if KEPT.exists():
+        kept = json.loads(KEPT.read_text(encoding="utf-8"))
+        found += "\n".join([_HEAD.rstrip("\n"), *_lines(kept)]) + "\n"
+    if FUZZED.exists():
+        fuzzed = json.loads(FUZZED.read_text(encoding="utf-8"))
+        found += "\n".join([_HOSTILE.rstrip("\n"), *_targets(fuzzed)]) + "\n"
+    return found
+
+
+def _targets(fuzzed: dict[str, Any]) -> Iterator[str]:
+    yield ""
+    yield "| target | what | inputs | verdict |"
+    yield "|---|---|---|---|"
+    for name, found in fuzzed.items():
+        verdict = "held" if found["held"] else "broken"
+        yield f"| `{name}` | {_THROWN.get(name, '')} | {found['inputs']:,} | {verdict} |"
 
 
 def _lines(kept: dict[str, Any]) -> Iterator[str]:
@@ -58,8 +100,10 @@ def _lines(kept: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield (
             "What it costs them, in CPU seconds of all their processes, in pairs with and without "
-            "in turn. These tests start and close a cluster each, so this is mostly what a start "
-            "and a close cost:"
+            "in turn. Most tests start and close a cluster of their own; that is what is seen "
+            "here: about 0.01 to 0.02 s a cluster, for threads, the part that goes to each worker "
+            "and the last export, and 0.2 to 0.4 s once in each process with a scheduler, which "
+            "imports OpenTelemetry's SDK:"
         )
         yield ""
         yield "| file | pairs | without | with | with / without: median | 95% |"
