@@ -22,12 +22,13 @@ from benchmarks import (
     pauses,
     peers,
     results,
+    spool,
     throughput,
 )
 from benchmarks.results import Row
 
 #: What measures a row, in parts: one that fails does not lose the others. New rows (task spans,
-#: made in workers) go on from 9, each with a module of its own and a line here.
+#: made in workers) go on from 10, each with a module of its own and a line here.
 ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "1": [cpu.run, instructions.run, peers.run],
     "2": [history.run],
@@ -38,6 +39,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "7": [live.run_scrape],
     "8": [live.run_start],
     "9": [context.run],
+    "10": [spool.run],
 }
 
 

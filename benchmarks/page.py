@@ -68,6 +68,11 @@ _READING = """
   same recording, with one part of it switched off or on, and those of the hooks on a worker whose
   tasks do nothing. In brackets is the difference to the first figure of the line. The hooks of
   worker and client are timed, too: the least of many runs, in CPU time.
+- **The spool** (row 10): instructions as in row 9, of spans of four tasks that are noted when they
+  begin and when their work is done, with `otel.spool.path` and without. The thread's part is
+  measured in a process of its own, with the store alone: spans are encoded and written in
+  transactions of 100, and settled by 100. What is written is what the process has given to the
+  kernel, by the kernel's own account; `strace` counts how often it told it to flush.
 
 ## What is left of row 3
 

@@ -201,8 +201,12 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 class _Pump:
     """Takes what the bridge exports, and looks whether it is all."""
 
+    #: With `otel.spool.path`.
+    takes_notes = True
+
     def __init__(self) -> None:
         self.booked = 0
+        self.notes = 0
         self.errors: dict[str, int] = {}
 
     def accepts_metrics(self) -> bool:
@@ -210,6 +214,9 @@ class _Pump:
 
     def offer_span(self, span: Any) -> bool:
         return True
+
+    def offer_note(self, note: Any) -> None:
+        self.notes += 1
 
     def offer_metrics(self, batch: Any) -> None:
         for series, count in batch.increments.items():
@@ -285,6 +292,11 @@ class Replay:
                 around(lambda call=call, kwargs=kwargs: table[call.kind](*call.args, **kwargs))
             else:
                 table[call.kind](*call.args, **kwargs)
+
+    @property
+    def notes(self) -> int:
+        """Notes of open spans that the bridge has handed over."""
+        return self._pump.notes
 
     def check(self) -> None:
         """Raise if the bridge swallowed an error, or did not book every task of the recording."""

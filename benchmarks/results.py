@@ -135,4 +135,4 @@ def merged(path: Path, rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a file with those replaced that were measured anew."""
     new = {row.number for row in rows}
     kept = [Row(**row) for row in read(path)["rows"] if row["number"] not in new]
-    return sorted([*kept, *rows], key=lambda row: row.number)
+    return sorted([*kept, *rows], key=lambda row: int(row.number))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from chaos import collectors, processes  # noqa: F401 (they put themselves on the list)
+# They put themselves on the list.
+from chaos import collectors, processes, spool_kills, spooling  # noqa: F401
 from chaos.scenario import SCENARIOS
 
 __all__ = ["SCENARIOS"]

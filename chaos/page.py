@@ -36,18 +36,25 @@ interval 0.5 s, the schedule delay 0.1 s, the linger 0.
 _FOOT = """
 ## What can't be kept
 
-- **A killed scheduler** (`kill -9`, the OOM killer, power). There is no spool: what the process
+- **A killed scheduler** (`kill -9`, the OOM killer, power), without a spool. What the process
   knew and had not sent is lost. That is every span that was open, settled or lingered, spans
   that ended within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what
   counters grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the
   time of a request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
   [files](files.md), what was written stays. Spans that were open for longer than
   `otel.spans.progress-after` have left their [signs of life](lifecycle.md#long-spans).
+- **With [a spool](spool.md)** (`otel.spool.path`), the next scheduler sends what had ended, and
+  what was open as incomplete. What is left: a fifth of a second until a span that began or ended
+  is in the file, more where the disk or the machine is busy; [what a span knows only at its
+  end](lifecycle.md#a-scheduler-that-is-killed); and what counters grew by since the last export,
+  as above. It is not for power that fails: the file is the kernel's until it is written.
 - **A collector that is away for longer than the queue holds.** Spans beyond
   `OTEL_BSP_MAX_QUEUE_SIZE` (2048) are dropped and counted in `dask.otel.dropped` as
-  `queue_full`. Metrics are totals: their next export has all of it.
+  `queue_full`. With a spool they wait there, and the oldest are dropped and counted as `spool_full`
+  beyond `otel.spool.max-size` (256 MiB). Metrics are totals: their next export has all of it.
 - **A collector that is away when the scheduler closes.** What it had not taken within
-  `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and said in the log.
+  `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and said in the log. With a spool
+  it stays there.
 - **A warning about an answer whose head drips over HTTP.** The time that HTTP clients wait begins
   anew with each byte: until the head is there, the bridge waits, and says nothing.
 - **An answer that gets lost.** Nobody can tell whether the collector has the data: they are

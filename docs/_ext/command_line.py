@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -30,18 +31,26 @@ class CommandLine(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the sections."""
-        (commands,) = (
-            action
-            for action in cli._parser()._actions
-            if isinstance(action, argparse._SubParsersAction)
-        )
-        return [self._section(name, parser) for name, parser in sorted(commands.choices.items())]
+        return [self._section(name, parser) for name, parser in _commands(cli._parser())]
 
     def _section(self, name: str, parser: argparse.ArgumentParser) -> nodes.section:
-        section = nodes.section(ids=[name], names=[name], classes=["command-line"])
+        section = nodes.section(
+            ids=[name.replace(" ", "-")], names=[name], classes=["command-line"]
+        )
         # As wide as a page.
         with patch.dict(os.environ, {"COLUMNS": "92"}):
             text = parser.format_help()
         section += nodes.title("", "", nodes.literal("", f"dask-otel {name}"))
         section += nodes.literal_block(text, text, language="text")
         return section
+
+
+def _commands(
+    parser: argparse.ArgumentParser, before: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Return each command, and then those within it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in sorted(action.choices.items()):
+                yield f"{before}{name}", command
+                yield from _commands(command, f"{before}{name} ")

@@ -520,6 +520,15 @@ OTEL_QUEUE_SIZE: Final = Metric(
 OTEL_QUEUE_CAPACITY: Final = Metric(
     "dask.otel.queue.capacity", "updowncounter", "{span}", (), "Limit of the export queue", True
 )
+OTEL_SPOOL_SIZE: Final = Metric(
+    "dask.otel.spool.size", "updowncounter", "{span}", (), "Spans that wait in the spool", True
+)
+OTEL_SPOOL_USAGE: Final = Metric(
+    "dask.otel.spool.usage", "updowncounter", "By", (), "Bytes that the spool holds", True
+)
+OTEL_SPOOL_LIMIT: Final = Metric(
+    "dask.otel.spool.limit", "updowncounter", "By", (), "Most bytes of the spool", True
+)
 
 #: Every metric by name.
 METRICS: Final[dict[str, Metric]] = {

@@ -31,6 +31,9 @@ NEED_ALERTS = {"overview: Which alerts fire now?"}
 NEED_TROUBLE = {
     "exporter-health: When was something lost, and why?",
     "exporter-health: When did it meet errors of its own?",
+    # Without a spool.
+    "exporter-health: What waits in the spool?",
+    "exporter-health: How full is the spool?",
 }
 
 #: The label is there once it is asked for: see `test_cost.py`.

@@ -143,7 +143,7 @@ def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     shipped = yaml_leaves()
     leaves = schema_leaves(SCHEMA)
     rows = docs_rows()
-    assert len(shipped) == 46
+    assert len(shipped) == 48
     assert list(shipped) == list(leaves) == list(rows)
     assert set(shipped) == set(by_key(Settings()))
     assert shipped == {key: leaf["default"] for key, leaf in leaves.items()}
@@ -427,8 +427,17 @@ def test_bad_sizes(value):
 
 @pytest.mark.parametrize("value", ["", " ", "a\0b", "x" * 4097, "\ud800", 7, True, ["x"]])
 def test_bad_paths(value):
-    [line] = problems({"files": {"path": value}})
-    assert line.startswith("otel.files.path = ")
+    for section in ("files", "spool"):
+        [line] = problems({section: {"path": value}})
+        assert line.startswith(f"otel.{section}.path = ")
+
+
+def test_the_spool():
+    found = Settings.from_config({"spool": {"path": "/var/lib/spool", "max-size": "1 GiB"}}).spool
+    assert (found.path, found.max_size) == ("/var/lib/spool", 2**30)
+    assert Settings.from_config().spool.path is None
+    [line] = problems({"spool": {"max-size": "999 kB"}})
+    assert "a size from 1,000,000 to 1,000,000,000,000 bytes" in line
 
 
 def test_retire_after_is_never_below_15_minutes():
@@ -603,7 +612,7 @@ def test_one_error_lists_every_problem():
         "(2) otel.metric = (a mapping), in the arguments of dask_otel.register: there is no such "
         "key. Did you mean otel.metrics? Allowed in otel: enabled, cluster-name, close-timeout, "
         "propagation, baggage, provider, trace-url, environment, client, spans, metrics, workers, "
-        "logs, files. "
+        "logs, files, spool. "
         "(3) otel.spans.detail = 'tasks', in the arguments of dask_otel.register, is not valid. "
         "Allowed: span or group. "
         "(4) otel.metrics.max-names = 0, in Dask's configuration, is not valid. Allowed: a whole "

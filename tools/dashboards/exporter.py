@@ -223,4 +223,31 @@ def _when() -> tuple[Line, ...]:
             ),
             height=9,
         ),
+        line(
+            graph(
+                "What waits in the spool?",
+                "Spans in the file that otel.spool.path names, until the endpoint has taken them.",
+                (
+                    f"sum by (dask_cluster_name) (dask_otel_spool_size{{{CLUSTER}}})",
+                    "{{dask_cluster_name}}",
+                ),
+                empty="No scheduler has a spool.",
+                decimals=0,
+                width=12,
+            ),
+            graph(
+                "How full is the spool?",
+                "Share of otel.spool.max-size. At 100 % the oldest spans are dropped.",
+                (
+                    f"max by (dask_cluster_name) (dask_otel_spool_usage_bytes{{{CLUSTER}}} / "
+                    f"(dask_otel_spool_limit_bytes{{{CLUSTER}}} > 0))",
+                    "{{dask_cluster_name}}",
+                ),
+                unit="percentunit",
+                empty="No scheduler has a spool.",
+                decimals=1,
+                width=12,
+            ),
+            height=9,
+        ),
     )

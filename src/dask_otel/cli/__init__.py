@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from dask_otel.cli import assets, demo, doctor, report, top
+from dask_otel.cli import assets, demo, doctor, report, spool, top
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
 
@@ -39,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     assets.add_command(commands)
     report.add_command(commands)
     top.add_command(commands)
+    spool.add_command(commands)
     return parser
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dask_otel.core.context import Traceparent
 from dask_otel.semconv import Instrument
@@ -257,6 +257,27 @@ class Progress:
         return 1
 
 
+@dataclass(frozen=True, slots=True)
+class OpenNote:
+    """What is known of a generation that is not over, should the scheduler be lost."""
+
+    identity: SpanIdentity
+    start: float
+    #: When the note was made.
+    time: float
+    #: When the first task of it or of the tree below started computing; None if none is known to.
+    first_start: float | None = None
+    #: Own tasks so far, and those of the spans below that have ended; None where there is none.
+    counts: TaskCounts | None = None
+    #: As those of a finished span, as far as they are known.
+    collections: tuple[str, ...] = ()
+    code: tuple[str, int, str | None] | None = None
+    requested: Tags | None = None
+    late: bool = False
+    attributes: Attributes = field(default_factory=dict)
+    callers: tuple[Traceparent, ...] = ()
+
+
 # ------------------------------------------------------------ export thread -> exporters
 
 
@@ -274,6 +295,16 @@ class Link(NamedTuple):
     trace_id: int
     span_id: int
     attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who made a record of an earlier run: what is sent of it says so."""
+
+    #: Attributes of its resource, such as ``service.instance.id``.
+    resource: Mapping[str, Any]
+    #: Of the bridge, for the instrumentation scope.
+    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +327,8 @@ class SpanRecord:
     root_name: str
     #: Whether the parent is a span of somebody else's.
     remote_parent: bool = False
+    #: The run that it is of; None for this one.
+    origin: Origin | None = None
 
 
 class Exemplar(NamedTuple):

@@ -43,6 +43,8 @@ class Health:
     ) -> None:
         self._name = name
         self._advice = advice
+        #: What is kept of what could not be exported.
+        self.keeps = "what fits its queue"
         self._now = now
         self._failing: set[str] = set()
         self._nobody = False
@@ -86,11 +88,12 @@ class Health:
             logger.log(
                 level,
                 "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
-                "what fits its queue and goes on trying, without saying so each time.",
+                "%s and goes on trying, without saying so each time.",
                 signal,
                 self._name,
                 reason or "no reason given",
                 self._advice or self._explained(signal, reason),
+                self.keeps,
             )
 
     def _explained(self, signal: str, reason: str) -> str:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
@@ -37,7 +37,7 @@ _PROMPT: Final = 1.0
 #: Seconds between two tries at the end, where nobody is.
 _MOMENT: Final = 0.1
 #: Below this many seconds of schedule delay each span wakes the thread: no polling.
-_AT_ONCE: Final = 0.05
+AT_ONCE: Final = 0.05
 
 
 class Lane:
@@ -144,7 +144,7 @@ class SpanLane(Lane):
         health: Health,
     ) -> None:
         super().__init__("dask-otel-traces", sink, tally)
-        self._inbox: deque[FinishedSpan | Progress] = deque()
+        self._inbox: deque[Any] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = 0
         self._taken = 0
@@ -172,7 +172,7 @@ class SpanLane(Lane):
         self._offered += weight
         self._inbox.append(finished)
         enough = waiting + weight >= self._limits.batch_size
-        if (enough or self._limits.schedule_delay < _AT_ONCE) and not self.wake.is_set():
+        if (enough or self._limits.schedule_delay < AT_ONCE) and not self.wake.is_set():
             self.wake.set()
         return True
 
@@ -181,9 +181,9 @@ class SpanLane(Lane):
         self._take_in()
         while self.deadline is None and self._another_batch():
             self._take_in()
-        wait = max(_AT_ONCE, self._limits.schedule_delay)
+        wait = max(AT_ONCE, self._limits.schedule_delay)
         if self._outlet.queue:
-            wait = min(wait, max(_AT_ONCE, self._outlet.retry_at - time.monotonic()))
+            wait = min(wait, max(AT_ONCE, self._outlet.retry_at - time.monotonic()))
         return wait
 
     def _another_batch(self) -> bool:

@@ -72,6 +72,8 @@ class Outlet:
         self.retry_at = 0.0
         #: Set when somebody else has counted what is left, because the sink hangs.
         self.abandoned = False
+        #: Told of records that have left the queue for good: sent, or dropped and counted.
+        self.gone: Callable[[Sequence[SpanRecord]], None] | None = None
         self._sink = sink
         self._limits = limits
         self._tally = tally
@@ -162,6 +164,8 @@ class Outlet:
     def _sent(self, batch: Sequence[SpanRecord]) -> None:
         for _ in batch:
             self.queue.popleft()
+        if self.gone is not None:
+            self.gone(batch)
         self._suspicion.passed(batch, self._unexplained)
         self._unexplained = 0
         self._count_sent(len(batch))
@@ -208,6 +212,8 @@ class Outlet:
             return False
         if ok:
             del self.queue[index]
+            if self.gone is not None:
+                self.gone([record])
             self._suspicion.passed([record], 0)
             self._count_sent(1)
         return ok
@@ -225,7 +231,7 @@ class Outlet:
             record = self.queue.popleft()
             if blamed or self._suspicion.strike(record):
                 self._suspicion.forget(record)
-                self._lose("rejected", reason)
+                self._lose(record, "rejected", reason)
             else:
                 # A random place: an endpoint that fails in turns must not meet it each time.
                 self.queue.insert(random.randrange(len(self.queue) + 1), record)
@@ -244,11 +250,14 @@ class Outlet:
             self._size = len(batch) // 2
             self._suspect = True
             return
-        self._suspicion.forget(self.queue.popleft())
-        self._lose("unencodable", repr(error))
+        record = self.queue.popleft()
+        self._suspicion.forget(record)
+        self._lose(record, "unencodable", repr(error))
 
-    def _lose(self, reason: str, why: str) -> None:
+    def _lose(self, record: SpanRecord, reason: str, why: str) -> None:
         """Drop one record for a reason of its own, and say so the first time."""
+        if self.gone is not None:
+            self.gone([record])
         self._drop(reason, 1)
         level = logging.DEBUG if reason in self._warned else logging.WARNING
         self._warned.add(reason)

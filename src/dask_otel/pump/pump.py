@@ -7,6 +7,8 @@ flush timeout, and can block a shutdown for half a minute. A scheduler lives for
 - Queues are bounded, and what is dropped is counted by reason.
 - Encoding is pure Python and holds the GIL, so our threads sleep for a moment again and again
   (`dask_otel.pump.breath`): the event loop gets its turn.
+- With a spool, a thread between the event loop and the sinks writes what is to be sent to the disk
+  (`dask_otel.pump.journal`).
 - A batch that failed is kept and tried again; one that keeps failing while others get through
   is taken apart (`dask_otel.pump.outlet`).
 - Each sink has a thread of its own: a dead endpoint delays no other one.
@@ -26,15 +28,20 @@ from typing import Any, Final
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import FinishedSpan, Progress, SpanRecord
+from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.health import Health, Series, Tally
+from dask_otel.pump.journal import Journal
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
+from dask_otel.pump.spool import Spool
+from dask_otel.pump.spooled import SpooledLane
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
 #: The spans' part of the time to close; the rest is for the last metrics, which count them.
 _SPANS_SHARE: Final = 0.6
+#: The part of it in which the journal waits for exporters, at most.
+_SPOOL_SHARE: Final = 0.95
 
 
 class Pump:
@@ -47,8 +54,8 @@ class Pump:
     metric_sinks
         Exporters of metrics, each with a state of its own.
     translate
-        Makes OpenTelemetry spans of a finished Dask span; called in the threads of the span
-        sinks.
+        Makes OpenTelemetry spans of a finished Dask span, or one of a note of an open one; called
+        in the threads of the span sinks, and in that of the spool.
     limits
         Sizes and times.
     sanitized
@@ -60,19 +67,22 @@ class Pump:
         The least number of seconds between two exports of a metric sink.
     nobody_at
         Names of sinks of which a person has been told that nobody is there.
+    spool
+        Where spans of some sinks wait on the disk; None without.
     """
 
     def __init__(
         self,
         span_sinks: Sequence[SpanSink],
         metric_sinks: Sequence[tuple[MetricSink, MetricState]],
-        translate: Callable[[FinishedSpan | Progress], Sequence[SpanRecord]],
+        translate: Callable[[FinishedSpan | Progress | OpenNote], Sequence[SpanRecord]],
         limits: PumpLimits,
         sanitized: Callable[[], dict[str, int]] = dict,
         *,
         page: tuple[MetricSink, MetricState] | None = None,
         metric_interval: float = 0.0,
         nobody_at: Collection[str] = (),
+        spool: Spool | None = None,
     ) -> None:
         self._limits = limits
         self._sanitized = sanitized
@@ -83,17 +93,23 @@ class Pump:
         healths = self._healths
         for name in nobody_at:
             healths[name].expect_nobody()
-        self._spans = [
-            SpanLane(
-                sink,
-                # What had to be changed is counted once, however many sinks there are.
-                self._translate_and_count if index == 0 else translate,
-                limits,
-                self._tally,
-                healths[sink.name],
-            )
-            for index, sink in enumerate(span_sinks)
-        ]
+        keys = ("",) * len(span_sinks) if spool is None else spool.keys
+        #: Those that take finished spans from the event loop, and those that the journal feeds.
+        self._direct: list[SpanLane] = []
+        spooled: list[SpooledLane] = []
+        for sink, key in zip(span_sinks, keys, strict=True):
+            health = healths[sink.name]
+            if key:
+                health.keeps = "spans in its spool"
+                spooled.append(SpooledLane(sink, key, limits, self._tally, health))
+                continue
+            # What had to be changed is counted once, however many sinks there are.
+            counted = translate if self._direct or any(keys) else self._translate_and_count
+            self._direct.append(SpanLane(sink, counted, limits, self._tally, health))
+        self._spans: list[SpanLane] = [*self._direct, *spooled]
+        self.journal = None
+        if spool is not None and spooled:
+            self.journal = Journal(spool, spooled, self._translate_and_count, self._tally)
         self._metrics = [
             MetricLane(
                 sink,
@@ -101,7 +117,7 @@ class Pump:
                 limits,
                 self._tally,
                 healths[sink.name],
-                _Own(self._tally, self._spans, limits).batch,
+                _Own(self._tally, self._spans, self.journal, limits).batch,
                 self._settle_spans,
                 metric_interval,
             )
@@ -120,20 +136,41 @@ class Pump:
             replace(self._limits, max_points=None),
             Tally(),
             Health(page.name),
-            _Own(self._tally, self._spans, self._limits).batch,
+            _Own(self._tally, self._spans, self.journal, self._limits).batch,
             self._settle_spans,
         )
 
+    def open_spool(self, patience: float) -> str:
+        """Start the journal; return what is there, in words. Waits so many seconds at most."""
+        if self.journal is None:
+            return ""
+        self.journal.start()
+        if not self.journal.opened.wait(patience):
+            return "its spool is still being opened"
+        return self.journal.found
+
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads of the sinks."""
         for lane in self._lanes:
             lane.start()
 
     def offer_span(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span without waiting; False, counted, if there is no room."""
         # Each sink gets its chance, whatever the others say.
-        taken = [lane.offer(finished) for lane in self._spans]
+        taken = [lane.offer(finished) for lane in self._direct]
+        if self.journal is not None:
+            taken.append(self.journal.offer(finished))
         return all(taken)
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether notes of open spans are of use."""
+        return self.journal is not None and self.journal.usable
+
+    def offer_note(self, note: OpenNote) -> None:
+        """Queue a note of an open span without waiting."""
+        if self.journal is not None:
+            self.journal.note(note)
 
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, go on filling the one at hand.
@@ -155,19 +192,31 @@ class Pump:
         share = _SPANS_SHARE if self._metrics else 1.0
         for lane in self._spans:
             lane.close(now + seconds * share)
+        if self.journal is not None:
+            # A little earlier than the bridge lets go: it has the last rows to settle.
+            self.journal.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
 
     @property
     def closed(self) -> bool:
         """Whether all threads have exported or counted what they had."""
+        if self.journal is not None and not self.journal.closed.is_set():
+            return False
         return all(lane.closed.is_set() for lane in self._lanes)
+
+    @property
+    def written(self) -> bool:
+        """Whether all that is to be kept on the disk is there, since the close was requested."""
+        return self.journal is None or self.journal.written.is_set()
 
     def release(self) -> None:
         """Let go of the threads; one that hangs is left behind, and that is said."""
         for lane in self._spans:
             if not lane.settled.is_set():
                 lane.abandon()
+        if self.journal is not None and not self.journal.closed.is_set():
+            self.journal.abandon()
         for other in self._metrics:
             if not other.settled.is_set():
                 other.gave_up()
@@ -177,17 +226,22 @@ class Pump:
 
     def condition(self) -> dict[str, Any]:
         """Return how each destination does, and what waits, as plain data. Any thread may ask."""
-        return {
+        condition = {
             "destinations": [health.condition() for health in self._healths.values()],
-            "waiting": max((lane.size for lane in self._spans), default=0),
+            "waiting": _waiting(self._spans, self.journal),
             "capacity": self._limits.queue_size,
         }
+        if self.journal is not None:
+            condition["spool"] = self.journal.condition()
+        return condition
 
     @property
     def _lanes(self) -> list[SpanLane | MetricLane]:
         return [*self._spans, *self._metrics]
 
-    def _translate_and_count(self, finished: FinishedSpan | Progress) -> Sequence[SpanRecord]:
+    def _translate_and_count(
+        self, finished: FinishedSpan | Progress | OpenNote
+    ) -> Sequence[SpanRecord]:
         records = self._translate(finished)
         for kind, count in self._sanitized().items():
             self._tally.add(semconv.OTEL_SANITIZED.name, kind, count=count)
@@ -202,12 +256,21 @@ class Pump:
                 lane.abandon()
 
 
+def _waiting(spans: Sequence[SpanLane], journal: Journal | None) -> int:
+    """Return how many spans wait in memory, and nowhere else, for the sink with most of them."""
+    sizes = [lane.size for lane in spans]
+    return max(sizes if journal is None else [*sizes, journal.size], default=0)
+
+
 class _Own:
     """The pump's counts, as batches for one metric sink."""
 
-    def __init__(self, tally: Tally, spans: Sequence[SpanLane], limits: PumpLimits) -> None:
+    def __init__(
+        self, tally: Tally, spans: Sequence[SpanLane], journal: Journal | None, limits: PumpLimits
+    ) -> None:
         self._tally = tally
         self._spans = spans
+        self._journal = journal
         self._limits = limits
         self._seen: dict[Series, int] = {}
 
@@ -215,7 +278,10 @@ class _Own:
         """Return what was counted since the last call, and how much waits now."""
         batch = MetricBatch(increments=self._tally.since(self._seen))
         if self._spans:
-            waiting = max(lane.size for lane in self._spans)
+            waiting = _waiting(self._spans, self._journal)
             batch.set_level(semconv.OTEL_QUEUE_SIZE.name, value=waiting)
             batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, value=self._limits.queue_size)
+        if self._journal is not None:
+            for name, value in self._journal.levels.items():
+                batch.set_level(name, value=value)
         return batch

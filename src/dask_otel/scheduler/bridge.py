@@ -27,6 +27,7 @@ from dask_otel._wire import Present
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.task_runs import TaskLimits
 from dask_otel.core.trace import Trace
+from dask_otel.pump.journal import MOMENT
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.boundary import ErrorBoundary
 from dask_otel.scheduler.hand_over import HandOver
@@ -317,6 +318,10 @@ class Bridge:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
         while not pump.closed and clocks.monotonic() < deadline:
             await asyncio.sleep(0.01)
+        # What is kept on the disk needs no endpoint, but a moment, also if there was no time left.
+        until = clocks.monotonic() + MOMENT
+        while not pump.written and clocks.monotonic() < until:
+            await asyncio.sleep(0.01)
         pump.release()
 
     def _abandon(self) -> None:
@@ -372,6 +377,7 @@ class Bridge:
         self.adapter.tick(time())
         self.settled.notify()
         self.hand_over.spans()
+        self.hand_over.notes()
         self._cost.sample()
 
 
@@ -394,4 +400,5 @@ def _limits(settings: Settings) -> Limits:
             ratio=spans.tasks.ratio,
             most=spans.tasks.max,
         ),
+        notes=settings.spool.path is not None,
     )

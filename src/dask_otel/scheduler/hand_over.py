@@ -7,10 +7,12 @@ import time as clocks
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from distributed.metrics import time
+
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.metrics.batch import Observation
-from dask_otel.core.records import FinishedSpan, Progress
+from dask_otel.core.records import FinishedSpan, OpenNote, Progress
 
 if TYPE_CHECKING:
     from dask_otel._dask.adapter import SchedulerAdapter
@@ -75,6 +77,22 @@ class HandOver:
 
     # --------------------------------------------------------------------------- spans
 
+    def notes(self) -> None:
+        """Hand over what is to be known of open spans, should the scheduler be lost."""
+        notes = self._adapter.lifecycle.notes
+        if notes is None or self._pump is None:
+            return
+        if not self._pump.takes_notes:
+            # There is no spool: they are of no use.
+            self._adapter.lifecycle.notes = None
+            return
+        try:
+            for note in notes.take(time()):
+                if self._exports(note):
+                    self._pump.offer_note(note)
+        except Exception:
+            self._boundary.failed("notes")
+
     def spans(self) -> None:
         """Hand over the spans that have ended, and the signs of life of others."""
         adapter = self._adapter
@@ -92,7 +110,7 @@ class HandOver:
         for ready in updates:
             self._pump.offer_span(ready)
 
-    def _exports(self, span: FinishedSpan | Progress) -> bool:
+    def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
     def _measured(self, span: FinishedSpan) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time as clocks
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,25 +17,33 @@ from dask_otel.core.metrics.labels import LabelRules, Patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
     FinishedSpan,
+    OpenNote,
     Progress,
     SpanRecord,
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.trace import Trace
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate, translate_lost, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
+from dask_otel.pump.spool import Spool
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
 
 if TYPE_CHECKING:
+    from dask_otel._otel.sdk.outputs import Outputs
     from dask_otel._prometheus.page import MetricPage
+    from dask_otel.spool.store import Run, Store
+
+logger = logging.getLogger("distributed.dask_otel")
 
 #: The page for scrapers is at most so many seconds old, whatever the export interval.
 LONGEST_PAGE_AGE: Final = 15.0
+#: Seconds to wait until it is known what is in the spool; the export begins all the same.
+_SPOOL_PATIENCE: Final = 10.0
 
 
 _NOBODY: Final = (
@@ -149,14 +159,60 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         # Only for the page do batches come more often than exports, a little early or late.
         nobody_at=() if nobody_at is None else (nobody_at,),
         metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
+        spool=_spool(settings, outputs, instance_id, started_ns),
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
+    found = pump.open_spool(_SPOOL_PATIENCE)
+    if found:
+        summary = f"{summary}; {found}"
     hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
+    if hint and found:
+        hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All of them have the same, so that one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+
+
+def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: int) -> Spool | None:
+    """Return what is to be opened; None without a spool, or where nothing could use it."""
+    place = settings.spool.path
+    if place is None:
+        return None
+    keys = [sink.key or "" for sink in outputs.span_sinks]
+    if not any(keys):
+        logger.warning(
+            "dask-otel: otel.spool.path is %s, and no spool is used: %s. Only exporters such as "
+            "otlp can say what has been taken.",
+            place,
+            "the spans go to " + ", ".join(sink.name for sink in outputs.span_sinks)
+            if outputs.span_sinks
+            else "no spans are exported",
+        )
+        return None
+    from dask_otel.spool.store import Run
+
+    run = Run(instance_id, outputs.resource, __version__, started_ns)
+    size = settings.spool.max_size
+    return Spool(place, size, partial(_open_spool, place, size, run), keys)
+
+
+def _open_spool(place: str, max_bytes: int, run: Run) -> Store | None:
+    """Open the spool in the thread that will use it; tell a person where that is not possible."""
+    from dask_otel.spool.files import place as full_path
+    from dask_otel.spool.store import SpoolError, Store
+
+    try:
+        return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), Breath())
+    except (SpoolError, OSError) as error:
+        logger.error(
+            "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is not "
+            "affected, and spans are exported; those that wait are lost if it is.",
+            place,
+            error,
+        )
+        return None
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:
@@ -204,8 +260,11 @@ def _span_limits(settings: Settings) -> SpanLimits:
 
 
 def _translate(
-    span: FinishedSpan | Progress, limits: SpanLimits, sanitizer: Sanitizer
+    span: FinishedSpan | Progress | OpenNote, limits: SpanLimits, sanitizer: Sanitizer
 ) -> Sequence[SpanRecord]:
+    if isinstance(span, OpenNote):
+        # What has to be changed of it is counted with the span itself.
+        return translate_lost(span, limits, Sanitizer())
     if isinstance(span, Progress):
         return translate_progress(span, limits, sanitizer)
     return translate(span, limits, sanitizer)

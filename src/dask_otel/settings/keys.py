@@ -5,7 +5,8 @@ everything that the user has set, as Dask's satellites do. It writes no file.
 
 Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
 no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in
-`dask_otel.settings.files`, ``otel.metrics.*`` in `dask_otel.settings.metrics`); ``otel.yaml``,
+`dask_otel.settings.files`, ``otel.spool.*`` in `dask_otel.settings.spool`, ``otel.metrics.*`` in
+`dask_otel.settings.metrics`); ``otel.yaml``,
 ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
 """
 
@@ -37,6 +38,7 @@ from dask_otel.settings.rules import (
     ratio,
     trace_url,
 )
+from dask_otel.settings.spool import SpoolSettings
 
 __all__ = [
     "KNOB",
@@ -49,6 +51,7 @@ __all__ = [
     "PatternSettings",
     "Settings",
     "SpanSettings",
+    "SpoolSettings",
     "TaskSettings",
     "WorkerSettings",
 ]
@@ -387,6 +390,7 @@ class Settings:
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     logs: LogSettings = field(default_factory=LogSettings)
     files: FileSettings = field(default_factory=FileSettings)
+    spool: SpoolSettings = field(default_factory=SpoolSettings)
 
     @classmethod
     def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -65,6 +65,9 @@ class NamedExporter:
     advice: str = ""
     #: Whether somebody named it, or the server that it sends to.
     named: bool = True
+    #: What its spans have in the spool: its name in OTEL_TRACES_EXPORTER. None where what it got
+    #: has arrived, so that nothing waits.
+    key: str | None = None
 
 
 def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
@@ -85,7 +88,11 @@ def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list
     exporters: list[NamedExporter] = []
     try:
         for name in exporter_names(signal):
-            exporters.append(_make(signal, name, internal))  # noqa: PERF401 - what there is is released on errors
+            one = _make(signal, name, internal)
+            if one.key and any(one.key == other.key for other in exporters):
+                # Both of OTLP's: each has rows of its own.
+                one = replace(one, key=name)
+            exporters.append(one)
     except ConfigurationError:
         shut_down(exporters)
         raise
@@ -194,7 +201,14 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         seen = Answers(mask_of_environment())
         answers = seen if watch_stub(signal, exporter, seen) else None
     named = name not in _OTLP_NAMES or is_named(signal)
-    return NamedExporter(_label(signal, name), exporter, answers, named=named)
+    return NamedExporter(_label(signal, name), exporter, answers, named=named, key=_key(name))
+
+
+def _key(name: str) -> str | None:
+    """Return the same for OTLP whatever the protocol: what waits may go by another one."""
+    if name in _OTLP_NAMES:
+        return "otlp"
+    return None if name == "console" else name
 
 
 def _shown(error: Exception) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from opentelemetry.sdk.resources import Resource
+
 from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs
 from dask_otel._otel.sdk.environment import (
@@ -46,7 +48,7 @@ from dask_otel._otel.sdk.spans import (
 from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
 
-__all__ = ["FileTarget", "Outputs", "build"]
+__all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,40 @@ def build(
         resource.attributes,
         _nobody_at([*traces, *metrics]),
     )
+
+
+def build_for_spool(environment: Mapping[str, str], version: str) -> list[ExporterSpanSink]:
+    """Make the exporters of traces that the standard variables name, for spans of earlier runs.
+
+    Parameters
+    ----------
+    environment
+        Defaults for variables that are not set.
+    version
+        Of the bridge.
+
+    Returns
+    -------
+    sinks
+        Those whose rows wait in a spool. None with ``OTEL_SDK_DISABLED``, or where none is named.
+
+    Raises
+    ------
+    ConfigurationError
+        If a variable has a value that is not allowed.
+    """
+    with defaults_for_environment(environment):
+        if is_disabled():
+            return []
+        # Each span brings its own.
+        resource = Resource.get_empty()
+        spans = ReadableSpans(resource, version)
+        sampler = make_sampler(resource)
+        exporters = make_exporters("traces")
+    unused = [one for one in exporters if one.key is None]
+    shut_down(unused)
+    logs = ExporterLogs()
+    return [ExporterSpanSink(one, spans, sampler, logs) for one in exporters if one.key is not None]
 
 
 def _nobody_at(exporters: list[NamedExporter]) -> str | None:

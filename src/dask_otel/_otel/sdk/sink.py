@@ -19,6 +19,8 @@ class ExporterSink:
 
     def __init__(self, named: NamedExporter, logs: ExporterLogs) -> None:
         self.name = named.label
+        #: Of its rows in the spool; None if they are not kept there.
+        self.key = named.key
         self.advice = named.advice
         self.rejected = False
         self.lost = 0

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from opentelemetry import trace as trace_api
 from opentelemetry.attributes import BoundedAttributes
@@ -26,7 +26,7 @@ from dask_otel._otel.sdk.environment import count
 from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, state_of, trace_of
 from dask_otel._otel.sdk.sink import ExporterSink
-from dask_otel.core.records import Attributes, SpanRecord
+from dask_otel.core.records import Attributes, Origin, SpanRecord
 from dask_otel.core.text import CUT
 from dask_otel.pump.breath import MadeInBreaths
 
@@ -45,6 +45,18 @@ _LIMITS: Final = (
 )
 
 Item = TypeVar("Item")
+
+
+class _Origin(NamedTuple):
+    """An earlier run, and what its spans are made with."""
+
+    origin: Origin
+    resource: Resource
+    scope: InstrumentationScope
+
+
+#: Earlier runs that are kept at hand.
+_MOST_ORIGINS: Final = 256
 
 
 def scope(version: str) -> InstrumentationScope:
@@ -68,6 +80,7 @@ class ReadableSpans:
             # The SDK raises as well, in old versions without naming the variable.
             count(variable, 0)
         self._limits = SpanLimits()
+        self._origins: dict[int, _Origin] = {}
 
     def make(self, record: SpanRecord) -> ReadableSpan:
         """Return the SDK's span."""
@@ -75,6 +88,9 @@ class ReadableSpans:
         parent = None
         trace_id = int(record.trace_id)
         state = state_of(trace_of(record))
+        resource, its_scope = self._resource, self._scope
+        if record.origin is not None:
+            _, resource, its_scope = self._of(record.origin)
         if record.parent_span_id is not None:
             parent = SpanContext(
                 trace_id, record.parent_span_id, record.remote_parent, SAMPLED, state
@@ -83,7 +99,7 @@ class ReadableSpans:
             name=record.name,
             context=SpanContext(trace_id, record.span_id, False, SAMPLED, state),
             parent=parent,
-            resource=self._resource,
+            resource=resource,
             attributes=_attributes(
                 record.attributes, limits.max_span_attributes, limits.max_span_attribute_length
             ),
@@ -93,8 +109,19 @@ class ReadableSpans:
             status=_UNSET if record.error is None else Status(StatusCode.ERROR, record.error),
             start_time=record.start_ns,
             end_time=record.end_ns,
-            instrumentation_scope=self._scope,
+            instrumentation_scope=its_scope,
         )
+
+    def _of(self, origin: Origin) -> _Origin:
+        """Return what goes with the spans of an earlier run: there are a few of these."""
+        found = self._origins.get(id(origin))
+        if found is None:
+            if len(self._origins) >= _MOST_ORIGINS:
+                self._origins.clear()
+            found = _Origin(origin, Resource(dict(origin.resource)), scope(origin.version))
+            # It keeps the origin: no other one can have that identity.
+            self._origins[id(origin)] = found
+        return found
 
     def _events(self, record: SpanRecord) -> list[SdkEvent]:
         most, length = self._limits.max_event_attributes, self._limits.max_attribute_length
@@ -207,6 +234,8 @@ class ProviderSpanSink:
     """
 
     name = "the application's tracer provider"
+    #: It does not say what has arrived.
+    key = None
     retries = None
     advice = "Check the exporters of the application."
     rejected = False

@@ -32,6 +32,7 @@ from itertools import takewhile
 from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
 from dask_otel.core.life.generations import Generations
+from dask_otel.core.life.notes import OpenNotes
 from dask_otel.core.life.open_span import (
     Cluster,
     Group,
@@ -125,6 +126,8 @@ class Lifecycle:
             generations.resume(limits)
         self.generations = generations
         self._long = LongSpans(limits, generations, self.open)
+        #: What is noted of open spans, should the scheduler be lost; None without a spool.
+        self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering: list[tuple[float, int, int, OpenSpan]] = []
@@ -187,6 +190,8 @@ class Lifecycle:
         # Until its first work it counts as done: a span can be born without any.
         self._begin_to_settle(span)
         self._long.opened(span)
+        if self.notes is not None:
+            self.notes.opened(span)
         self._cluster.span_opened(span)
         return span
 
@@ -347,6 +352,8 @@ class Lifecycle:
         """Bring what lies in the future back, or an hour set back would be an hour's wait."""
         self.reports.clock_set_back(now)
         self._long.clock_set_back(now)
+        if self.notes is not None:
+            self.notes.clock_set_back(now)
         for span in self._settling:
             span.quiet_since = min(span.quiet_since, now)
         latest = now + self._limits.linger
@@ -361,6 +368,8 @@ class Lifecycle:
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
         self._stop_settling(span)
+        if self.notes is not None:
+            self.notes.settled(span)
         span.due = now + self._limits.linger
         self._sequence += 1
         # Children before their parents where they are due at the same time.
@@ -403,6 +412,8 @@ class Lifecycle:
         self.tasks.exported(span)
         finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
+        if self.notes is not None:
+            self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
         self.generations.remember(finished)

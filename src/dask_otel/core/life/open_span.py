@@ -73,6 +73,8 @@ class Limits:
     groups: bool = True
     #: Which runs of tasks do.
     tasks: TaskLimits = field(default_factory=TaskLimits)
+    #: Whether open spans are noted, should the scheduler be lost.
+    notes: bool = False
 
 
 class GroupFacts(NamedTuple):

@@ -111,12 +111,17 @@ def _sign(span: OpenSpan, now: float) -> Progress:
     span.shown += 1
     if not ordinal:
         return Progress(span.identity, 0, span.start, span.start)
+    # Where the clock was set back, nothing has passed.
+    since = min(span.shown_until, now)
+    span.shown_until = now
+    return Progress(span.identity, ordinal, since, now, counts_so_far(span))
+
+
+def counts_so_far(span: OpenSpan) -> TaskCounts:
+    """Return the counts of a span's own tasks, and of the spans below that have ended."""
     counts = TaskCounts()
     for group in span.groups:
         counts.add(group.counts)
     if span.below is not None:
         counts.add(span.below.counts)
-    # Where the clock was set back, nothing has passed.
-    since = min(span.shown_until, now)
-    span.shown_until = now
-    return Progress(span.identity, ordinal, since, now, counts)
+    return counts

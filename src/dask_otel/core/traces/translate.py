@@ -9,18 +9,22 @@ Seconds are doubles, counts are ints; what was not measured is absent.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Literal
 
 from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.attributes import RESERVED
+from dask_otel.core.context import Traceparent
 from dask_otel.core.records import (
+    Attributes,
     AttributeValue,
     Event,
     FinishedGroup,
     FinishedSpan,
     Incident,
     Link,
+    OpenNote,
     Progress,
     SpanRecord,
 )
@@ -34,6 +38,7 @@ from dask_otel.core.traces.tasks import TaskRecords, event_time
 from dask_otel.core.traces.values import Parts, SpanLimits, Written
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
+_SCHEDULER_LOST: Final = "SchedulerLost"
 
 _DEFAULT_LIMITS: Final = SpanLimits()
 
@@ -72,6 +77,20 @@ def translate_progress(
     return [parts.record(progress)]
 
 
+def translate_lost(
+    note: OpenNote,
+    limits: SpanLimits = _DEFAULT_LIMITS,
+    sanitizer: Sanitizer | None = None,
+) -> list[SpanRecord]:
+    """Return the span as it is exported if the scheduler is lost before it ends. Never raises.
+
+    It ends when the note was made: whoever finds that the scheduler was lost knows better. What a
+    span knows only at its end is absent.
+    """
+    parts = _LostTranslation(note.identity, note.start, note.time, limits, sanitizer or Sanitizer())
+    return [parts.record(note)]
+
+
 class _ProgressTranslation(Parts):
     """One call of `translate_progress`."""
 
@@ -99,7 +118,113 @@ class _ProgressTranslation(Parts):
         )
 
 
-class _Translation(TaskRecords):
+class _Described(TaskRecords):
+    """What a span says of itself, at its end or before."""
+
+    @property
+    def _kind(self) -> Literal["server", "internal"]:
+        who = self.who
+        return "server" if who.generation == 1 and who.dask_id == who.root_id else "internal"
+
+    def _links(self, callers: Iterable[Traceparent]) -> tuple[Link, ...]:
+        first = self.who.first
+        links = [] if first is None else [Link(int(first[0]), first[1], {})]
+        links += [Link(caller.trace_id, caller.span_id, {}) for caller in callers]
+        return tuple(links[: self.limits.links])
+
+    def _span_identity(self, result: str, failed: str | None, complete: bool) -> Written:
+        out = self._identity("span")
+        out[semconv.SPAN_NAME] = self.name
+        out[semconv.SPAN_RESULT] = self._text(result)
+        if failed is not None:
+            out[semconv.ERROR_TYPE] = failed
+        out[semconv.SPAN_COMPLETE] = complete
+        self._put_count(out, semconv.SPAN_GENERATION, self.who.generation)
+        out[semconv.SPAN_TAGS] = self.tags
+        return out
+
+    def _put_queue_time(self, out: Written, span: FinishedSpan | OpenNote) -> None:
+        if span.first_start is not None:
+            queued = self._seconds(span.first_start, span.start)
+            if queued is not None:
+                out[semconv.SPAN_QUEUE_TIME] = max(queued, 0.0)
+
+    def _started(self, first_start: float | None) -> list[Event]:
+        if first_start is None:
+            return []
+        # A worker's clock may be behind: nothing starts before it was enqueued.
+        started = self._time(first_start)
+        if started is None:
+            return []
+        return [Event(semconv.EVENT_START, max(started, self.start_ns), {})]
+
+    def _put_given(self, out: Written, attributes: Attributes) -> None:
+        """Add what the user gave; what the bridge says itself is not overwritten."""
+        for raw, given in attributes.items():
+            key, value = self._text(raw), self._value(given)
+            if key in out or key.startswith(RESERVED):
+                self.sanitizer.count("reserved")
+            elif key and value is not None:
+                if self.limits.redact is not None:
+                    value = self._asked(key, given)
+                if value is not None:
+                    out[key] = value
+
+    def _asked(self, key: str, given: AttributeValue) -> AttributeValue | None:
+        """Return what a user gave as it may be exported: asked for before it is cut."""
+        redact = self.limits.redact
+        shown = given if redact is None else redacted_value(redact, key, given, self.sanitizer)
+        return None if shown is None else self._value(shown)
+
+    def _put_origin(self, out: Written, span: FinishedSpan | OpenNote) -> None:
+        """Add where the span comes from: collections, code, and what was asked for."""
+        if span.collections:
+            # Dask has one entry for each submission: the types are what is asked for.
+            out[semconv.COLLECTION_TYPES] = self._distinct(span.collections)
+        if span.requested is not None:
+            out[semconv.SPAN_COLLISION] = True
+            tags = redacted_tags(self.limits.redact, span.requested, self.sanitizer)
+            out[semconv.SPAN_REQUESTED_NAME] = self._text(span_path(tags, self.sanitizer))
+        if span.late:
+            out[semconv.SPAN_LATE] = True
+        if span.code is not None and self.limits.code:
+            path, line, function = span.code
+            self._put_shown(out, semconv.CODE_FILE_PATH, path)
+            self._put_count(out, semconv.CODE_LINE_NUMBER, line)
+            if function is not None:
+                self._put_shown(out, semconv.CODE_FUNCTION_NAME, function)
+
+
+class _LostTranslation(_Described):
+    """One call of `translate_lost`."""
+
+    def record(self, note: OpenNote) -> SpanRecord:
+        """Return the span as far as it is known."""
+        who = self.who
+        out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
+        self._put_queue_time(out, note)
+        if note.counts is not None:
+            self._put_counts(out, note.counts)
+        self._put_origin(out, note)
+        self._put_given(out, note.attributes)
+        return SpanRecord(
+            trace_id=who.trace_id,
+            span_id=who.span_id,
+            parent_span_id=who.parent_span_id,
+            name=self.last_tag,
+            kind=self._kind,
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            attributes=self._limited(out),
+            events=tuple(self._started(note.first_start)),
+            links=self._links(note.callers),
+            error="The scheduler was lost before the span had ended",
+            root_name=self.sampled_name,
+            remote_parent=who.remote,
+        )
+
+
+class _Translation(_Described):
     """One call of `translate`: the finished span with its limits, times and texts."""
 
     def __init__(self, finished: FinishedSpan, limits: SpanLimits, sanitizer: Sanitizer) -> None:
@@ -123,21 +248,18 @@ class _Translation(TaskRecords):
     def _span(self) -> SpanRecord:
         who = self.finished.identity
         failed = self._error_type()
-        is_root = who.generation == 1 and who.dask_id == who.root_id
         events, dropped = self._events()
-        links = [] if who.first is None else [Link(int(who.first[0]), who.first[1], {})]
-        links += [Link(caller.trace_id, caller.span_id, {}) for caller in self.finished.callers]
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=who.span_id,
             parent_span_id=who.parent_span_id,
             name=self.last_tag,
-            kind="server" if is_root else "internal",
+            kind=self._kind,
             start_ns=self.start_ns,
             end_ns=self.end_ns,
             attributes=self._limited(self._span_attributes(failed, dropped)),
             events=events,
-            links=tuple(links[: self.limits.links]),
+            links=self._links(self.finished.callers),
             error=None if failed is None else self._description(failed),
             root_name=self.sampled_name,
             remote_parent=who.remote,
@@ -145,18 +267,8 @@ class _Translation(TaskRecords):
 
     def _span_attributes(self, failed: str | None, dropped_events: int) -> Written:
         finished = self.finished
-        out = self._identity("span")
-        out[semconv.SPAN_NAME] = self.name
-        out[semconv.SPAN_RESULT] = self._text(finished.result)
-        if failed is not None:
-            out[semconv.ERROR_TYPE] = failed
-        out[semconv.SPAN_COMPLETE] = bool(finished.complete)
-        self._put_count(out, semconv.SPAN_GENERATION, finished.identity.generation)
-        out[semconv.SPAN_TAGS] = self.tags
-        if finished.first_start is not None:
-            queued = self._seconds(finished.first_start, finished.start)
-            if queued is not None:
-                out[semconv.SPAN_QUEUE_TIME] = max(queued, 0.0)
+        out = self._span_identity(finished.result, failed, bool(finished.complete))
+        self._put_queue_time(out, finished)
         self._put_counts(out, finished.counts)
         self._put_count(out, semconv.SPAN_OUTPUT_SIZE, finished.output_bytes)
         self._put_count(out, semconv.TASK_GROUP_COUNT, finished.group_count)
@@ -174,47 +286,10 @@ class _Translation(TaskRecords):
             self._put_count(out, semconv.SPAN_DROPPED_EVENT_COUNT, dropped_events)
         if finished.dropped_tasks:
             self._put_count(out, semconv.SPAN_DROPPED_TASK_COUNT, finished.dropped_tasks)
-        self._put_origin(out)
+        self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
-        self._put_given(out)
+        self._put_given(out, finished.attributes)
         return out
-
-    def _put_given(self, out: Written) -> None:
-        """Add what the user gave; what the bridge says itself is not overwritten."""
-        for raw, given in self.finished.attributes.items():
-            key, value = self._text(raw), self._value(given)
-            if key in out or key.startswith(RESERVED):
-                self.sanitizer.count("reserved")
-            elif key and value is not None:
-                if self.limits.redact is not None:
-                    value = self._asked(key, given)
-                if value is not None:
-                    out[key] = value
-
-    def _asked(self, key: str, given: AttributeValue) -> AttributeValue | None:
-        """Return what a user gave as it may be exported: asked for before it is cut."""
-        redact = self.limits.redact
-        shown = given if redact is None else redacted_value(redact, key, given, self.sanitizer)
-        return None if shown is None else self._value(shown)
-
-    def _put_origin(self, out: Written) -> None:
-        """Add where the span comes from: collections, code, and what was asked for."""
-        finished = self.finished
-        if finished.collections:
-            # Dask has one entry for each submission: the types are what is asked for.
-            out[semconv.COLLECTION_TYPES] = self._distinct(finished.collections)
-        if finished.requested is not None:
-            out[semconv.SPAN_COLLISION] = True
-            tags = redacted_tags(self.limits.redact, finished.requested, self.sanitizer)
-            out[semconv.SPAN_REQUESTED_NAME] = self._text(span_path(tags, self.sanitizer))
-        if finished.late:
-            out[semconv.SPAN_LATE] = True
-        if finished.code is not None and self.limits.code:
-            path, line, function = finished.code
-            self._put_shown(out, semconv.CODE_FILE_PATH, path)
-            self._put_count(out, semconv.CODE_LINE_NUMBER, line)
-            if function is not None:
-                self._put_shown(out, semconv.CODE_FUNCTION_NAME, function)
 
     def _error_type(self) -> str | None:
         """Return the value of ``error.type``; None where the status stays UNSET."""
@@ -250,11 +325,7 @@ class _Translation(TaskRecords):
             dropped += self._count(count) or 0
         events = [self._exception(failure) for failure in failures]
         events += [self._incident(incident) for incident in incidents]
-        if finished.first_start is not None:
-            # A worker's clock may be behind: nothing starts before it was enqueued.
-            started = self._time(finished.first_start)
-            if started is not None:
-                events.append(Event(semconv.EVENT_START, max(started, self.start_ns), {}))
+        events += self._started(finished.first_start)
         events.sort(key=event_time)
         return tuple(events), dropped
 

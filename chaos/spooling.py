@@ -1,0 +1,245 @@
+"""Faults that a spool is for: a scheduler that ends while its spans wait."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from tests.waiting import eventually
+
+from chaos.processes import _small_disk as small_disk
+from chaos.scenario import HTTP, scenario
+from chaos.world import PATIENCE, World
+from dask_otel.spool.encoding import name_of
+
+_SECTION = "The spool"
+_KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
+#: Not to be decided by luck: the same moments each time.
+_SEED = 20261121
+
+
+def _path(world: World) -> Path:
+    return world.folder / "spool.db"
+
+
+def _start(world: World, workers: int = 1, **variables: str) -> None:
+    """Start a scheduler with the spool; the one before is over, and so are its workers."""
+    world.close()
+    for worker in world.workers:
+        if worker.popen.poll() is None:
+            worker.kill()
+    world.workers.clear()
+    world.start({"DASK_OTEL__SPOOL__PATH": str(_path(world)), **variables}, workers=workers)
+
+
+def _names(world: World, is_open: bool | None = None) -> set[str]:
+    """Return the names of the submitted spans that the file knows: ended, open, or both."""
+    path = _path(world)
+    if not path.exists():
+        return set()
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+    try:
+        rows = connection.execute("SELECT open, body FROM spans").fetchall()
+    except sqlite3.OperationalError:
+        return set()
+    finally:
+        connection.close()
+    found = {name_of(body) for open_, body in rows if is_open in (None, bool(open_))}
+    return {name for name in found if name in world.submitted}
+
+
+def _is_lost(world: World, name: str) -> bool:
+    (one,) = [one for one in world.spans() if one.path == name]
+    said = one.attributes
+    assert one.start_ns < one.end_ns
+    if said.get("error.type") != "SchedulerLost":
+        return False
+    assert (said["dask.span.complete"], said["dask.span.result"]) == (False, "error"), said
+    return True
+
+
+def _runs(world: World) -> int:
+    return len({one.resource["service.instance.id"] for one in world.spans()})
+
+
+@scenario(
+    "spool-sigkill",
+    section=_SECTION,
+    fault="The scheduler is killed (SIGKILL) in the middle of a run, with the collector down; "
+    "another one starts with the same spool",
+    promise="Spans that had ended arrive as they were, those that were open as incomplete, each "
+    "once, under the ids and with the resource that they would have had",
+)
+def _sigkill(world: World) -> str:
+    _start(world)
+    world.work(5)
+    ended = set(world.submitted)
+    began = time.monotonic()
+    name, _futures = world.submit(20, seconds=2.0)
+    eventually(lambda: _names(world, True) == {name}, PATIENCE, "the note of the open span")
+    noted = time.monotonic() - began
+    eventually(lambda: _names(world, False) == ended, PATIENCE, "the spans that ended")
+    world.scheduler.kill()
+    world.gate.mode = "pass"
+    _start(world)
+    world.work(1)
+    world.all_spans_arrived()
+    assert world.copies() == 0
+    assert _is_lost(world, name)
+    assert not any(_is_lost(world, other) for other in world.submitted if other != name)
+    assert _runs(world) == 2
+    (was,) = [one for one in world.spans() if one.path == name]
+    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    world.clean_log()
+    return (
+        f"{len(ended)} of {len(ended)} spans that had ended are there, as they were; the one that "
+        f"was open is there as incomplete, {(was.end_ns - was.start_ns) / 1e9:.1f} s long; it was "
+        f"in the file at most {noted:.1f} s after its submission"
+    )
+
+
+@scenario(
+    "spool-dead-collector",
+    section=_SECTION,
+    fault="The scheduler closes (SIGTERM) while the collector is down; another one starts with the "
+    "same spool",
+    promise="Nothing is lost or counted as dropped: what waited arrives with the next scheduler, "
+    "once; the close takes no longer for it",
+)
+def _dead_collector(world: World) -> str:
+    _start(world)
+    world.work(5)
+    name, futures = world.submit(20, seconds=0.5)
+    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    began = time.monotonic()
+    world.scheduler.popen.send_signal(signal.SIGTERM)
+    code = world.scheduler.popen.wait(60)
+    closed = time.monotonic() - began
+    (said,) = [line for line in world.logged("INFO") if "in the spool" in line and "wait" in line]
+    assert not [line for line in world.logged("WARNING") if "could not be exported" in line
+                and "span" in line]  # fmt: skip
+    world.gate.mode = "pass"
+    _start(world)
+    world.all_spans_arrived()
+    assert world.copies() == 0
+    (cut,) = [one for one in world.spans() if one.path == name]
+    assert cut.attributes["error.type"] == "SchedulerClosed", cut.attributes
+    assert world.dropped("shutdown", "traces") == 0
+    world.clean_log()
+    return (
+        f"{len(world.submitted)} of {len(world.submitted)} spans, the one that ran as cut off by "
+        f"the close, which took {closed:.1f} s (exit code {code}); the log said: "
+        f"{said.replace(str(_path(world)), 'PATH')[:120]}"
+    )
+
+
+@scenario(
+    "spool-outage-beyond-queue",
+    section=_SECTION,
+    fault="The collector is down for longer than the queue holds (`OTEL_BSP_MAX_QUEUE_SIZE` is 64)",
+    promise="Nothing is dropped: what the queue does not hold waits in the spool",
+)
+def _outage(world: World) -> str:
+    _start(
+        world, workers=2, OTEL_BSP_MAX_QUEUE_SIZE="64", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="16"
+    )  # fmt: skip
+    world.work(80, tasks=4)
+    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+    world.gate.mode = "pass"
+    said = world.all_arrived()
+    assert not any(world.dropped(reason) for reason in ("queue_full", "spool_full"))
+    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    world.one_message_each()
+    return f"{said}; 0 dropped"
+
+
+@scenario(
+    "spool-scheduler-kills",
+    section=_SECTION,
+    fault=f"A scheduler is killed (SIGKILL) at random moments, {_KILLS} times, with the collector "
+    "down; then one starts that can send",
+    promise="Each span that was in the file at a kill arrives, once; the file needs no repair",
+    protocols=(HTTP,),
+)
+def _kills(world: World) -> str:
+    rng = random.Random(_SEED)
+    known: set[str] = set()
+    submitted: dict[str, float] = {}
+    latest = 0.0
+    for _ in range(_KILLS):
+        _start(world)
+        world.work(1, tasks=2)
+        for _ in range(5):
+            # Some end before the kill, some do not.
+            name, _futures = world.submit(rng.randrange(1, 4), seconds=rng.random() / 2)
+            submitted[name] = time.monotonic()
+        time.sleep(rng.random())
+        world.scheduler.kill()
+        killed = time.monotonic()
+        world.clean_log()
+        known |= _names(world)
+        missed = submitted.keys() - known
+        latest = max([latest, *(killed - submitted.pop(name) for name in missed)])
+    world.gate.mode = "pass"
+    _start(world)
+
+    def there() -> bool:
+        missing = known - {one.path for one in world.spans()}
+        assert not missing, f"missing {sorted(missing)}"
+        return True
+
+    eventually(there, PATIENCE, "each span that was in the file")
+    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    assert world.copies() == 0
+    copies = Counter(one.path for one in world.spans())
+    assert set(copies.values()) == {1}, copies.most_common(3)
+    # The file may have got to know more between the last look and the kill, and not less.
+    assert copies.keys() >= known
+    lost = sum(_is_lost(world, name) for name in copies)
+    assert _runs(world) == _KILLS, _runs(world)
+    world.clean_log()
+    return (
+        f"{_KILLS} kills; {len(known)} of {len(known)} spans that were in the file, {lost} of them "
+        f"as incomplete; {len(world.submitted) - len(known)} of {len(world.submitted)} that were "
+        f"submitted were not in it yet, {latest:.1f} s after their submission at most"
+    )
+
+
+@scenario(
+    "spool-full-disk",
+    section=_SECTION,
+    protocols=(HTTP,),
+    fault="The disk of `otel.spool.path` is full",
+    promise="The endpoint gets everything, from memory while it lasts; one warning, one line at "
+    "the end; the file needs no repair",
+)
+def _full_disk(world: World) -> str:
+    with small_disk(world.folder) as disk:
+        world.gate.mode = "pass"
+        world.start({"DASK_OTEL__SPOOL__PATH": str(disk / "spool.db")})
+        world.work(3)
+        world.all_arrived()
+        ballast = disk / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        # There may be room in the file and its log for some.
+        eventually(lambda: world.work(5) and world.logged("WARNING"), PATIENCE, "a warning")
+        world.work(5)
+        world.all_arrived()
+        ballast.unlink()
+        again = lambda: [x for x in world.logged("INFO") if x.endswith(" again")]  # noqa: E731
+        eventually(again, PATIENCE, "it says that it works again")
+        world.work(2)
+        said = world.all_arrived()
+        world.one_message_each()
+        world.close()
+        world.scheduler.terminate(60)
+        assert not (disk / "spool.db").exists(), "something waits"
+    return said

@@ -1,0 +1,489 @@
+"""The journal: the thread that writes finished spans, and notes of open ones, into the spool.
+
+It stands between the event loop and the lanes of those sinks whose spans are spooled:
+
+- What comes is translated once, and written in one transaction with all that came meanwhile. An
+  exporter that hangs delays none of it.
+- The spool is the queue behind the lanes: they are fed in the order of its rows while they have
+  room, and say which rows are settled.
+- Where the spool can't be opened or written, spans go to the lanes from memory, as without one.
+  Nothing of the spool ever stops the export.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from dask_otel import semconv
+from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
+from dask_otel.pump.breath import Breath
+from dask_otel.pump.health import Tally
+from dask_otel.pump.spool import Ids, Spool, Store, Written
+from dask_otel.pump.spool_health import SpoolHealth, found
+from dask_otel.pump.spooled import SpooledLane
+
+logger = logging.getLogger("distributed.dask_otel")
+
+#: OpenTelemetry spans that may wait to be written: for as long as the disk takes.
+BACKLOG: Final = 10_000
+#: OpenTelemetry spans, and notes, of one transaction.
+_AT_ONCE: Final = 256
+#: Rows that are read at once.
+_ROWS: Final = 64
+#: Seconds between two signs of life, while any span is open.
+ALIVE: Final = 1.0
+#: Seconds, at the end, that the last spans have to be written, also if there is no time left.
+MOMENT: Final = 1.0
+#: Seconds between two looks at lanes that finish.
+_LOOK: Final = 0.02
+
+#: What comes from the event loop.
+Item: TypeAlias = FinishedSpan | Progress | OpenNote
+
+
+class Journal:
+    """The thread that has the spool.
+
+    Parameters
+    ----------
+    spool
+        What is opened.
+    lanes
+        Of the sinks whose spans go there.
+    translate
+        Makes OpenTelemetry spans of what comes; called in this thread.
+    tally
+        Counts what is lost here.
+    backlog
+        OpenTelemetry spans that may wait to be written.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        lanes: Sequence[SpooledLane],
+        translate: Callable[[Item], Sequence[SpanRecord]],
+        tally: Tally,
+        backlog: int = BACKLOG,
+    ) -> None:
+        #: Set when it is known whether the spool can be used, and when the thread is over.
+        self.opened = threading.Event()
+        self.closed = threading.Event()
+        #: Set, while closing, when all that came is written, and when the thread is over.
+        self.written = threading.Event()
+        self.wake = threading.Event()
+        self.deadline: float | None = None
+        #: For a person: what was found, and whether there is a spool at all. Known once opened.
+        self.found = ""
+        self._spool = spool
+        self._lanes = lanes
+        self._translate = translate
+        self._tally = tally
+        self._backlog = backlog
+        self._store: Store | None = None
+        self._inbox: deque[Item] = deque()
+        # Two counters, each written by one thread: no lock.
+        self._offered = 0
+        self._taken = 0
+        #: Held to count what is left, once.
+        self._giving_up = threading.Lock()
+        self._gave_up = False
+        #: Up to which row each lane was fed, and those for which there are later ones.
+        self._fed = dict.fromkeys(lanes, 0)
+        self._behind = set(lanes)
+        #: Spans of which the spool has a note; notes and removals that are to be written.
+        self._noted: set[Ids] = set()
+        self._notes: dict[Ids, OpenNote] = {}
+        self._ended: set[Ids] = set()
+        self._settled: list[int] = []
+        self._written_at = 0.0
+        self._health = SpoolHealth(spool.path, spool.max_bytes)
+        self._usage = self._waiting = 0
+        #: While closing: how many rows each lane may still be fed.
+        self._allowance: dict[SpooledLane, int] = {}
+        self._left_behind = 0
+        self._logged: set[str] = set()
+        self._breathe = Breath()
+        for lane in lanes:
+            lane.tell = self.wake.set
+        # A daemon: a disk that hangs must not hold up the end of the process.
+        self._thread = threading.Thread(target=self._run, name="dask-otel-spool", daemon=True)
+
+    # ---------------------------------------------------------------- called by other threads
+
+    def start(self) -> None:
+        """Start the thread, which opens the spool."""
+        self._thread.start()
+
+    def offer(self, finished: FinishedSpan | Progress) -> bool:
+        """Queue a finished span; False, counted, if there is no room. Called by the loop."""
+        weight = finished.weight
+        waiting = self._offered - self._taken
+        if waiting and waiting + weight > self._backlog:
+            self._drop("queue_full", weight * len(self._lanes))
+            return False
+        self._offered += weight
+        self._inbox.append(finished)
+        if not self.wake.is_set():
+            self.wake.set()
+        return True
+
+    def note(self, note: OpenNote) -> None:
+        """Queue a note of an open span; another comes if there is no room. Called by the loop."""
+        if len(self._inbox) < self._backlog:
+            self._inbox.append(note)
+            if not self.wake.is_set():
+                self.wake.set()
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a spool, as far as that is known."""
+        return self._store is not None or not self.opened.is_set()
+
+    @property
+    def size(self) -> int:
+        """OpenTelemetry spans that wait in memory alone, for the sink that has most of them."""
+        if self._gave_up:
+            return 0
+        return self._offered - self._taken + max((lane.size for lane in self._lanes), default=0)
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """What the spool holds, by metric; empty where it can't be used."""
+        if self._store is None:
+            return {}
+        return {
+            semconv.OTEL_SPOOL_SIZE.name: self._waiting,
+            semconv.OTEL_SPOOL_USAGE.name: self._usage,
+            semconv.OTEL_SPOOL_LIMIT.name: self._spool.max_bytes,
+        }
+
+    def condition(self) -> dict[str, Any]:
+        """Return how the spool does, as plain data."""
+        return {
+            "path": self._spool.path,
+            "usable": self._store is not None and not self._health.trouble,
+            "reason": self._health.trouble,
+            "waiting": self._waiting,
+            "usage": self._usage,
+            "limit": self._spool.max_bytes,
+            "full": self._health.full,
+        }
+
+    def close(self, deadline: float) -> None:
+        """Ask it to write what is left, and to let go of the spool; returns at once."""
+        self.deadline = deadline
+        self.wake.set()
+
+    def abandon(self) -> None:
+        """Count what it has not taken in as lost: it hangs, or its time is up."""
+        with self._giving_up:
+            if self._gave_up:
+                return
+            self._gave_up = True
+            left = self._left_behind = self._offered - self._taken
+        if left:
+            self._drop("shutdown", left * len(self._lanes))
+            logger.warning(
+                "dask-otel closes, and %d spans could not be written to the spool %s within "
+                "otel.close-timeout",
+                left,
+                self._spool.path,
+            )
+
+    # ------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        try:
+            self._open()
+            self.opened.set()
+            while self.deadline is None:
+                self.wake.wait(self._guarded(self._work))
+                self.wake.clear()
+            self._guarded(self._finish)
+        finally:
+            self.opened.set()
+            self.written.set()
+            self.abandon()
+            for lane in self._lanes:
+                lane.all_fed = True
+            self._guarded(self._let_go)
+            self.closed.set()
+
+    def _guarded(self, call: Callable[[], float]) -> float:
+        try:
+            return call()
+        except Exception as error:
+            self._failed(error)
+            # Whatever was written and not fed is read.
+            self._behind = set(self._lanes)
+            return ALIVE
+
+    def _failed(self, error: Exception) -> None:
+        self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "spool")
+        kind = type(error).__name__
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("dask-otel: an error in its spool was swallowed", exc_info=error)
+
+    def _open(self) -> None:
+        try:
+            store = self._spool.open()
+        except Exception as error:
+            self._failed(error)
+            store = None
+        if store is None:
+            self._health.trouble = "it could not be opened"
+            self._behind.clear()
+            return
+        self._store = store
+        self._waiting, self._usage = store.count(), store.size
+        self.found = found(self._spool.path, self._waiting, store.recovered)
+
+    def _work(self) -> float:
+        """Write and feed until nothing is to be done; return how long that may last."""
+        while self._step():
+            if self.deadline is not None:
+                return 0.0
+        if self._health.trouble and self._store is not None:
+            return max(_LOOK, self._health.rest)
+        return ALIVE if self._noted or self._notes else 60.0
+
+    def _step(self) -> bool:
+        """Write what came, and feed the lanes; whether there is more to do."""
+        finished, ended = self._take_in()
+        for lane in self._lanes:
+            self._settled += lane.take_settled()
+        news = finished or self._notes or ended & self._noted or self._ended or self._settled
+        if (
+            news
+            or self._health.trouble
+            or (self._noted and time.monotonic() - self._written_at >= ALIVE)
+        ):
+            self._write(finished, ended)
+        fed = self._feed()
+        return bool(self._inbox) or fed or bool(self._notes and not self._health.trouble)
+
+    def _take_in(self) -> tuple[list[tuple[SpooledLane, SpanRecord]], set[Ids]]:
+        """Translate about one transaction's worth; returns records, and spans that are over."""
+        finished: list[tuple[SpooledLane, SpanRecord]] = []
+        ended: set[Ids] = set()
+        weight = 0
+        while weight < _AT_ONCE and (item := self._next()) is not None:
+            self._breathe()
+            ids = (int(item.identity.trace_id), item.identity.span_id)
+            if isinstance(item, OpenNote):
+                self._notes[ids] = item
+                weight += 1
+                continue
+            if isinstance(item, FinishedSpan):
+                self._notes.pop(ids, None)
+                ended.add(ids)
+            weight += item.weight
+            finished += self._records(item)
+        return finished, ended
+
+    def _next(self) -> Item | None:
+        with self._giving_up:
+            if not self._inbox or self._gave_up:
+                return None
+            item = self._inbox.popleft()
+            if not isinstance(item, OpenNote):
+                self._taken += item.weight
+            return item
+
+    def _records(self, item: FinishedSpan | Progress) -> list[tuple[SpooledLane, SpanRecord]]:
+        try:
+            records = self._translate(item)
+            return [(lane, one) for lane in self._lanes for one in records if lane.wants(one)]
+        except Exception:
+            self._drop("untranslatable", item.weight * len(self._lanes))
+            logger.debug("dask-otel: a span could not be translated", exc_info=True)
+            return []
+
+    def _noted_records(self, notes: Iterable[OpenNote]) -> list[tuple[SpooledLane, SpanRecord]]:
+        found: list[tuple[SpooledLane, SpanRecord]] = []
+        for note in notes:
+            self._breathe()
+            try:
+                (record,) = self._translate(note)
+                found += [(lane, record) for lane in self._lanes if lane.wants(record)]
+            except Exception:
+                logger.debug("dask-otel: a span could not be noted", exc_info=True)
+        return found
+
+    # ------------------------------------------------------------------------- the spool
+
+    def _write(self, finished: list[tuple[SpooledLane, SpanRecord]], ended: set[Ids]) -> None:
+        """Write one transaction; where that is not possible, records go on from memory."""
+        # A span whose record nobody wants, or that can't be written, has no note either.
+        self._ended |= ended & self._noted
+        if self._store is None or self._health.rest:
+            self._notes_kept()
+            self._give(finished)
+            return
+        notes = dict(list(self._notes.items())[:_AT_ONCE])
+        noted = self._noted_records(notes.values())
+        try:
+            written = self._store.write(
+                finished=[(lane.key, record) for lane, record in finished],
+                noted=[(lane.key, record) for lane, record in noted],
+                over=list(self._ended),
+                settled=self._settled,
+                alive_ns=time.time_ns(),
+            )
+        except OSError as error:
+            self._health.failed(error)
+            self._notes_kept()
+            self._give(finished)
+            return
+        except Exception as error:
+            # Not the disk's fault: the same would happen again.
+            self._failed(error)
+            self._forget(notes)
+            self._give(finished)
+            return
+        self._noted -= self._ended | ended
+        self._noted |= {(int(one.trace_id), one.span_id) for _, one in noted}
+        self._forget(notes)
+        self._ended.clear()
+        self._settled = []
+        self._written_at = time.monotonic()
+        self._fresh(finished, written)
+        self._drop("unreadable", written.unreadable)
+        self._waiting, self._usage = self._store.count(), self._store.size
+        self._health.ok(bool(written.gone), self._usage)
+
+    def _forget(self, notes: Iterable[Ids]) -> None:
+        for ids in notes:
+            self._notes.pop(ids, None)
+
+    def _notes_kept(self) -> None:
+        """Keep no more notes than there is room for, while they can't be written."""
+        if self._store is None:
+            self._notes.clear()
+            self._ended.clear()
+            self._settled = []
+        for ids in list(self._notes)[: -self._backlog]:
+            del self._notes[ids]
+
+    def _fresh(self, finished: list[tuple[SpooledLane, SpanRecord]], written: Written) -> None:
+        """Feed what was just written, without reading it again, where no other row is before it."""
+        rows: dict[SpooledLane, list[tuple[int, SpanRecord]]] = {}
+        absent = set(written.absent)
+        for (lane, record), number in zip(finished, written.ids, strict=True):
+            if number in absent:
+                lane.give([record])
+            else:
+                rows.setdefault(lane, []).append((number, record))
+        for lane, own in rows.items():
+            if lane not in self._behind and lane.room >= len(own):
+                self._fed[lane] = own[-1][0]
+                lane.feed(own)
+            else:
+                self._behind.add(lane)
+        dropped = set(written.gone)
+        if dropped:
+            # Those that are still in a lane's queue, or sent already, are not lost.
+            saved = sum(lane.cut_off(dropped) for lane in self._lanes)
+            self._drop("spool_full", len(dropped) - saved)
+
+    def _give(self, finished: list[tuple[SpooledLane, SpanRecord]]) -> None:
+        records: dict[SpooledLane, list[SpanRecord]] = {}
+        for lane, record in finished:
+            records.setdefault(lane, []).append(record)
+        for lane, own in records.items():
+            lane.give(own)
+
+    def _feed(self) -> bool:
+        """Feed the lanes that have room; whether any of them may take more."""
+        if self._store is None or self._health.rest:
+            return False
+        more = False
+        for lane in list(self._behind):
+            self._breathe()
+            allowed = self._allowance.get(lane, _ROWS)
+            if lane.over or not allowed:
+                self._behind.discard(lane)
+                continue
+            # By whole requests: each read has its price.
+            if lane.room < min(_ROWS, lane.batch_size):
+                continue
+            try:
+                rows = self._store.waiting(
+                    lane.key, self._fed[lane], min(lane.room, _ROWS, allowed)
+                )
+            except OSError as error:
+                self._health.failed(error)
+                return False
+            if not rows:
+                self._behind.discard(lane)
+                continue
+            self._fed[lane] = rows[-1][0]
+            lane.feed(rows)
+            if lane in self._allowance:
+                self._allowance[lane] = allowed - len(rows)
+            more = True
+        return more
+
+    # -------------------------------------------------------------------- what a person is told
+
+    def _drop(self, reason: str, count: int) -> None:
+        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=count)
+
+    # ------------------------------------------------------------------------------- the end
+
+    def _finish(self) -> float:
+        """Write what is left; feed lanes and settle rows until they are done, or the deadline."""
+        deadline = self.deadline or 0.0
+        # As much as would have been in their queues without a spool; the rest stays in it.
+        self._allowance = {lane: lane.window for lane in self._lanes}
+        # Also where no time is left for the exporters: this takes a moment.
+        until = max(deadline, time.monotonic() + MOMENT)
+        while self._inbox and time.monotonic() < until:
+            self._step()
+        self.written.set()
+        while time.monotonic() < deadline and not all(lane.over for lane in self._lanes):
+            self._step()
+            # Where the disk makes trouble, nothing more can be read.
+            blind = self._store is None or self._health.rest > 0
+            for lane in self._lanes:
+                if not lane.all_fed and (blind or lane not in self._behind):
+                    lane.all_fed = True
+                    lane.wake.set()
+            self.wake.wait(_LOOK)
+            self.wake.clear()
+        return 0.0
+
+    def _let_go(self) -> float:
+        """Settle the last rows, and close the spool."""
+        if self._store is None:
+            return 0.0
+        store = self._store
+        # Whatever is open now was not exported: it is lost with the scheduler, or was counted.
+        self._notes.clear()
+        self._health.try_now()
+        for lane in self._lanes:
+            self._settled += lane.take_settled()
+        try:
+            if self._settled or self._ended:
+                self._write([], set())
+            waiting = store.count()
+        finally:
+            self._store = None
+            # What was not written has its notes, which tell of it.
+            store.close(clean=not self._left_behind)
+        if waiting:
+            logger.info(
+                "dask-otel closes, and %s in the spool %s. The next scheduler with that "
+                "otel.spool.path sends them; so does `dask-otel spool send %s`.",
+                "a span waits" if waiting == 1 else f"{waiting} spans wait",
+                self._spool.path,
+                self._spool.path,
+            )
+        return 0.0

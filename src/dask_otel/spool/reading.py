@@ -1,0 +1,119 @@
+"""What is in a spool, for a person; also while a scheduler has it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dask_otel.spool import encoding, files, lock, schema
+from dask_otel.spool.problems import SpoolError
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """One run that has rows in a spool, or that goes on."""
+
+    instance_id: str
+    version: str
+    resource: Mapping[str, Any]
+    started_ns: int
+    alive_ns: int
+    #: Whether it has ended, or somebody found that it was lost.
+    over: bool
+    waiting: int = 0
+    #: Notes of open spans. Of a run that is lost, they wait like the others.
+    noted: int = 0
+
+
+@dataclass(slots=True)
+class Summary:
+    """What is in a spool."""
+
+    path: Path
+    #: Bytes on the disk, with what SQLite keeps beside the file.
+    size: int
+    #: Who has it now, in words; None if nobody has.
+    holder: str | None
+    runs: list[RunSummary] = field(default_factory=list)
+    #: Spans that wait, by exporter, and by exporter and name.
+    sinks: Counter[str] = field(default_factory=Counter)
+    names: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Rows that can't be read.
+    unreadable: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many spans wait, without those that a running scheduler has open."""
+        return sum(self.sinks.values())
+
+    @property
+    def noted(self) -> int:
+        """How many spans a running scheduler has open."""
+        return sum(run.noted for run in self.runs if self.goes_on(run))
+
+    def goes_on(self, run: RunSummary) -> bool:
+        """Whether a run has not ended."""
+        return self.holder is not None and not run.over
+
+
+def summarize(path: Path) -> Summary:
+    """Return what is in a spool. Nothing of it is changed.
+
+    Raises
+    ------
+    SpoolError
+        If there is none, or it can't be read.
+    """
+    if not files.check(path):
+        raise SpoolError(f"there is no {path}")
+    found = Summary(path, files.disk_use(path), lock.holder(path))
+    if not path.stat().st_size:
+        return found
+    log = files.beside(path, "-wal")
+    # Nobody writes: so SQLite need not make a log of its own, which would stay.
+    still = found.holder is None and not (log.exists() and log.stat().st_size)
+    connection = schema.connect_to_read(path, still)
+    try:
+        connection.execute("BEGIN")
+        _read(connection, found)
+    except sqlite3.Error as error:
+        raise SpoolError(f"{path} can't be read: {error}") from error
+    finally:
+        connection.close()
+    return found
+
+
+def _read(connection: sqlite3.Connection, found: Summary) -> None:
+    runs: dict[int, RunSummary] = {}
+    for key, instance, version, resource, started_ns, alive_ns, over in connection.execute(
+        "SELECT id, instance, version, resource, started_ns, alive_ns, over FROM runs ORDER BY id"
+    ):
+        try:
+            attributes = encoding.decode_attributes(resource)
+        except ValueError:
+            attributes = {}
+        runs[key] = RunSummary(
+            str(instance), str(version), attributes, started_ns, alive_ns, bool(over)
+        )
+    found.runs = list(runs.values())
+    sinks = dict(connection.execute("SELECT id, name FROM sinks"))
+    for sink, key, is_open, body in connection.execute("SELECT sink, run, open, body FROM spans"):
+        run = runs.get(key)
+        try:
+            name = encoding.name_of(body)
+        except ValueError:
+            name = None
+        if run is None or sink not in sinks or name is None:
+            found.unreadable += 1
+            continue
+        if is_open:
+            run.noted += 1
+        else:
+            run.waiting += 1
+        if not (is_open and found.goes_on(run)):
+            found.sinks[sinks[sink]] += 1
+            found.names[sinks[sink], name] += 1

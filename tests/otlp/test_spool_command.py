@@ -1,0 +1,309 @@
+"""``dask-otel spool``: what waits is shown, and sent by the real exporters."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dask_otel.cli import main
+from dask_otel.cli.spool_sending import Sending
+from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.trace import Trace
+from dask_otel.spool.store import Run, Store
+from tests.otlp.records import CHILD, ROOT, SECOND
+from tests.receiver import Receiver, receiver
+from tests.waiting import eventually
+
+RESOURCE = {
+    "service.name": "dask-scheduler",
+    "service.instance.id": "Scheduler-7",
+    "dask.cluster.name": "nightly",
+    "host.cpu": 2,
+}
+ALIVE = 1_700_000_009 * SECOND
+
+
+def fill(path: Path, count: int = 2, *, sink: str = "otlp", noted: bool = True) -> list[int]:
+    """Leave finished spans and an open one, as a run that was killed; return their ids."""
+    run = Run("Scheduler-7", RESOURCE, "0.0.7", 1_700_000_000 * SECOND)
+    store = Store.open(path, 100_000_000, run, 1)
+    caller = Caller(Traceparent(ROOT.trace_id, 9, 1), "vendor=1")
+    root = replace(ROOT, trace_id=Trace(ROOT.trace_id, "nightly", caller), parent_span_id=9)
+    spans = [root, CHILD, *(replace(CHILD, span_id=100 + n) for n in range(count - 2))][:count]
+    store.write(finished=[(sink, span) for span in spans], alive_ns=2)
+    if noted:
+        note = replace(CHILD, span_id=77, name="open", attributes={"dask.span.complete": False})
+        store.write(noted=[(sink, note)], alive_ns=ALIVE)
+        spans.append(note)
+    store.close(clean=False)
+    return [span.span_id for span in spans]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "spool.db"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However wide the terminal of whoever runs the tests is."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def http() -> Iterator[Receiver]:
+    with receiver("http/protobuf") as made:
+        yield made
+
+
+def use(monkeypatch: pytest.MonkeyPatch, server: Receiver, **more: str) -> None:
+    for key, value in {**server.environ, **more}.items():
+        monkeypatch.setenv(key, value)
+
+
+def ids(server: Receiver) -> list[int]:
+    return sorted(span.span_id for span in server.spans)
+
+
+def test_what_waits_is_sent_as_its_own_run_would_have(
+    server: Receiver,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wanted = fill(path)
+    # What the run of this command has is not theirs.
+    use(monkeypatch, server, OTEL_RESOURCE_ATTRIBUTES="service.instance.id=other,team=b")
+    assert main(["spool", "send", str(path)]) == 0
+    assert ids(server) == sorted(wanted)
+    for span in server.spans:
+        assert span.resource == RESOURCE
+        assert span.scope[1] == "0.0.7"
+        assert span.trace_id == ROOT.trace_id
+    by_id = {span.span_id: span for span in server.spans}
+    root = by_id[ROOT.span_id]
+    assert (root.name, root.start_ns, root.end_ns) == ("nightly", ROOT.start_ns, ROOT.end_ns)
+    assert root.attributes == ROOT.attributes
+    assert root.parent_id == 9
+    states = {
+        span.trace_state
+        for _, request in server.accepted
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if span.name == "nightly"
+    }
+    assert states == {"vendor=1"}
+    # What was open ends at the run's last sign of life.
+    assert by_id[77].end_ns == ALIVE
+    told = capsys.readouterr()
+    assert told.out.startswith("3 spans sent to ")
+    assert told.out.endswith(f"; 0 left in {path}\n")
+    assert told.err == ""
+    assert list(path.parent.iterdir()) == []
+
+
+def test_an_empty_one_is_said_to_be(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store.open(path, 10**6, Run("a", {}, "1", 1), 1).close(clean=False)
+    path.touch(0o600)
+    assert main(["spool", "send", str(path)]) == 0
+    assert capsys.readouterr().out == f"nothing waits in {path}\n"
+
+
+@pytest.mark.parametrize("part", ["send", "show"])
+def test_what_can_not_be_read_is_said_in_words(
+    part: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["spool", part, str(path)]) == 1
+    assert capsys.readouterr().err == f"dask-otel spool: there is no {path}\n"
+    path.write_text("a letter")
+    assert main(["spool", part, str(path)]) == 1
+    assert "is no spool of dask-otel" in capsys.readouterr().err
+    assert path.read_text() == "a letter"
+
+
+def test_one_that_a_scheduler_has_is_not_sent(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store.open(path, 10**6, Run("a", RESOURCE, "1", 1), 1)
+    store.write(finished=[("otlp", CHILD)], noted=[("otlp", ROOT)], alive_ns=2)
+    assert main(["spool", "send", str(path)]) == 1
+    assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
+    # It can be looked at meanwhile.
+    assert main(["spool", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 span to be sent" in shown
+    assert f"process {os.getpid()} has it and sends them; 1 of its spans are open" in shown
+    store.write(finished=[("otlp", ROOT)], alive_ns=3)
+    assert [row.record.span_id for row in store.waiting("otlp", 0, 9)] == [
+        CHILD.span_id,
+        ROOT.span_id,
+    ]
+    store.close(clean=True)
+
+
+def test_nobody_at_the_endpoint_leaves_all_of_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(path)
+    with receiver("http/protobuf") as gone:
+        environ = gone.environ
+    for key, value in environ.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    assert main(["spool", "send", "--patience", "0", str(path)]) == 1
+    told = capsys.readouterr()
+    assert told.out == f"0 spans sent; 3 left in {path}\n"
+    assert "Nothing listens" in told.err
+    # Later, somebody is there.
+    with receiver("http/protobuf") as server:
+        use(monkeypatch, server)
+        assert main(["spool", "send", str(path)]) == 0
+        assert len(ids(server)) == 3
+
+
+def test_a_server_that_fails_at_first_gets_all_of_it_once(
+    http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = fill(path, 300)
+    use(monkeypatch, http)
+    refused = []
+
+    def refuse_one(_: str, request: object) -> int | str | None:
+        if refused:
+            return None
+        refused.append(request)
+        return 503
+
+    http.judge = refuse_one
+    assert main(["spool", "send", str(path)]) == 0
+    assert ids(http) == sorted(wanted)
+
+
+def test_what_waits_for_another_exporter_goes_with_the_first(
+    http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = fill(path, sink="zipkin")
+    use(monkeypatch, http)
+    assert main(["spool", "send", str(path)]) == 0
+    assert ids(http) == sorted(wanted)
+
+
+def test_without_an_exporter_nothing_is_touched(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(path)
+    for value in ("none", "console"):
+        monkeypatch.setenv("OTEL_TRACES_EXPORTER", value)
+        assert main(["spool", "send", str(path)]) == 1
+        assert "names no exporter" in capsys.readouterr().err
+    assert main(["spool", "show", str(path)]) == 0
+    assert "3 spans to be sent" in capsys.readouterr().out
+
+
+def test_a_terminal_is_told_how_far_it_is(
+    http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    fill(path, 300)
+    use(monkeypatch, http)
+    terminal = Terminal()
+    assert Sending(str(path), 60.0, terminal).run().count == 301
+    assert "spans sent" in terminal.getvalue()
+    # Nothing of it stays.
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_it_can_be_interrupted_and_begun_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = fill(path, 600, noted=False)
+    released = threading.Event()
+    with receiver("http/protobuf") as server:
+        # The second request gets no answer until the command has ended.
+        server.before_answer = lambda _: (len(server.requests) < 2 or released.wait(60)) and None
+        try:
+            with subprocess.Popen(
+                [sys.executable, "-m", "dask_otel", "spool", "send", str(path)],
+                # It does not try again by itself meanwhile, however slow this machine is.
+                env={**os.environ, **server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "120"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as sending:
+                eventually(lambda: len(server.requests) == 2, what="it sends for a second time")
+                sending.send_signal(signal.SIGINT)
+                out, err = sending.communicate(timeout=60)
+        finally:
+            released.set()
+        assert sending.returncode == 130, (out, err)
+        assert err.endswith("interrupted\n")
+        first = len(decoded(server, 1))
+        assert 0 < first < 600
+        assert f"{600 - first} left" in out
+        eventually(lambda: len(server.accepted) == 2)
+        # What got no answer goes once more, with the same ids.
+        use(monkeypatch, server)
+        assert main(["spool", "send", str(path)]) == 0
+        assert set(ids(server)) == set(wanted)
+        assert len(ids(server)) == 600 + len(decoded(server, 2)) - first
+
+
+def decoded(server: Receiver, requests: int) -> list[int]:
+    return [
+        int.from_bytes(span.span_id, "big")
+        for _, request, _ in server.requests[:requests]
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(path, 30)
+    evil = replace(CHILD, span_id=5, name="a\x1b[31m\u202eb")
+    store = Store.open(path, 10**7, Run("other", {"secret": "hunter2"}, "1", 1), 1)
+    store.write(finished=[("otlp", evil)], alive_ns=2)
+    store.close(clean=True)
+    before = sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
+    assert main(["spool", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
+    assert "32 spans to be sent" in shown
+    assert "nobody has it" in shown
+    [line] = [line for line in shown.splitlines() if line.startswith("nightly")]
+    assert line.split()[1] == "Scheduler-7"
+    assert line.split()[-3:] == ["30", "1", "lost"]
+    assert "  29  load\n" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "hunter2" not in shown
+
+
+def test_looking_does_not_end_a_lost_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(path)
+    assert main(["spool", "show", str(path)]) == 0
+    capsys.readouterr()
+    store = Store.open(path, 10**6, Run("b", {}, "1", 1), 1)
+    assert store.recovered == 1
+    store.close(clean=True)
+
+
+@pytest.mark.parametrize("arguments", [["spool"], ["spool", "send"], ["spool", "show"]])
+def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    assert "usage: dask-otel spool" in capsys.readouterr().err

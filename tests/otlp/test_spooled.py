@@ -1,0 +1,170 @@
+"""Spans that wait on the disk: two runs of the whole export side, one after the other."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dask_otel.core import identity
+from dask_otel.core.records import OpenNote, SpanIdentity, TaskCounts
+from dask_otel.core.traces.translate import translate_lost
+from dask_otel.scheduler.wiring import WiredPump, make_pump
+from dask_otel.settings.keys import Settings
+from dask_otel.spool.store import Run, Store
+from tests.otlp.pipeline import Export, T, make_span
+from tests.otlp.test_pipeline import refusing_endpoint
+from tests.receiver import Receiver, Span
+from tests.receiver import receiver as run_receiver
+from tests.waiting import eventually
+
+Begin = Callable[..., tuple[WiredPump, Export]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "spool.db"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with run_receiver("http/protobuf") as made:
+        yield made
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch, path: Path) -> Iterator[Begin]:
+    """Start a run of the export side, as the bridge does."""
+    started: list[Export] = []
+
+    def start(
+        scheduler: str, variables: dict[str, str], **spool: object
+    ) -> tuple[WiredPump, Export]:
+        defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+        for key, value in (defaults | variables).items():
+            monkeypatch.setenv(key, value)
+        settings = Settings.from_config({"spool": {"path": str(path), **spool}})
+        made = make_pump(settings, scheduler, time.time_ns())
+        assert made is not None
+        made.pump.start()
+        started.append(Export(made.pump))
+        return made, started[-1]
+
+    yield start
+    for one in started:
+        one.close(0.5)
+    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+
+
+def nobody() -> dict[str, str]:
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": refusing_endpoint(),
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+
+
+def lost(dask_id: str, start: float) -> OpenNote:
+    who = SpanIdentity(
+        dask_id, dask_id, ("lost",), 1, identity.trace_id(dask_id), identity.span_id(dask_id), None
+    )
+    return OpenNote(who, start, start + 1, start + 0.5, TaskCounts(tasks=5, memory=2))
+
+
+def by_id(received: Receiver) -> dict[int, Span]:
+    found = {span.span_id: span for span in received.spans}
+    assert len(found) == len(received.spans), "something came twice"
+    return found
+
+
+def test_the_next_run_sends_what_an_earlier_one_left_as_that_ones(
+    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    wired, export = begin("Scheduler-1", nobody())
+    assert wired.summary.endswith(f"; spool {path}")
+    assert all(export.spans(make_span("a", groups=2), make_span("b")))
+    export.close()
+    assert f"4 spans wait in the spool {path}" in caplog.text
+    assert "within otel.close-timeout" not in caplog.text
+    # Another one is killed, while a span is open.
+    run = Run("Scheduler-2", {"service.instance.id": "Scheduler-2"}, "0.0.7", time.time_ns())
+    (record,) = translate_lost(lost("c", T))
+    store = Store.open(path, 1_000_000, run, time.time_ns())
+    store.write(noted=[("otlp", record)], alive_ns=int((T + 77) * 1e9))
+    store.close(clean=False)
+
+    wired, export = begin("Scheduler-3", receiver.environ)
+    assert "in which 5 spans of earlier runs wait; 1 of these was open" in wired.summary
+    export.spans(make_span("d"))
+    eventually(lambda: len(receiver.spans) == 6, 60, "all of them")
+    export.close()
+    spans = by_id(receiver)
+    runs = {name: spans[identity.span_id(name)].resource["service.instance.id"] for name in "abcd"}
+    assert runs == {
+        "a": "Scheduler-1", "b": "Scheduler-1", "c": "Scheduler-2", "d": "Scheduler-3"
+    }  # fmt: skip
+    assert {span.resource["service.instance.id"] for span in spans.values()} == set(runs.values())
+    was_open = spans[identity.span_id("c")]
+    assert was_open.trace_id == identity.trace_id("c")
+    assert (was_open.start_ns, was_open.end_ns) == (int(T * 1e9), int((T + 77) * 1e9))
+    assert was_open.scope[1] == "0.0.7"
+    assert was_open.attributes["error.type"] == "SchedulerLost"
+    assert was_open.attributes["dask.span.complete"] is False
+    assert was_open.attributes["dask.task.memory.count"] == 2
+    assert spans[identity.span_id("a")].attributes["dask.span.complete"] is True
+    # Nothing waits any more.
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_second_scheduler_on_one_path_exports_without_a_spool(
+    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin("Scheduler-1", receiver.environ)
+    wired, export = begin("Scheduler-2", receiver.environ)
+    (error,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert f"otel.spool.path is {path}" in error
+    assert "in use" in error
+    assert "give each a path of its own" in error
+    assert "spool" not in wired.summary
+    assert not wired.pump.takes_notes
+    export.spans(make_span("a"))
+    eventually(lambda: len(receiver.spans) == 1)
+    assert wired.pump.condition()["spool"]["usable"] is False
+
+
+def test_a_spool_that_cannot_be_made_costs_itself_alone(
+    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = path.parent / "missing" / "spool.db"
+    _, export = begin("Scheduler-1", receiver.environ, path=str(missing))
+    (error,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert f"otel.spool.path is {missing}" in error
+    export.spans(make_span("a"))
+    eventually(lambda: len(receiver.spans) == 1)
+
+
+def test_a_file_that_somebody_removes_costs_no_span(
+    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, export = begin("Scheduler-1", receiver.environ)
+    export.spans(make_span("a"))
+    eventually(lambda: len(receiver.spans) == 1)
+    path.unlink()
+    export.spans(make_span("b"), make_span("c"))
+    eventually(lambda: len(by_id(receiver)) == 3)
+    export.close()
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(warnings) == 1, warnings
+    assert f"can't use its spool {path}" in warnings[0]
+
+
+def test_where_nothing_can_use_a_spool_that_is_said(
+    begin: Begin, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wired, _ = begin("Scheduler-1", {"OTEL_TRACES_EXPORTER": "none", **nobody()})
+    assert "no spool is used: no spans are exported" in caplog.text
+    assert not path.exists()
+    assert "spool" not in wired.pump.condition()

@@ -1,0 +1,604 @@
+"""The journal and the lanes that it feeds, with a spool in memory that fails on demand."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from dask_otel import semconv
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import OpenNote, Origin, SpanIdentity, SpanRecord
+from dask_otel.pump.journal import MOMENT
+from dask_otel.pump.pump import Pump, PumpLimits
+from dask_otel.pump.spool import Spool
+from tests.unit.test_pump import DROPPED, EXPORTED, LIMITS, Metrics, Spans, beat, finished
+from tests.unit.test_pump import translate as translated
+from tests.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a person would wait a second for takes a moment."""
+    monkeypatch.setattr("dask_otel.pump.journal.ALIVE", 0.05)
+    monkeypatch.setattr("dask_otel.pump.outlet.FIRST_BACKOFF", 0.05)
+    monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
+
+
+#: A lane whose window is small, so that what waits is in the spool.
+SMALL = PumpLimits(queue_size=10, batch_size=4, schedule_delay=0.01)
+
+
+def note(number: int) -> OpenNote:
+    return OpenNote(SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None), 1.0, 2.0)
+
+
+def translate(item: Any) -> list[SpanRecord]:
+    if isinstance(item, OpenNote):
+        number = item.identity.span_id
+        return [SpanRecord(1, number, None, "lost", "internal", 1, 2, {}, (), (), None, "n")]
+    return translated(item)
+
+
+class Result(NamedTuple):
+    ids: tuple[int, ...]
+    gone: tuple[int, ...] = ()
+    unreadable: int = 0
+    absent: tuple[int, ...] = ()
+
+
+class Memory:
+    """A spool that is a few dicts; several runs can have it, one after the other."""
+
+    def __init__(self, most: int = 10**9) -> None:
+        self.most = most
+        self.rows: dict[int, tuple[str, SpanRecord]] = {}
+        self.notes: dict[tuple[str, int], SpanRecord] = {}
+        self.next = 1
+        self.recovered = 0
+        self.error: Exception | None = None
+        self.writes = 0
+        self.alive = 0
+        self.closed: list[bool] = []
+        #: Of records that can't be kept.
+        self.unfit: set[int] = set()
+        #: Cleared: writes hang.
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def write(
+        self,
+        *,
+        finished: Sequence[tuple[str, SpanRecord]],
+        noted: Sequence[tuple[str, SpanRecord]],
+        over: Sequence[tuple[int, int]],
+        settled: Sequence[int],
+        alive_ns: int,
+    ) -> Result:
+        self.writes += 1
+        self.go_on.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.alive = alive_ns
+        for number in settled:
+            self.rows.pop(number, None)
+        for _, span_id in over:
+            for key in [key for key in self.notes if key[1] == span_id]:
+                del self.notes[key]
+        for sink, record in noted:
+            self.notes[sink, record.span_id] = record
+        ids, absent = [], []
+        for sink, record in finished:
+            self.notes.pop((sink, record.span_id), None)
+            ids.append(self.next)
+            if record.span_id in self.unfit:
+                absent.append(self.next)
+            else:
+                self.rows[self.next] = (sink, record)
+            self.next += 1
+        gone = sorted(self.rows)[: max(0, len(self.rows) - self.most)]
+        for number in gone:
+            del self.rows[number]
+        return Result(tuple(ids), tuple(gone), 0, tuple(absent))
+
+    def waiting(self, sink: str, after: int, limit: int) -> list[tuple[int, SpanRecord]]:
+        if self.error is not None:
+            raise self.error
+        rows = sorted(self.rows.items())
+        return [(n, record) for n, (key, record) in rows if key == sink and n > after][:limit]
+
+    def count(self, sink: str | None = None) -> int:
+        return sum(sink in (None, key) for key, _ in list(self.rows.values()))
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def close(self, clean: bool) -> None:
+        self.closed.append(clean)
+        if clean:
+            self.notes.clear()
+
+
+def spool(store: Memory | None, keys: Sequence[str] = ("otlp",)) -> Spool:
+    most = 0 if store is None else store.most
+    return Spool("there.db", most, lambda: store, keys)
+
+
+@contextmanager
+def running(
+    store: Memory | None,
+    *spans: Spans,
+    metrics: Metrics | None = None,
+    limits: PumpLimits = LIMITS,
+    keys: Sequence[str] | None = None,
+    seconds: float = 30.0,
+) -> Iterator[Pump]:
+    """A pump with a spool, which is closed at the end as the bridge does it."""
+    states = [] if metrics is None else [(metrics, MetricState(0))]
+    keys = ["otlp" if i == 0 else f"other {i}" for i in range(len(spans))] if keys is None else keys
+    pump = Pump(spans, states, translate, limits, spool=spool(store, keys))
+    pump.open_spool(30)
+    pump.start()
+    try:
+        yield pump
+        closes(pump, seconds)
+    finally:
+        pump.request_close(0)
+        for sink in (*spans, *([] if metrics is None else [metrics])):
+            sink.go_on.set()
+        if store is not None:
+            store.go_on.set()
+        eventually(lambda: pump.closed, 30, "the threads end")
+        pump.release()
+
+
+def closes(pump: Pump, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    pump.request_close(seconds)
+    while not pump.closed and time.monotonic() < deadline:
+        time.sleep(0.005)
+    until = time.monotonic() + MOMENT
+    while not pump.written and time.monotonic() < until:
+        time.sleep(0.005)
+    pump.release()
+
+
+def totals(pump: Pump) -> Counter[tuple[str, ...]]:
+    """What was exported and dropped, by reason."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for series, count in pump._tally.since({}).items():
+        if series[0] in (EXPORTED, DROPPED) and series[1] == "traces":
+            found[tuple(str(part) for part in series[2:]) or ("exported",)] += int(count)
+    return found
+
+
+# ------------------------------------------------------------------------------- the good way
+
+
+def test_what_is_exported_does_not_stay_in_the_spool():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        for n in range(1, 31):
+            assert pump.offer_span(finished(n))
+        eventually(lambda: len(spans.exported) == 30)
+        eventually(lambda: not store.rows)
+    assert spans.exported == list(range(1, 31))
+    assert totals(pump) == {("exported",): 30}
+    assert store.closed == [True]
+
+
+def test_what_is_not_sampled_is_not_written():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        pump.offer_note(note(404))
+        pump.offer_span(finished(404))
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        eventually(lambda: not store.rows)
+    assert store.next == 2
+    assert totals(pump) == {("exported",): 1}
+
+
+def test_a_note_stays_until_its_span_has_ended():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        pump.offer_note(note(1))
+        eventually(lambda: ("otlp", 1) in store.notes)
+        pump.offer_note(note(1))
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        eventually(lambda: not store.notes)
+
+
+def test_a_note_goes_also_where_nobody_wants_the_span_itself():
+    store, spans = Memory(), Spans()
+    unwanted = set()
+    spans.wants = lambda record: record.span_id not in unwanted  # type: ignore[method-assign]
+    with running(store, spans) as pump:
+        pump.offer_note(note(1))
+        eventually(lambda: ("otlp", 1) in store.notes)
+        unwanted.add(1)
+        pump.offer_span(finished(1))
+        eventually(lambda: not store.notes)
+    assert spans.exported == []
+
+
+def test_while_a_span_is_open_there_are_signs_of_life():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        pump.offer_note(note(1))
+        eventually(lambda: store.notes)
+        for _ in range(2):
+            before = store.alive
+            eventually(lambda before=before: store.alive > before, 30, "a sign of life")
+
+
+def test_a_span_that_cannot_be_translated_is_lost_alone():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        for n in (1, -1, 2):
+            pump.offer_span(finished(n, groups=1))
+        eventually(lambda: spans.exported == [1, 1, 2, 2])
+    assert totals(pump) == {("exported",): 4, ("untranslatable",): 2}
+
+
+def test_a_record_that_cannot_be_kept_goes_from_memory():
+    store, spans = Memory(), Spans()
+    store.unfit.add(2)
+    with running(store, spans) as pump:
+        for n in (1, 2, 3):
+            pump.offer_span(finished(n))
+        eventually(lambda: sorted(spans.exported) == [1, 2, 3])
+    assert totals(pump) == {("exported",): 3}
+
+
+def test_a_record_that_is_refused_is_settled_too():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        spans.error = ValueError("not to be encoded")
+        pump.offer_span(finished(1))
+        eventually(lambda: totals(pump)["unencodable",] == 1)
+        eventually(lambda: not store.rows)
+
+
+def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
+    store, one, other, plain = Memory(), Spans("one"), Spans("other"), Spans("plain")
+    other.ok = False
+    with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=60.0) as pump:
+        for n in range(1, 6):
+            assert pump.offer_span(finished(n))
+        eventually(lambda: len(one.exported) == len(plain.exported) == 5)
+        eventually(lambda: store.count("otlp") == 0)
+    assert store.count("zipkin") == 5
+    assert totals(pump) == {("exported",): 10}
+
+
+# ---------------------------------------------------------------------------- the dead collector
+
+
+def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, dead = Memory(), Spans()
+    dead.ok = False
+    with running(store, dead, seconds=60.0) as pump:
+        for n in range(1, 8):
+            pump.offer_span(finished(n, groups=1))
+        eventually(lambda: dead.calls)
+    assert store.count() == 14
+    assert totals(pump) == {}
+    assert "14 spans wait in the spool there.db" in caplog.text
+    assert "could not be exported" not in caplog.text
+
+    alive = Spans()
+    with running(store, alive) as pump:
+        assert "14 spans of earlier runs wait" in pump.journal.found  # type: ignore[union-attr]
+        eventually(lambda: not store.rows)
+    assert Counter(alive.exported) == Counter(2 * list(range(1, 8)))
+    assert totals(pump) == {("exported",): 14}
+
+
+def test_spans_of_the_last_moment_are_written_before_the_close_gives_up():
+    store, dead = Memory(), Spans()
+    dead.ok = False
+    with running(store, dead, seconds=60.0) as pump:
+        for n in range(1, 301):
+            pump.offer_span(finished(n))
+    assert store.count() == 300
+    assert store.closed == [True]
+    assert totals(pump) == {}
+
+
+def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_same(monkeypatch):
+    # No machine needs that long.
+    monkeypatch.setattr("dask_otel.pump.journal.MOMENT", 60.0)
+    monkeypatch.setattr("tests.unit.test_journal.MOMENT", 60.0)
+    store, spans = Memory(), Spans()
+    with running(store, spans, seconds=0.0) as pump:
+        spans.go_on.clear()
+        for n in range(1, 301):
+            pump.offer_span(finished(n))
+    assert store.count() >= 300 - LIMITS.batch_size
+    counted = totals(pump)
+    assert counted.keys() <= {("exported",)}
+    assert len(spans.exported) >= counted["exported",]
+    left = {record.span_id for _, record in store.rows.values()}
+    assert left | set(spans.exported) == set(range(1, 301))
+
+
+def test_an_outage_longer_than_the_queue_loses_nothing():
+    store, spans, metrics = Memory(), Spans(), Metrics()
+    spans.ok = False
+    with running(store, spans, metrics=metrics, limits=SMALL) as pump:
+        for n in range(1, 301):
+            assert pump.offer_span(finished(n))
+        eventually(lambda: store.count() == 300)
+        # All of it is in the spool: nothing waits that could get lost.
+        eventually(lambda: pump.condition()["waiting"] == 0)
+        beat(pump)
+        eventually(lambda: metrics.value(semconv.OTEL_SPOOL_SIZE.name) == 300)
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 0
+        spans.ok = True
+        eventually(lambda: not store.rows)
+    assert sorted(spans.exported) == list(range(1, 301))
+    assert totals(pump) == {("exported",): 300}
+
+
+def test_earlier_rows_go_first_with_their_origin():
+    store, spans = Memory(), Spans()
+    taken: list[SpanRecord] = []
+    export = spans.export
+    spans.export = lambda records: taken.extend(records) or export(records)  # type: ignore
+    origin = Origin({"service.instance.id": "before"}, "0.0")
+    for n in range(1, 31):
+        (record,) = translated(finished(n))
+        store.rows[n] = ("otlp", replace(record, origin=origin))
+    store.next = 31
+    with running(store, spans, limits=SMALL) as pump:
+        pump.offer_span(finished(31))
+        eventually(lambda: len(spans.exported) == 31)
+    assert spans.exported == list(range(1, 32))
+    assert [record.origin for record in taken] == [origin] * 30 + [None]
+
+
+def test_a_hanging_exporter_keeps_its_rows_and_holds_up_nothing():
+    store, spans = Memory(), Spans()
+    spans.go_on.clear()
+    with running(store, spans, seconds=0.5) as pump:
+        for n in range(1, 6):
+            pump.offer_span(finished(n))
+        eventually(lambda: spans.calls)
+        eventually(lambda: store.count() == 5)
+        closes(pump, 0.5)
+        eventually(lambda: store.closed == [True])
+        # It answers after all, when nobody listens any more: the next run sends them again.
+        spans.go_on.set()
+        eventually(lambda: pump.closed)
+    assert store.count() == 5
+    assert totals(pump) == {}
+
+
+# -------------------------------------------------------------------------------- the full spool
+
+
+def test_what_is_dropped_as_the_oldest_but_waits_in_a_lane_is_not_lost_yet():
+    store, spans = Memory(most=20), Spans()
+    spans.ok = False
+    limits = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
+    with running(store, spans, limits=limits) as pump:
+        for n in range(1, 41):
+            pump.offer_span(finished(n))
+        # The lane's queue has all of them, of which the spool has the last ones.
+        eventually(lambda: pump.condition()["waiting"] == 20)
+        assert totals(pump) == {}
+        spans.ok = True
+        eventually(lambda: not store.rows)
+    assert sorted(spans.exported) == list(range(1, 41))
+    assert totals(pump) == {("exported",): 40}
+
+
+def test_what_is_dropped_and_in_no_queue_is_counted_once(caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, spans = Memory(most=30), Spans()
+    spans.ok = False
+    with running(store, spans, limits=SMALL) as pump:
+        for n in range(1, 201):
+            pump.offer_span(finished(n))
+            if n % 20 == 0:
+                eventually(lambda n=n: store.next > n)
+        eventually(lambda: totals(pump)["spool_full",] == 200 - 30 - SMALL.queue_size)
+        spans.ok = True
+        eventually(lambda: not store.rows)
+        eventually(lambda: pump.condition()["waiting"] == 0)
+        pump.offer_span(finished(201))
+        eventually(lambda: 201 in spans.exported)
+    assert len(set(spans.exported)) == len(spans.exported)
+    counted = totals(pump)
+    assert counted == {("exported",): len(spans.exported), ("spool_full",): 160}
+    assert len(spans.exported) == 41
+    assert caplog.text.count("is full") == 1
+    assert caplog.text.count("has room again") == 1
+
+
+def test_what_waits_in_memory_alone_at_the_end_is_counted_once():
+    store, spans = Memory(most=20), Spans()
+    spans.ok = False
+    limits = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
+    with running(store, spans, limits=limits, seconds=60.0) as pump:
+        for n in range(1, 41):
+            pump.offer_span(finished(n))
+        eventually(lambda: pump.condition()["waiting"] == 20)
+    assert totals(pump) == {("shutdown",): 20}
+    assert store.count() == 20
+
+
+# --------------------------------------------------------------------------------- disk trouble
+
+
+def test_without_a_usable_spool_the_export_goes_on():
+    spans = Spans()
+    with running(None, spans) as pump:
+        assert not pump.takes_notes
+        pump.offer_note(note(1))
+        for n in range(1, 31):
+            assert pump.offer_span(finished(n))
+        eventually(lambda: len(spans.exported) == 30)
+    assert totals(pump) == {("exported",): 30}
+
+
+def test_an_error_of_ours_while_it_is_opened_costs_the_spool_alone(caplog):
+    spans = Spans()
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    pump = Pump([spans], [], translate, LIMITS, spool=Spool("there.db", 1, broken, ["otlp"]))
+    pump.open_spool(30)
+    pump.start()
+    pump.offer_span(finished(1))
+    eventually(lambda: spans.exported == [1])
+    closes(pump, 30)
+    assert pump.closed
+    assert "an error in its spool was swallowed" in caplog.text
+
+
+def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        pump.offer_note(note(1))
+        eventually(lambda: store.notes)
+        store.error = OSError(28, "no space left")
+        for n in range(1, 31):
+            assert pump.offer_span(finished(n))
+            eventually(lambda n=n: n in spans.exported)
+        # Still there, as it could not be removed.
+        assert store.notes
+        pump.offer_note(note(50))
+        store.error = None
+        eventually(lambda: {key[1] for key in store.notes} == {50}, 60, "what was held back")
+        pump.offer_span(finished(31))
+        eventually(lambda: 31 in spans.exported)
+        eventually(lambda: not store.rows)
+    assert spans.exported == list(range(1, 32))
+    assert totals(pump) == {("exported",): 31}
+    assert caplog.text.count("can't use its spool") == 1
+    assert caplog.text.count("uses its spool there.db again") == 1
+
+
+def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
+    store, spans = Memory(), Spans()
+    spans.ok = False
+    store.error = OSError(5, "input/output error")
+    with running(store, spans, limits=SMALL, seconds=60.0) as pump:
+        for n in range(1, 31):
+            pump.offer_span(finished(n))
+            eventually(lambda n=n: pump.journal._taken == n)  # type: ignore[union-attr]
+        eventually(lambda: sum(totals(pump).values()) == 20)
+    assert totals(pump) == {("queue_full",): 20, ("shutdown",): 10}
+
+
+def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
+    store, spans = Memory(), Spans()
+    store.error = RuntimeError("a bug")
+    with running(store, spans) as pump:
+        pump.offer_note(note(9))
+        for n in range(1, 6):
+            pump.offer_span(finished(n))
+        eventually(lambda: len(spans.exported) == 5)
+    assert totals(pump) == {("exported",): 5}
+    assert caplog.text.count("an error in its spool was swallowed") == 1
+
+
+def test_an_error_of_ours_after_the_write_loses_no_span():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        journal = pump.journal
+        assert journal is not None
+        fresh, raised = journal._fresh, []
+
+        def raises_once(*args: Any) -> None:
+            if not raised:
+                raised.append(1)
+                raise RuntimeError("a bug")
+            fresh(*args)
+
+        journal._fresh = raises_once  # type: ignore[method-assign]
+        pump.offer_span(finished(1))
+        eventually(lambda: raised)
+        pump.offer_span(finished(2))
+        eventually(lambda: sorted(spans.exported) == [1, 2])
+        eventually(lambda: not store.rows)
+    assert totals(pump) == {("exported",): 2}
+
+
+def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
+    store, spans = Memory(), Spans()
+    with running(store, spans, limits=SMALL, seconds=120.0) as pump:
+        spans.go_on.clear()
+        for n in range(1, 101):
+            pump.offer_span(finished(n))
+        eventually(lambda: store.count() == 100)
+        store.error = OSError(5, "input/output error")
+        spans.go_on.set()
+        began = time.monotonic()
+        closes(pump, 120.0)
+        # A tenth of what it would wait for.
+        assert time.monotonic() - began < 60
+    assert store.count() == 100
+    assert totals(pump) == {("exported",): len(spans.exported)}
+
+
+def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close():
+    store, spans = Memory(), Spans()
+    with running(store, spans, seconds=0.5) as pump:
+        store.go_on.clear()
+        pump.offer_span(finished(1))
+        eventually(lambda: store.writes)
+        journal = pump.journal
+        assert journal is not None
+        room = journal._backlog
+        assert all(pump.offer_span(finished(n)) for n in range(2, room + 2))
+        assert not pump.offer_span(finished(room + 2))
+        closes(pump, 0.5)
+        # What it had not taken in is counted; it will not be written any more.
+        assert totals(pump) == {("queue_full",): 1, ("shutdown",): room}
+        store.go_on.set()
+        eventually(lambda: pump.closed)
+    assert store.count() + len(spans.exported) == 1
+    assert store.closed == [False]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
+    import random
+
+    rng = random.Random(seed)
+    store, spans = Memory(most=60), Spans()
+    offered = 0
+    with running(store, spans, limits=SMALL, seconds=60.0) as pump:
+        for _ in range(40):
+            what = rng.random()
+            if what < 0.2:
+                spans.ok = not spans.ok
+            elif what < 0.3:
+                store.error = None if store.error else OSError(5, "input/output error")
+            for _ in range(rng.randrange(12)):
+                offered += 1
+                pump.offer_note(note(offered))
+                pump.offer_span(finished(offered))
+            time.sleep(0.003)
+        store.error = None
+    counted = totals(pump)
+    assert len(spans.exported) == len(set(spans.exported)) == counted["exported",]
+    # What is left is in the spool, and nothing is both there and counted.
+    left = {record.span_id for _, record in store.rows.values()}
+    assert sum(counted.values()) + len(left - set(spans.exported)) == offered
+    assert not store.notes

@@ -1,0 +1,244 @@
+"""Notes of open spans: what would be told of them if the scheduler were lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel import semconv
+from dask_otel.core import identity
+from dask_otel.core.context import Traceparent
+from dask_otel.core.life.notes import FIRST_AT_ONCE, LATER_AT_ONCE, RENEWAL
+from dask_otel.core.life.open_span import Limits
+from dask_otel.core.life.progress import SPARE
+from dask_otel.core.records import OpenNote, TaskCounts
+from dask_otel.core.traces.translate import translate, translate_lost
+from dask_otel.core.traces.values import SpanLimits
+from tests.unit.simulation import Simulation
+
+LIMITS = Limits(linger=2.0, settle_timeout=10.0, progress_after=None, notes=True)
+
+
+def simulation(**changes) -> Simulation:
+    return Simulation(dataclasses.replace(LIMITS, **changes))
+
+
+def look(sim: Simulation) -> list[OpenNote]:
+    sim.tick()
+    assert sim.lifecycle.notes is not None
+    return sim.lifecycle.notes.take(sim.now)
+
+
+def test_without_a_spool_nothing_is_made():
+    assert Simulation(Limits()).lifecycle.notes is None
+
+
+def test_a_span_is_noted_when_it_is_seen_and_then_as_it_grows_old():
+    sim = simulation()
+    task = sim.submit(sim.create(None), "f")
+    start = sim.now
+    when = []
+    for _ in range(2000):
+        for note in look(sim):
+            assert (note.start, note.time) == (start, sim.now)
+            when.append(note.time - start)
+        # Without anything new there would be no new note.
+        sim.finish(sim.submit(task.span, "g"), "w0", 0.01, 0.0)
+        sim.advance(1.0)
+    assert when[:4] == [0.0, 5.0, 10.0, 15.0]
+    waits = [later - sooner for sooner, later in itertools.pairwise(when)]
+    assert all(wait >= max(RENEWAL, 0.1 * at) for wait, at in zip(waits, when, strict=False))
+    assert all(wait <= max(RENEWAL, 0.1 * at) + 1 for wait, at in zip(waits, when, strict=False))
+
+
+def test_where_nothing_comes_there_is_no_new_note():
+    sim = simulation()
+    sim.submit(sim.create(None), "f")
+    notes = []
+    for _ in range(1000):
+        notes += look(sim)
+        sim.advance(1.0)
+    assert len(notes) == 1
+    assert notes[0].counts == TaskCounts(tasks=1)
+
+
+def test_work_that_is_done_is_noted_at_once():
+    sim = simulation()
+    task = sim.submit(sim.create(None), "f")
+    look(sim)
+    sim.advance(0.1)
+    sim.finish(task, "w0", 0.05, 0.0)
+    for _ in range(2):
+        sim.advance(0.1)
+        sim.heartbeat("w0", 0.0, 0)
+    (note,) = look(sim)
+    assert note.counts == TaskCounts(tasks=1, memory=1)
+    assert note.first_start is not None
+    assert note.start <= note.first_start <= note.time
+
+
+def test_a_span_that_ended_is_not_noted_any_more():
+    sim = simulation(linger=0.0, settle_timeout=0.0)
+    for _ in range(3):
+        sim.finish(sim.submit(sim.create(None), "f"), "w0", 0.01, 0.0)
+    # The tick that exports them is before the first look at them.
+    assert look(sim) == []
+    notes = sim.lifecycle.notes
+    assert notes is not None
+    assert not notes._new
+    assert not notes._lines
+
+
+def test_ten_thousand_at_once_come_bit_by_bit():
+    sim = simulation()
+    for _ in range(FIRST_AT_ONCE + 10):
+        sim.submit(sim.create(None), "f")
+    assert [len(look(sim)) for _ in range(3)] == [FIRST_AT_ONCE, 10, 0]
+    for task in list(sim.tasks.values()):
+        sim.submit(task.span, "g")
+    sim.advance(RENEWAL)
+    assert [len(look(sim)) for _ in range(2)] == [LATER_AT_ONCE] * 2
+
+
+def test_a_clock_set_back_delays_no_note_for_long():
+    sim = simulation()
+    task = sim.submit(sim.create(None), "f")
+    look(sim)
+    sim.set_clock(-3600.0)
+    sim.submit(task.span, "g")
+    sim.tick()
+    sim.advance(RENEWAL)
+    assert len(look(sim)) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["create", "child", "submit", "finish", "advance", "clock", "again"]),
+            st.integers(0, 5),
+            st.floats(0.0, 20.0),
+        ),
+        max_size=60,
+    )
+)
+def test_each_open_span_has_a_note_that_was_true_when_it_was_made(steps):
+    sim = simulation()
+    noted: dict[int, OpenNote] = {}
+    for what, which, seconds in steps:
+        todo = [t for t in sim.tasks.values() if t.state == "todo"]
+        spans = list(sim.spans)
+        if what == "create" or not spans:
+            sim.submit(sim.create(None), "f")
+        elif what == "child":
+            sim.submit(sim.create(spans[which % len(spans)]), "f")
+        elif what == "submit":
+            # Also of a span that was exported: its next generation.
+            sim.submit(spans[which % len(spans)], "g")
+        elif what == "finish" and todo:
+            sim.finish(todo[which % len(todo)], "w0", 0.0, 0.0)
+        elif what == "advance":
+            sim.advance(seconds)
+        elif what == "clock":
+            sim.set_clock(-seconds)
+        elif what == "again":
+            sim.put_on_again()
+            noted.clear()
+        sim.heartbeat("w0", 0.0, 0)
+        for note in look(sim):
+            life = sim.current[note.identity.dask_id]
+            assert note.identity == life.span.identity
+            assert note.time == sim.now
+            assert note.counts is not None
+            assert note.counts.tasks >= len(life.outcomes)
+            noted[note.identity.span_id] = note
+        # Nothing that is open goes without: there are few.
+        assert {life.span.identity.span_id for life in sim.current.values()} <= noted.keys()
+        notes = sim.lifecycle.notes
+        assert notes is not None
+        assert notes._lines.keys() == sim.current.keys()
+        assert len(notes._due) <= 2 * len(notes._lines) + SPARE + 1
+
+
+# ---------------------------------------------------------------------- what a lost span shows
+
+
+def lost(**changes) -> OpenNote:
+    sim = simulation()
+    task = sim.submit(sim.create(sim.create(None)), "f")
+    sim.finish(sim.submit(task.span, "f"), "w0", 0.5, 0.0)
+    sim.advance(3.0)
+    (note,) = [n for n in look(sim) if n.identity.dask_id == task.span]
+    return dataclasses.replace(note, **changes)
+
+
+def test_a_lost_span_has_the_ids_that_it_would_have_had():
+    sim = simulation()
+    root = sim.create(None)
+    task = sim.submit(sim.create(root), "f")
+    sim.advance(1.0)
+    notes = {note.identity.dask_id: note for note in look(sim)}
+    sim.advance(1.0)
+    sim.close()
+    for life in sim.lives:
+        assert life.finished is not None
+        span = translate(life.finished)[0]
+        (record,) = translate_lost(notes[life.finished.identity.dask_id])
+        same = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns", "root_name")
+        assert [getattr(record, name) for name in same] == [getattr(span, name) for name in same]
+        for key in (semconv.SPAN_ID, semconv.SPAN_NAME, semconv.SPAN_TAGS, semconv.TASK_COUNT):
+            assert record.attributes.get(key) == span.attributes[key] or key == semconv.TASK_COUNT
+    (child,) = translate_lost(notes[task.span])
+    assert child.parent_span_id == identity.span_id(root)
+
+
+def test_a_lost_span_is_incomplete_and_says_what_is_known_alone():
+    (record,) = translate_lost(lost())
+    said = record.attributes
+    assert said[semconv.SPAN_COMPLETE] is False
+    assert said[semconv.SPAN_RESULT] == "error"
+    assert said[semconv.ERROR_TYPE] == "SchedulerLost"
+    assert said[semconv.TASK_COUNT] == 2
+    assert said[semconv.TASK_OUTCOME_COUNT.format("memory")] == 1
+    assert record.error == "The scheduler was lost before the span had ended"
+    assert record.end_ns - record.start_ns == 3_000_000_000
+    # What a span knows only at its end is absent, never 0.
+    unknown = {
+        semconv.SPAN_DASK_ACTIVE_CPU_TIME,
+        semconv.SPAN_DASK_IDLE_TIME,
+        semconv.SPAN_OUTPUT_SIZE,
+        semconv.WORKER_COUNT,
+        semconv.THREAD_COUNT,
+        semconv.TASK_GROUP_COUNT,
+        semconv.SPAN_IDLE,
+        semconv.SPAN_CAPACITY,
+    }
+    assert not unknown & said.keys()
+    (nothing,) = translate_lost(lost(counts=None, first_start=None))
+    assert semconv.TASK_COUNT not in nothing.attributes
+    assert semconv.SPAN_QUEUE_TIME not in nothing.attributes
+    assert nothing.events == ()
+
+
+def test_a_lost_span_has_what_its_user_gave_and_its_callers():
+    note = lost(
+        attributes={"team": "tide", "dask.task.count": 7},
+        callers=(Traceparent(5, 6),),
+        code=("a.py", 3, "f"),
+        collections=("Array",),
+    )
+    (record,) = translate_lost(note)
+    assert record.attributes["team"] == "tide"
+    assert record.attributes[semconv.TASK_COUNT] == 2
+    assert [(link.trace_id, link.span_id) for link in record.links] == [(5, 6)]
+    assert record.attributes[semconv.CODE_FILE_PATH] == "a.py"
+    assert record.attributes[semconv.COLLECTION_TYPES] == ("Array",)
+
+
+def test_what_must_not_be_shown_is_not_noted_either():
+    hidden = SpanLimits(redact=lambda name, text: None, code=False)
+    note = lost(attributes={"password": "secret"}, code=("secret.py", 3, "f"))
+    (record,) = translate_lost(note, hidden)
+    assert "secret" not in repr(record)
