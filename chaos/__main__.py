@@ -7,10 +7,11 @@ import logging
 import os
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from chaos import page, results
+from chaos import page, ratios, results
 from chaos.catalogue import SCENARIOS
 from chaos.scenario import BOUNDED, BROKEN, KEPT, SHORT, SKIPPED, CannotRun, Scenario
 
@@ -31,13 +32,23 @@ def _arguments() -> argparse.Namespace:
 
 def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any]:
     # Not at the top: what only lists starts no cluster.
+    from chaos.pairs import pairs
     from chaos.world import world
 
     began = time.monotonic()
+    cost: dict[str, Any] = {}
     try:
-        with world(folder, protocol) as made:
+        with ExitStack() as stack:
+            made = stack.enter_context(world(folder, protocol))
+            if one.compared:
+                made.pairs = stack.enter_context(pairs(folder, protocol))
             observed = one.run(made)
+            if made.pairs is not None:
+                assert made.pairs.cost is not None, "it was compared with nothing"
+                cost = {"cost": made.pairs.cost}
         verdict = BOUNDED if one.loses else KEPT
+        if cost and cost["cost"]["verdict"] == ratios.WORSE:
+            verdict = BROKEN
     except CannotRun as reason:
         verdict, observed = SKIPPED, str(reason)
     except Exception as error:
@@ -47,6 +58,7 @@ def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any
         "observed": observed,
         "seconds": round(time.monotonic() - began, 1),
         "code": code,
+        **cost,
     }
 
 
@@ -70,7 +82,8 @@ def main() -> int:
                 continue
             for protocol in one.protocols:
                 key = f"{one.name} {SHORT[protocol]}"
-                done = found["results"].get(key, {}).get("code") == code
+                before = found["results"].get(key, {})
+                done = before.get("code") == code and (not one.compared or "cost" in before)
                 if done and not given.again and not given.name:
                     continue
                 with tempfile.TemporaryDirectory() as scratch:
@@ -82,7 +95,7 @@ def main() -> int:
                 found["results"][key] = result
                 results.write(found)
                 print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "
-                      f"{result['observed']}", flush=True)  # fmt: skip
+                      f"{result['observed']}{page.cost_said(result)}", flush=True)  # fmt: skip
     page.write(found)
     broken = [key for key, result in found["results"].items() if result["verdict"] == BROKEN]
     return 1 if broken else 0

@@ -38,6 +38,8 @@ class Gate:
         self.target = target
         #: Connections that were accepted.
         self.connections = 0
+        #: What was said to the server so far, for who wants to hear it.
+        self.heard: bytearray | None = None
         self._taken = taken
         self._mode = "closed"
         self._open: set[socket.socket] = set()
@@ -139,6 +141,8 @@ class Gate:
     def _requests(self, near: socket.socket, far: socket.socket) -> None:
         while data := near.recv(_CHUNK):
             self._wait()
+            if self.heard is not None:
+                self.heard += data
             if self._mode != "silent":
                 far.sendall(data)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chaos import suites
 from chaos.catalogue import SCENARIOS
+from chaos.ratios import ALLOWANCE, ALLOWED_CORE, TASKS
 from chaos.results import REPOSITORY
 from chaos.scenario import SHORT, SKIPPED, Scenario
 
@@ -23,6 +24,7 @@ increment has to arrive once.
 
 ```console
 make chaos                       # what has no result for this code yet; goes on where it stopped
+CHAOS_AWAY=15 make chaos         # with a collector that is away for less than two minutes
 python -m chaos silent drip      # two rows again
 python -m chaos --list           # what there is
 ```
@@ -60,15 +62,39 @@ _FOOT = """
 - **An answer that gets lost.** Nobody can tell whether the collector has the data: they are
   sent again. A span has the same ids each time, a cumulative point the same value. With delta
   temporality such a point counts twice.
+- **Silence of gRPC's own library.** Where TLS is refused, it writes a line of its own
+  (`ssl_transport_security`) to the scheduler's standard error at each try; `GRPC_VERBOSITY=ERROR`
+  ends that.
+- **A request in clear where `http` was configured, and the server wants TLS.** Over HTTP it is out
+  before the server can refuse it, with its headers.
 - **A killed worker.** Seconds that it had not reported with its last heartbeat are unknown to
   Dask, and so are they here.
 
 ## What is not shown here yet
 
-Wrong TLS, a proxy that terminates HTTP in between, a scheduler at its memory limit, a fork under
-load, and the cost of each fault beside a run without the bridge. Rows that were not run again
-after a change of the code have its hash of then in the file of results. Clocks that are set have
+A scheduler at its memory limit, a fork under load. Rows that were not run again after a change of
+the code have its hash of then in the file of results. Clocks that are set have
 [tests of their own](lifecycle.md#times-across-workers).
+"""
+
+
+_COSTS = f"""
+## What a fault costs
+
+Each fault above beside the same work without it, and beside the same work without the bridge.
+Three clusters of the same age run blocks of {TASKS} tiny tasks in turn, round after round, each
+time in another order, while one of them is in the fault. Shown is the median of the rounds' ratios,
+and an interval that holds the true one with 95 %. CPU is that of the scheduler's process for each
+task, with all of its threads, over whole rounds. Metrics are exported each 0.5 s, 120 times as
+often as by default: beside no bridge, that costs more than it does elsewhere.
+
+A fault is "worse", and its promise broken, if an interval lies wholly beyond {ALLOWANCE:.2f} times
+the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f} times its seconds;
+"no worse" if the intervals end before that. Else it is "undecided", after twice as many rounds.
+
+| fault | CPU / no fault | more of a core | CPU / no bridge | tasks/s / no fault \
+| tasks/s / no bridge | rounds | verdict |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -102,6 +128,38 @@ def _rows(one: Scenario, results: dict[str, Any]) -> Iterator[str]:
     )
 
 
+def _ratio(figures: Sequence[float]) -> str:
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*figures)
+
+
+def cost_said(result: dict[str, Any]) -> str:
+    """Return what a fault costs, in a few words; nothing if that was not measured."""
+    if "cost" not in result:
+        return ""
+    cost = result["cost"]
+    cpu, rate = (_ratio(cost[name]["by no fault"]) for name in ("cpu", "rate"))
+    return f"; {cost['verdict']}: CPU {cpu}, tasks per second {rate} of no fault"
+
+
+def _costs(results: dict[str, Any]) -> str:
+    rows = []
+    for one in SCENARIOS.values():
+        for protocol in one.protocols:
+            key = f"{one.name} {SHORT[protocol]}"
+            cost = results.get(key, {}).get("cost")
+            if cost is None:
+                continue
+            figures = [
+                _ratio(cost[name][by])
+                for name in ("cpu", "rate")
+                for by in ("by no fault", "by no bridge")
+            ]
+            figures.insert(1, "{:.1%} [{:.1%}, {:.1%}]".format(*cost["core"]))
+            cells = [f"`{one.name}`, {SHORT[protocol]}", *figures, cost["rounds"], cost["verdict"]]
+            rows.append(f"| {' | '.join(map(str, cells))} |\n")
+    return _COSTS + "".join(rows) if rows else ""
+
+
 def text(results: dict[str, Any]) -> str:
     """Return the page."""
     lines = [_HEAD.rstrip("\n")]
@@ -124,7 +182,8 @@ def text(results: dict[str, Any]) -> str:
         for one in SCENARIOS.values():
             if one.section == section:
                 lines += _rows(one, results["results"])
-    return "\n".join(lines) + "\n" + suites.sections() + _FOOT
+    parts = [_costs(results["results"]), suites.sections(), _FOOT]
+    return "\n".join(lines) + "\n" + "".join(parts)
 
 
 def write(results: dict[str, Any]) -> None:

@@ -37,6 +37,8 @@ class Scenario:
     section: str
     #: Whether the promise is about how much is lost.
     loses: bool = False
+    #: Whether it is compared with the same work without the fault, and without the bridge.
+    compared: bool = False
 
     @property
     def how(self) -> str:
@@ -55,12 +57,13 @@ def scenario(
     promise: str,
     protocols: tuple[str, ...] = BOTH,
     loses: bool = False,
+    compared: bool = False,
 ) -> Callable[[Callable[[World], str]], Callable[[World], str]]:
     """Put a function on the list."""
 
     def listed(run: Callable[[World], str]) -> Callable[[World], str]:
         assert name not in SCENARIOS, name
-        SCENARIOS[name] = Scenario(name, fault, promise, run, protocols, section, loses)
+        SCENARIOS[name] = Scenario(name, fault, promise, run, protocols, section, loses, compared)
         return run
 
     return listed

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from distributed import Client, span
+from benchmarks import meter
+from distributed import Client, span, wait
 from tests.cluster import proof
 from tests.cluster.processes import Cluster, Process, SchedulerProcess, cluster
 from tests.receiver import Receiver, Span, receiver
 from tests.waiting import eventually
 
 from chaos.gate import Gate
+
+if TYPE_CHECKING:
+    from chaos.pairs import Pairs
 
 #: Seconds for what must come true. The longest backoff is 30 s.
 PATIENCE = 120.0
@@ -70,6 +73,8 @@ class World:
         self.workers: list[Process] = []
         #: Ground truth: the spans that the client submitted, with the number of their tasks.
         self.submitted: dict[str, int] = {}
+        #: What this one is compared with; None if it is not.
+        self.pairs: Pairs | None = None
         self._cluster = built
         self._client: Client | None = None
         self._numbers = count()
@@ -98,9 +103,12 @@ class World:
         env: Mapping[str, str] | None = None,
         *,
         endpoint: str | None = None,
-        workers: int = 2,
+        workers: int | None = None,
         nannies: bool = False,
         behind: Callable[[int], Gate] | None = None,
+        way: Mapping[str, str] | None = None,
+        within: Sequence[str] = (),
+        bridge: bool = True,
     ) -> None:
         """Start the scheduler, its workers and a client.
 
@@ -111,17 +119,31 @@ class World:
         endpoint
             Where it exports to; by default the gate before the collector.
         workers, nannies
-            How many, and whether each is below a nanny.
+            How many (by default two, or one where this is compared with others), and whether each
+            is below a nanny.
         behind
             Given the scheduler's port, makes the network between it and the last worker.
+        way
+            Variables of the scheduler about its way to the collector, such as a proxy: what it is
+            compared with has none of them.
+        within
+            What the scheduler's command is an argument of.
+        bridge
+            Whether there is one.
         """
+        if workers is None:
+            workers = 2 if self.pairs is None else 1
+        if self.pairs is not None:
+            self.pairs.start(env or {}, workers)
         variables = {
             **QUICK,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
             **(env or {}),
+            **(way or {}),
         }
-        self._cluster.start_scheduler(*PRELOAD, env=variables)
+        preload = PRELOAD if bridge else ()
+        self._cluster.start_scheduler(*preload, env=variables, within=within)
         address = self._cluster.address
         for number in range(workers):
             if behind is not None and number == workers - 1:
@@ -155,6 +177,24 @@ class World:
             assert self.client.gather(futures) == [index + 1 for index in range(tasks)]
             del futures
         return time.monotonic() - began
+
+    def block(self, tasks: int) -> float:
+        """Compute a span of tiny tasks, and forget them; returns the seconds that it took."""
+        began = time.perf_counter()
+        _, futures = self.submit(tasks, seconds=0.0)
+        with self.client.as_current():
+            wait(futures, timeout=PATIENCE)
+        took = time.perf_counter() - began
+        del futures
+        eventually(
+            lambda: self.client.run_on_scheduler(meter.idle), PATIENCE, "all tasks are forgotten"
+        )
+        return took
+
+    def compare(self) -> None:
+        """Compare this cluster, as it is now, with what it is compared with; see `Pairs`."""
+        assert self.pairs is not None, "there is nothing to compare it with"
+        self.pairs.compare(self)
 
     # ------------------------------------------------------------------------ what is true
 
@@ -269,9 +309,8 @@ class World:
 
     def cpu(self) -> float:
         """Return the seconds of CPU that the scheduler's process has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks: int = os.sysconf("SC_CLK_TCK")
-        return (int(fields[11]) + int(fields[12])) / ticks
+        # The clock that clock_getcpuclockid(3) gives on Linux; /proc counts in steps of 10 ms.
+        return time.clock_gettime((~self.pid << 3) | 2)
 
     def busy(self, seconds: float = 2.0) -> float:
         """Return which part of a core the scheduler uses while there is no work."""

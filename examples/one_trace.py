@@ -92,7 +92,7 @@ def connected(address: str | None) -> Iterator[Client]:
             yield client
         return
     with (
-        dask.config.set({"distributed.scheduler.preload": ["dask_otel.preload"]}),
+        dask.config.set({"distributed.scheduler.preload": ["dask_otel"]}),
         LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):

@@ -29,20 +29,22 @@ class Certificate:
         return context
 
 
-def self_signed(folder: Path) -> Certificate:
-    """Make a certificate for localhost and 127.0.0.1."""
+def self_signed(folder: Path, name: str = "") -> Certificate:
+    """Make a certificate for localhost and 127.0.0.1, or for another name alone."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name or "localhost")])
+    names: list[x509.GeneralName] = [x509.DNSName(name or "localhost")]
+    if not name:
+        names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
     now = datetime.now(timezone.utc)
     made = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))

@@ -130,7 +130,7 @@ def check_telemetry() -> None:
         "OTEL_METRIC_EXPORT_INTERVAL": "1000",
     }
     settings = {
-        "distributed.scheduler.preload": ["dask_otel.preload"],
+        "distributed.scheduler.preload": ["dask_otel"],
         # A busy machine may take longer for the last export than an operator should wait.
         "otel.close-timeout": "60s",
     }

@@ -16,7 +16,7 @@ def main() -> None:
         coiled.Cluster(
             n_workers=2,
             environ={
-                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel.preload"]',
+                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel"]',
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "https://otlp.example.com",
                 "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
                 "OTEL_EXPORTER_OTLP_HEADERS": os.environ["OTEL_EXPORTER_OTLP_HEADERS"],

@@ -17,7 +17,7 @@ def main(folder: str) -> None:
     dask.config.set(
         {
             # Before the cluster is made: the scheduler reads both as it starts.
-            "distributed.scheduler.preload": ["dask_otel.preload"],
+            "distributed.scheduler.preload": ["dask_otel"],
             "otel.files.path": folder,
             "otel.cluster-name": "slurm",
         }

@@ -8,7 +8,7 @@ c = get_config()  # noqa: F821 (defined by traitlets, where this is run)
 
 c.KubeClusterConfig.image = "registry.example.com/dask-with-dask-otel:2026.8.0"
 c.KubeClusterConfig.environment = {
-    "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel.preload"]',
+    "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel"]',
     "OTEL_EXPORTER_OTLP_ENDPOINT": "http://dask-otel-collector.monitoring.svc:4317",
     "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=production",
 }

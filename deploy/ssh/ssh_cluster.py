@@ -19,7 +19,7 @@ def main(hosts: list[str]) -> None:
     """Compute something on the hosts."""
     dask.config.set(
         {
-            "distributed.scheduler.preload": ["dask_otel.preload"],
+            "distributed.scheduler.preload": ["dask_otel"],
             "otel.cluster-name": "ssh",
             "otel.environment": {
                 "OTEL_EXPORTER_OTLP_ENDPOINT": ENDPOINT,

@@ -1,9 +1,9 @@
-"""Dask preload: ``dask scheduler --preload dask_otel.preload``.
+"""Dask preload: ``dask scheduler --preload dask_otel``.
 
-The same module may be named for every kind of Dask process
+The same may be named for every kind of Dask process
 (``distributed.scheduler.preload``, ``distributed.client.preload`` and so on): it does
-nothing where there is nothing to do, and imports nothing of the other kinds. ``dask_otel`` is the
-same preload; naming both does no more than one.
+nothing where there is nothing to do, and imports nothing of the other kinds. ``dask_otel.preload``,
+this module, is the same preload; naming both does no more than one.
 """
 
 from __future__ import annotations

@@ -300,6 +300,14 @@ TASK_RETRIED: Final = Metric(
     "Task runs that were repeated, by reason",
     True,
 )
+TASK_LOST: Final = Metric(
+    "dask.task.lost",
+    "counter",
+    _TASK,
+    (SPAN, TASK_PREFIX),
+    "Task runs that were lost with their worker",
+    True,
+)
 TASK_DURATION: Final = Metric(
     "dask.task.duration", "histogram", _S, (TASK_PREFIX,), "Compute time of task runs"
 )

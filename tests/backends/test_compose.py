@@ -149,7 +149,7 @@ def _scheduler_environment(collector: Collector) -> dict[str, str]:
     services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     environment = dict(services["scheduler"]["environment"])
     assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
-    assert "--preload dask_otel.preload" in services["scheduler"]["command"]
+    assert "--preload dask_otel" in services["scheduler"]["command"]
     return environment | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc,
         "OTEL_METRIC_EXPORT_INTERVAL": "1000",

@@ -65,6 +65,11 @@ class Bridged:
         """The scheduler's bridge."""
         return self.scheduler.plugins["dask-otel"].bridge
 
+    @property
+    def exporting(self) -> bool:
+        """Whether its exporters have been made."""
+        return self.bridge._pump is not None
+
     def exported(self, timeout: float = 60.0) -> Receiver:
         """Wait until all that Dask knows has been exported, and check it against Dask."""
 
@@ -131,7 +136,7 @@ def bridged(
 
 def _is_decided(scheduler: Any) -> bool:
     plugin = scheduler.plugins.get("dask-otel")
-    return plugin is None or plugin.bridge is None or plugin.bridge.exporting
+    return plugin is None or plugin.bridge is None or plugin.bridge._pump is not None
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributed import Worker, get_worker
@@ -234,6 +235,18 @@ class Truth:
         """Thread-seconds of runs whose worker left: nobody metered them."""
         ends = [(run, self.left.get(run.worker or "", inf)) for run in RUNS]
         return sum(max(0.0, end - run.start) for run, end in ends if end < run.stop)
+
+
+def held(path: str) -> None:
+    """A task that runs until there is a file."""
+    with recorded():
+        eventually(Path(path).exists)
+
+
+def running(bridged: Bridged, tasks: int) -> None:
+    """Wait until so many tasks hold a thread, by the workers' own count."""
+    workers = bridged.cluster.workers.values()
+    eventually(lambda: sum(len(w.state.executing) for w in workers) == tasks, what="tasks run")
 
 
 def cluster_time(received: Receiver, activity: str) -> float:

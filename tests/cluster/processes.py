@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,21 +14,35 @@ from distributed import Client
 
 from tests import receiver
 from tests.cluster import proof
+from tests.environment import inherited
 from tests.waiting import eventually
 
 
 class Process:
-    """A Dask process, with its output in a file."""
+    """A Dask process, with its output in a file.
 
-    def __init__(self, log: Path, *args: str, env: Mapping[str, str]) -> None:
+    Parameters
+    ----------
+    log
+        That file.
+    args
+        Of ``dask``.
+    env
+        Variables.
+    within
+        A command that gets Dask's as its last arguments, and becomes it.
+    """
+
+    def __init__(
+        self, log: Path, *args: str, env: Mapping[str, str], within: Sequence[str] = ()
+    ) -> None:
         self.log = log
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
         with log.open("wb") as out:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "dask", *args],
+                [*within, sys.executable, "-m", "dask", *args],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**inherited, **env},
+                env={**inherited(), **env},
             )
 
     @property
@@ -53,8 +66,10 @@ class SchedulerProcess(Process):
 
     address = ""
 
-    def __init__(self, log: Path, *args: str, env: Mapping[str, str]) -> None:
-        super().__init__(log, *args, env=env)
+    def __init__(
+        self, log: Path, *args: str, env: Mapping[str, str], within: Sequence[str] = ()
+    ) -> None:
+        super().__init__(log, *args, env=env, within=within)
         self._received = receiver.RUNNING.get(env.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""))
 
     def terminate(self, timeout: float = 20.0) -> int:
@@ -91,11 +106,13 @@ class Cluster:
         self.address = ""
         self.scheduler: SchedulerProcess | None = None
 
-    def start_scheduler(self, *args: str, env: Mapping[str, str] | None = None) -> SchedulerProcess:
+    def start_scheduler(
+        self, *args: str, env: Mapping[str, str] | None = None, within: Sequence[str] = ()
+    ) -> SchedulerProcess:
         """Start the scheduler and wait until it listens."""
         scheduler = self.scheduler = SchedulerProcess(
             self.folder / "scheduler.log", "scheduler", "--host", "127.0.0.1", "--port", "0",
-            "--dashboard-address", "127.0.0.1:0", *args, env=env or {},
+            "--dashboard-address", "127.0.0.1:0", *args, env=env or {}, within=within,
         )  # fmt: skip
         self.processes.append(scheduler)
         address = eventually(lambda: _address(scheduler), 60, "the scheduler's address")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.environment import inherited
 
 pytestmark = [
     pytest.mark.cluster,
@@ -47,7 +48,7 @@ PROGRAM = """
             plugin = scheduler.plugins.get("dask-otel")
             if sys.argv[1] == "gone":
                 return plugin is None
-            return plugin.bridge.exporting
+            return plugin.bridge._pump is not None
 
         limit = time.monotonic() + 60
         while not made():
@@ -70,13 +71,12 @@ class Run:
     def __init__(self, folder: Path, until: str, **variables: str) -> None:
         program = folder / "program.py"
         program.write_text(textwrap.dedent(PROGRAM))
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
         done = subprocess.run(
             [sys.executable, str(program), until],
             capture_output=True,
             text=True,
             timeout=120,
-            env={**inherited, **variables},
+            env=inherited(**variables),
         )
         self.ended = time.time()
         self.output, self.errors = done.stdout, done.stderr

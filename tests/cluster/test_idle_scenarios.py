@@ -22,7 +22,7 @@ import pytest
 from distributed import Future, Reschedule, get_worker, rejoin, secede, span, wait, worker_client
 from distributed.core import Status
 
-from tests.cluster.conftest import Bridged, Start
+from tests.cluster.conftest import Start
 from tests.cluster.ground_truth import (
     BESIDE,
     RUNS,
@@ -33,8 +33,10 @@ from tests.cluster.ground_truth import (
     check,
     cluster_time,
     fail,
+    held,
     idle_points,
     recorded,
+    running,
     watched,
     work,
 )
@@ -42,12 +44,6 @@ from tests.receiver import Receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
-
-
-def running(bridged: Bridged, tasks: int) -> None:
-    """Wait until so many tasks hold a thread, by the workers' own count."""
-    workers = bridged.cluster.workers.values()
-    eventually(lambda: sum(len(w.state.executing) for w in workers) == tasks, what="tasks run")
 
 
 # ------------------------------------------------------------------- very short tasks
@@ -204,12 +200,6 @@ def test_worker_that_leaves_while_its_tasks_run(start: Start, tmp_path: Path, ho
         eventually(lambda: len(RUNS) == 6, what="abandoned runs end too")
         check(bridged, "leaving")
         assert cluster_time(bridged.received, "lost") > 2.0
-
-
-def held(path: str) -> None:
-    """A task that runs until there is a file."""
-    with recorded():
-        eventually(Path(path).exists)
 
 
 async def close(dask_worker: Any) -> None:

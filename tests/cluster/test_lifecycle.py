@@ -27,6 +27,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.cluster
 
 RETRIED = semconv.TASK_RETRIED.name
+LOST = semconv.TASK_LOST.name
 
 
 # What tasks do. Nested functions and lambdas would do as well; these are pickled by reference
@@ -70,6 +71,11 @@ def die_once(flag):
         path.touch()
         os._exit(1)
     return 1
+
+
+def die_with_file(flag):
+    wait_for_file(flag)
+    os._exit(1)
 
 
 def reschedule_once(flag, after=None):
@@ -246,20 +252,64 @@ def test_dependents_of_a_failure_are_no_failures(flag):
         """)
 
 
-def test_killed_worker(tmp_path):
+def lost_runs(o):
+    """What Dask tells of the runs that were lost with their workers."""
+    events = [event for _, event in o.cluster.scheduler.get_events("all")]
+    removed = [event for event in events if event.get("action") == "remove-worker"]
+    return sum(len(event["processing-tasks"]) for event in removed)
+
+
+def counted(o, metric):
+    """By the labels beside the span's: what was counted in all."""
+    return {k[3:]: v for k, v in o.observer.increments.items() if k[0] == metric and v}
+
+
+def test_killed_workers(flag):
+    """Every run is lost, also the last one, after which Dask gives the task up."""
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        observed(processes=True, n_workers=2) as o,
+    ):
+        with span("deadly"):
+            future = o.client.submit(die_with_file, str(flag))
+            eventually(
+                lambda: o.adapter.tasks.under_way.seen, what="a heartbeat that lists the run"
+            )
+            died = time.time()
+            flag.touch()
+        wait(future)
+        assert future.status == "error"
+        o.quiet()
+        o.assert_tree("deadly failure 0.0.. tasks=1 erred=1 retried=1 lost=2")
+        assert lost_runs(o) == 2
+        assert counted(o, LOST) == {(): 2}
+        assert counted(o, RETRIED) == {("worker_lost",): 1}
+        deadly = o.named("deadly")
+        assert [i.attributes["dask.task.retry.reason"] for i in deadly.incidents] == ["worker_lost"]
+        assert deadly.failures[0].scheduler_error == "KilledWorker"
+        # It has left by now, and is still called by its name.
+        assert deadly.failures[0].worker_name in ("0", "1")
+        assert 0.0 < deadly.first_start < died
+
+
+def test_a_killed_run_that_no_other_follows(flag):
+    """The last one before Dask gives a task up has a start, too, if a heartbeat listed it."""
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         observed(processes=True, n_workers=1) as o,
     ):
         with span("deadly"):
-            future = o.client.submit(lambda: os._exit(1))
+            future = o.client.submit(die_with_file, str(flag))
+            eventually(
+                lambda: o.adapter.tasks.under_way.seen, what="a heartbeat that lists the run"
+            )
+            died = time.time()
+            flag.touch()
         wait(future)
-        assert future.status == "error"
         o.quiet()
-        o.assert_tree("deadly failure 0.0.. tasks=1 erred=1")
-        assert o.named("deadly").failures[0].scheduler_error == "KilledWorker"
-        # It has left by now, and is still called by its name.
-        assert o.named("deadly").failures[0].worker_name == "0"
+        o.assert_tree("deadly failure 0.0.. tasks=1 erred=1 lost=1")
+        assert 0.0 < o.named("deadly").first_start < died
+        assert o.named("deadly").worker_count == 1
 
 
 def test_no_valid_worker():
@@ -428,6 +478,34 @@ def test_restart_workers(tmp_path):
         assert future.result() == 1
         o.quiet()
         o.assert_tree("interrupted success 0.1.. tasks=1 memory=1 retried=1 lost=1")
+        assert counted(o, LOST) == {(): lost_runs(o)}
+
+
+def test_a_run_whose_input_is_lost_is_repeated_and_not_lost():
+    """It waits on a worker that is there for what was on one that died."""
+    with observed(processes=True, n_workers=2) as o:
+        scheduler = o.cluster.scheduler
+        pids = o.client.run(os.getpid)
+        victim, stopped = pids
+        with span("input"):
+            first = o.client.submit(inc, 1, workers=[victim], allow_other_workers=True)
+            wait(first)
+        os.kill(pids[stopped], signal.SIGSTOP)
+        try:
+            with span("output"):
+                second = o.client.submit(
+                    operator.neg, first, workers=[stopped], allow_other_workers=True
+                )
+                eventually(lambda: second.key in o.adapter.tasks.assigned)
+                os.kill(pids[victim], signal.SIGKILL)
+                eventually(lambda: victim not in scheduler.workers)
+        finally:
+            os.kill(pids[stopped], signal.SIGCONT)
+        assert second.result() == -2
+        o.quiet()
+        assert o.named("output").counts.lost == lost_runs(o) == 0
+        assert counted(o, LOST) == {}
+        assert counted(o, RETRIED) == {("worker_lost",): 1, ("recomputed",): 1}
 
 
 def test_a_worker_killed_with_running_and_finished_tasks(tmp_path):
@@ -538,18 +616,19 @@ def test_a_task_that_is_rescheduled_after_a_while_starts_with_its_first_run(tmp_
         assert moved.activities["cancelled"] >= ran
 
 
-def test_work_stealing_and_a_cancellation_of_stolen_tasks():
+def test_work_stealing_and_a_cancellation_of_stolen_tasks(flag):
     with (
         dask.config.set({"distributed.scheduler.worker-saturation": "inf"}),
         observed(n_workers=1) as o,
     ):
         scheduler = o.cluster.scheduler
         with span("stolen"), o.held():
-            done = o.client.map(inc, range(2), delay=0.2)
-            # Half a minute's work, in which the second worker comes.
-            futures = o.client.map(inc, range(10, 160), delay=0.2)
+            done = o.client.map(inc, range(2))
             wait(done)
+            # None of it ends before it is cancelled, however late the second worker comes.
+            futures = o.client.map(wait_for_file, [str(flag)] * 150, pure=False)
             (first,) = scheduler.workers
+            eventually(lambda: len(scheduler.workers[first].processing) == 150)
             o.cluster.scale(2)
             eventually(lambda: len(scheduler.workers) == 2)
             second = next(ws for a, ws in scheduler.workers.items() if a != first)
@@ -565,12 +644,10 @@ def test_work_stealing_and_a_cancellation_of_stolen_tasks():
             dask_says, we_say = o.client.sync(truth)
             assert we_say == dask_says
             o.client.cancel(futures)
-        eventually(lambda: len(scheduler.tasks) <= 2)
+            eventually(lambda: len(scheduler.tasks) <= 2)
+        flag.touch()
         o.quiet()
-        stolen = o.named("stolen")
-        assert stolen.result == "cancellation"
-        assert stolen.counts.tasks == 152
-        assert stolen.counts.memory + stolen.counts.cancelled == 152
+        o.assert_tree("stolen cancellation 0.0.. tasks=152 memory=2 cancelled=150")
 
 
 # ------------------------------------------------------------- spans that are used again

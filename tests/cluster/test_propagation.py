@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +26,7 @@ from dask_otel.scheduler.wiring import make_pump
 from tests.cluster import tasks
 from tests.cluster.conftest import Bridged, Start
 from tests.cluster.processes import cluster
+from tests.environment import run_instrumented
 from tests.receiver import Receiver, Span, receiver
 from tests.waiting import eventually
 
@@ -472,9 +470,9 @@ def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
             eventually(lambda: bridged.cluster.workers[0].state.executing)
             after = client.submit(tasks.current, first, key="after-1")
             eventually(lambda: "after-1" in bridged.scheduler.tasks)
-            assert not bridged.bridge.exporting
+            assert not bridged.exporting
             go_on.set()
-            eventually(lambda: bridged.bridge.exporting)
+            eventually(lambda: bridged.exporting)
             GATE.set()
             sent, waited = first.result(), after.result()
         assert sent is not None
@@ -582,32 +580,16 @@ if __name__ == "__main__":
 @pytest.mark.unreconciled("metrics are not exported")
 def test_opentelemetry_instrument_and_the_preload_give_one_trace(tmp_path: Path) -> None:
     """The bridge's spans go through the application's provider, under its service's name."""
-    (tmp_path / "app.py").write_text(APPLICATION)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
-    run = "from opentelemetry.instrumentation.auto_instrumentation import run; run()"
     with receiver() as received:
-        done = subprocess.run(
-            [sys.executable, "-c", run, sys.executable, "app.py"],
-            cwd=tmp_path,
-            env={
-                **inherited,
-                **received.environ,
-                "OTEL_METRICS_EXPORTER": "none",
-                "OTEL_LOGS_EXPORTER": "none",
-                # Its handler starts a thread at the end, which Python 3.12 does not let it.
-                "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "logging",
-                "OTEL_SERVICE_NAME": "shop",
-                "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "['dask_otel.preload']",
-                "DASK_OTEL__SPANS__LINGER": "100ms",
-            },
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr
-        inside = tuple(map(int, done.stdout.split()[-2:]))
+        variables = {
+            **received.environ,
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_SERVICE_NAME": "shop",
+            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": "['dask_otel.preload']",
+            "DASK_OTEL__SPANS__LINGER": "100ms",
+        }
+        printed = run_instrumented(tmp_path, APPLICATION, variables)
+        inside = tuple(map(int, printed[-1].split()))
         (caller,) = [s for s in received.spans if s.name == "request"]
         outer, etl = named(received, "outer"), named(received, "etl")
         (group,) = [s for s in received.spans if s.type == "group"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import inherited
 from tests.receiver import receiver
 
 pytestmark = [
@@ -41,12 +42,10 @@ def exports(text: str) -> dict[str, str]:
 def run(program: str, folder: Path, variables: dict[str, str]) -> str:
     """Run a program as a reader does, and return what it printed."""
     (folder / "first.py").write_text(program, encoding="utf-8")
-    # Nothing of the developer's own settings.
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
     done = subprocess.run(
         [sys.executable, "first.py"],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": PATH, "DASK_CONFIG": str(folder), **variables},
+        env=inherited(PYTHONPATH=PATH, DASK_CONFIG=str(folder), **variables),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

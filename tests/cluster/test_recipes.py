@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import inherited
 from tests.receiver import receiver
 
 pytestmark = [
@@ -49,13 +50,10 @@ os.killpg(int(sys.argv[1]), signal.SIGTERM)
 
 def run(script: Path, *arguments: str, **variables: str) -> str:
     """Run a recipe as a person does, and return what it says."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "DASK_"))
-    }
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
         # A busy machine may take longer for the last export than the default.
-        env=inherited | {"DASK_OTEL__CLOSE_TIMEOUT": "60s"} | variables,
+        env=inherited(**{"DASK_OTEL__CLOSE_TIMEOUT": "60s"} | variables),
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,7 +1,8 @@
 """A client and a scheduler of neighbouring versions understand each other.
 
-The earlier version is the last release, or until there is one the commit that made `_wire` the one
-place for what travels; its sources are laid out as its wheel would.
+The earlier version is the wheel of the last release, or until there is one that of the commit that
+made `_wire` the one place for what travels. It is built of the history, and not installed: its
+content comes first on the path.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from distributed import Client, span
@@ -51,21 +55,36 @@ with Client(sys.argv[1]) as client:
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the earlier version's package is."""
+    """Where the content of the earlier version's wheel is."""
     archive = subprocess.run(
-        ["git", "archive", "--format=tar", EARLIER, "src/dask_otel"],
-        cwd=REPOSITORY,
-        capture_output=True,
+        ["git", "archive", "--format=tar", EARLIER], cwd=REPOSITORY, capture_output=True
     )
     if archive.returncode:
-        reason = f"the history of the repository is not here: {archive.stderr.decode().strip()}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _not_here(f"the history of the repository: {archive.stderr.decode().strip()}")
+    if find_spec("hatchling") is None:
+        _not_here("hatchling, which builds the wheel (dependency group `test`)")
     folder = tmp_path_factory.mktemp("earlier")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / "src"
+        tar.extractall(folder / "sources", filter="data")
+    # In this environment: an isolated one would be fetched.
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=folder / "sources",
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = folder.glob("dask_otel-*.whl")
+    with zipfile.ZipFile(wheel) as archived:
+        archived.extractall(folder / "site")
+    return folder / "site"
+
+
+def _not_here(what: str) -> NoReturn:
+    reason = f"not here: {what}"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def test_a_client_of_today_and_a_scheduler_of_before(tmp_path: Path, earlier: Path) -> None:

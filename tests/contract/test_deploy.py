@@ -36,7 +36,7 @@ def _strings(path: Path) -> dict[str, str]:
 def test_the_variables_for_coiled_load_the_bridge() -> None:
     variables = _strings(DEPLOY / "coiled" / "coiled_cluster.py")
     with dask.config.set(dask.config.collect_env(variables)):
-        assert dask.config.get("distributed.scheduler.preload") == ["dask_otel.preload"]
+        assert dask.config.get("distributed.scheduler.preload") == ["dask_otel"]
 
 
 def test_the_readme_knows_every_folder_and_file_that_it_names() -> None:

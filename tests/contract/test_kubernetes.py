@@ -138,7 +138,7 @@ def _preload(variables: dict[str, str]) -> Any:
 def test_the_values_of_the_chart_load_the_bridge() -> None:
     values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text(encoding="utf-8"))
     variables = {one["name"]: one["value"] for one in values["scheduler"]["env"]}
-    assert _preload(variables) == ["dask_otel.preload"]
+    assert _preload(variables) == ["dask_otel"]
 
 
 def test_the_configuration_of_the_gateway_loads_the_bridge() -> None:
@@ -148,5 +148,5 @@ def test_the_configuration_of_the_gateway_loads_the_bridge() -> None:
     config = PyFileConfigLoader("dask_gateway_config.py", path=str(KUBERNETES)).load_config()
     assert set(config.KubeClusterConfig) <= set(backend.KubeClusterConfig.class_trait_names())
     made = backend.KubeClusterConfig(config=config)
-    assert _preload(made.environment) == ["dask_otel.preload"]
+    assert _preload(made.environment) == ["dask_otel"]
     assert made.scheduler_extra_pod_config == {"terminationGracePeriodSeconds": 30}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.trace import Trace
+from tests.environment import inherited
 from tests.otlp.records import CHILD, ROOT
 from tests.receiver import receiver
 
@@ -195,13 +195,12 @@ def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
     """Run a program in a process of its own: the global provider can be set only once."""
     file = folder / "program.py"
     file.write_text(textwrap.dedent(program))
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
     done = subprocess.run(
         [sys.executable, str(file)],
         capture_output=True,
         text=True,
         timeout=120,
-        env=inherited | environ,
+        env=inherited(**environ),
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr

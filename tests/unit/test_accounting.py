@@ -114,6 +114,18 @@ def worker_killed_after_3_seconds() -> Cluster:
     return cluster
 
 
+@scenario(lost=2.8, idle=1.3, unused=13.0)
+def worker_killed_after_a_second_run_seceded_that_no_heartbeat_told_of() -> Cluster:
+    """What the last cut lists is the first run of the key: the second's seconds are lost, too."""
+    cluster = Cluster()
+    latencies = itertools.chain([0.001] * 3, itertools.repeat(3.0))
+    worker = cluster.add_worker(Worker("w", 1, latencies=latencies))
+    cluster.submit(Task(duration=2.0, secede=1.4, fails=True))
+    cluster.call(3.5, lambda: cluster.kill(worker))
+    cluster.call(10.0, lambda: cluster.add_worker(Worker("v", 1)))
+    return cluster
+
+
 @scenario(idle=3.1, lost=0.0, excess=0.0)
 def cancelled_task_that_runs_on() -> Cluster:
     cluster = cluster_of(2)

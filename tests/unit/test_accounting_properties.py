@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.idle.sharing import IdleSharing
 from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
+from tests.unit.cluster_search import ROOTS, random_cluster, run_to_rest, tolerance, untruths
 
 #: Long enough for every task of a generated schedule to end and be reported.
 REST = 150.0
@@ -43,7 +44,6 @@ untraceable = traceable | {
     "cancel": maybe,
     "extra": st.sampled_from([0.0, 0.0, 0.5, 4000.0]),
 }
-ROOTS = {"a": "r", "b": "r", "c": "s"}
 
 
 @st.composite
@@ -81,28 +81,13 @@ def clusters(draw: st.DrawFn, options: dict[str, st.SearchStrategy], *, drops: b
     return cluster
 
 
-def tolerance(cluster: Cluster) -> float:
-    threads = sum(worker.threads for worker in cluster.workers)
-    return 0.002 + threads * (cluster.blur + 2 * cluster.latency + cluster.batch)
-
-
-def run_to_rest(cluster: Cluster) -> tuple[float, Totals]:
-    """Export often; returns by how much idle exceeded the truth at worst."""
-    worst = 0.0
-    while cluster.now < REST:
-        totals = cluster.run(cluster.now + (0.3 if cluster.now < 25.0 else 5.0))
-        free = totals.idle + totals.unused
-        worst = max(worst, free - cluster.truth.idle - cluster.truth.unused)
-    return worst, totals
-
-
 relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 @relaxed
 @given(clusters(traceable, drops=False))
 def test_idle_is_never_above_the_truth_and_ends_close_to_it(cluster: Cluster) -> None:
-    worst, totals = run_to_rest(cluster)
+    worst, totals = run_to_rest(cluster, REST)
     truth, allowed = cluster.truth, tolerance(cluster)
     assert worst <= allowed
     assert totals.reported == pytest.approx(truth.reported)
@@ -117,10 +102,17 @@ def test_idle_is_never_above_the_truth_and_ends_close_to_it(cluster: Cluster) ->
 @given(clusters(untraceable, drops=True))
 def test_counters_rise_and_sums_close_whatever_happens(cluster: Cluster) -> None:
     """`Totals` checks every export: no increment is negative and the sums are closed."""
-    _, totals = run_to_rest(cluster)
+    _, totals = run_to_rest(cluster, REST)
     assert totals.reported == pytest.approx(cluster.truth.reported)
     assert totals.capacity == pytest.approx(cluster.truth.capacity)
     assert totals.in_flight == pytest.approx(0.0, abs=1e-6 * totals.capacity)
+
+
+#: In the 58th idle was 0.75 s above the truth: a worker died after a task had come back to it,
+#: and seceded, since its last heartbeat. `python -m tests.unit.cluster_search` goes on from here.
+@pytest.mark.parametrize("seed", range(100))
+def test_random_clusters_hold(seed: int) -> None:
+    assert list(untruths(random_cluster(seed))) == []
 
 
 # ------------------------------------------------------------------------------- noise

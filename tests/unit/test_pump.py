@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -583,6 +584,56 @@ def test_at_the_end_somebody_may_come_back() -> None:
         eventually(lambda: pump.closed)
     assert spans.exported == [1]
     assert metrics.last["dask.otel.exported", ("traces",)] == 1
+
+
+class Overloaded(FakeRetries):
+    """Of an exporter whose server is there, and wants to be left alone."""
+
+    def __init__(self, pause: float) -> None:
+        super().__init__(patience=60)
+        self.absent, self.pause = False, pause
+
+
+class Timed(Spans):
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def answer(self) -> bool:
+        self.times.append(time.monotonic())
+        return super().answer()
+
+
+def test_at_the_end_a_server_is_left_alone_for_as_long_as_it_wants() -> None:
+    spans, metrics = Timed(), Metrics()
+    for sink in (spans, metrics):
+        sink.ok = False
+        sink.retries = Overloaded(0.2)
+    with running([spans], [metrics], RARELY) as pump:
+        pump.offer_span(finished(1))
+        pump.request_close(60)
+        beat(pump, 1)
+        eventually(lambda: spans.calls >= 3)
+        spans.ok = True
+        eventually(lambda: metrics.calls >= 2)
+        metrics.ok = True
+        eventually(lambda: pump.closed)
+    assert min(after - before for before, after in pairwise(spans.times)) >= 0.2
+    assert spans.exported == [1]
+    assert metrics.last["dask.otel.exported", ("traces",)] == 1
+
+
+def test_at_the_end_a_server_that_wants_more_time_than_there_is_is_asked_once() -> None:
+    spans, metrics = Spans(), Metrics()
+    for sink in (spans, metrics):
+        sink.ok = False
+        sink.retries = Overloaded(3600.0)
+    with running([spans], [metrics], RARELY) as pump:
+        pump.offer_span(finished(1))
+        beat(pump, 1)
+        pump.request_close(20)
+        eventually(lambda: pump.closed)
+    assert (spans.calls, metrics.calls) == (1, 1)
 
 
 def test_the_deadline_ends_the_retries_of_an_exporter_that_still_tries() -> None:

@@ -22,6 +22,7 @@ from rich.console import Console, RenderableType
 from dask_otel import semconv
 from dask_otel._otel.sdk.otlp_json import lines
 from dask_otel.report import words as text
+from dask_otel.report.meanings import MEANINGS, hex_colour
 from dask_otel.report.telemetry.decoding import decode
 from dask_otel.report.telemetry.model import Run
 from dask_otel.report.telemetry.reading import Reader
@@ -505,3 +506,19 @@ def test_long_names_lose_their_outermost_tags():
     assert text.cut_beginning("Alice/preprocessing/shuffle", 12, "…") == "…/shuffle"
     assert text.cut_beginning("Alice/x", 12, "…") == "Alice/x"
     assert text.cut_beginning("Alice/" + "x" * 30, 12, "…") == "…/xxxxxxxxx…"
+
+
+@pytest.mark.parametrize(
+    ("activity", "meaning"),
+    [
+        ("thread-cpu", "computing"),
+        ("p2p-shard-partition-noncpu", "off the CPU"),
+        ("disk-read", "spill"),
+        ("memory-read", "computing"),
+        ("idle", "idle"),
+        ("cancelled", "cancelled"),
+        ("a user's own", "other"),
+    ],
+)
+def test_an_activity_has_its_colour_on_the_dashboards(activity: str, meaning: str) -> None:
+    assert time_table.kind(activity)[0] == hex_colour(MEANINGS[meaning].colour)

@@ -15,6 +15,7 @@ pytest.importorskip("bokeh")
 
 from dask_otel.report.document import Report, read_report
 from tests.browser import Page, browser, open_page
+from tests.unit.report_files import span, traces
 from tests.unit.test_report_page import EVIL, everything, many
 
 READY = "document.documentElement.dataset.ready === '1'"
@@ -64,6 +65,30 @@ def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> N
                 == 0
             )
             assert await page.ask("window.pwned === undefined")
+
+    asyncio.run(look())
+
+
+def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, address: str) -> None:
+    keys = ["('load-partition-0a1b2c3d4e5f6071', 12)", "k" * 200]
+    tasks = [
+        span(2 + number, "load task", kind="task", parent=1, dask_task_key=key)
+        for number, key in enumerate(keys)
+    ]
+    source = tmp_path / "run.jsonl"
+    source.write_text(json.dumps(traces(span(1), *tasks)) + "\n", encoding="utf-8")
+    saved = read_report(source).save(tmp_path / "page.html")
+
+    async def look() -> None:
+        async with show(address, saved, width=390) as page:
+            lines = "one.offsetHeight / parseFloat(getComputedStyle(one).lineHeight)"
+            found = await page.ask(
+                "Object.fromEntries([...document.querySelectorAll('td > code')]"
+                f".map(one => [one.textContent, Math.round({lines})]))"
+            )
+            # A long one does not make all columns after it hard to find.
+            assert found == {keys[0]: 1, keys[1]: 4}
+            assert await page.ask("document.documentElement.scrollWidth") <= 390
 
     asyncio.run(look())
 

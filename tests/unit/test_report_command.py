@@ -51,6 +51,35 @@ def test_text_needs_no_extra(run, capsys, monkeypatch):
     assert "pip install 'dask-otel[report]'" in capsys.readouterr().err
 
 
+def test_says_where_a_page_can_not_be_written(run, tmp_path, capsys):
+    pytest.importorskip("bokeh")
+    (tmp_path / "file").touch()
+    page = tmp_path / "file" / "page.html"
+    assert main(["report", run, "-o", str(page)]) == 1
+    assert capsys.readouterr().err == f"dask-otel report: can't write {page}: not a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), ""),
+        (("--price", "1"), ""),
+        (("--price", "1", "--tag", "team"), ""),
+        (("--price", "1", "--tag", "squad"), "no span that took thread-time has a tag squad:…"),
+        (("--currency", "EUR"), "--currency says nothing without --price"),
+        (("--tag", "team", "--currency", "EUR"), "--currency and --tag say nothing without"),
+    ],
+)
+def test_says_what_changes_nothing(tmp_path, capsys, options, said):
+    about = {"dask.span.tags": ["etl", "team:red"], "dask.span.capacity.time": 1.0}
+    spans = traces(span(1, "etl", **about))
+    (tmp_path / "a-traces.jsonl").write_text(json.dumps(spans) + "\n")
+    assert main(["report", str(tmp_path), "--text", *options]) == 0
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == bool(said)
+
+
 def test_says_what_is_wrong(tmp_path, capsys):
     assert main(["report", str(tmp_path / "nothing"), "--text"]) == 1
     assert "there is no" in capsys.readouterr().err

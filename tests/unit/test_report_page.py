@@ -288,3 +288,21 @@ def test_rows_follow_the_tree_also_where_parents_go_in_a_circle() -> None:
     run.spans[2].parent_id = run.spans[1].span_id
     data = json.loads(gzip.decompress(base64.b64decode(timeline(run).packed)))
     assert sorted(row[0] for row in data["rows"]) == [-1, 0, 1]
+
+
+@pytest.mark.parametrize(("times", "shown"), [((0, 10), False), ((0, 5, 10), True)])
+def test_time_goes_by_if_more_than_one_interval_is_known(
+    tmp_path: Path, times: tuple[int, ...], shown: bool
+) -> None:
+    labels = {"dask.activity": "idle"}
+    points = [point(float(time), labels, time=time) for time in times]
+    capacity = [point(float(time), time=time) for time in times]
+    page = read(
+        tmp_path,
+        traces(span(1, "etl")),
+        metrics(
+            counter("dask.cluster.time", *points), counter("dask.cluster.capacity.time", *capacity)
+        ),
+    ).html()
+    assert ("<h3>Over time</h3>" in page) == shown
+    assert ("OTEL_METRIC_EXPORT_INTERVAL" in page) != shown

@@ -172,6 +172,32 @@ def test_half_a_line_that_can_not_be_taken_back_is_the_last_of_its_file(
     assert list(texts(tmp_path).values()) == ["first\nseco", "second line\n"]
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_whole_lines_that_can_not_be_taken_back_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """Only the others are, into a new file. Where that can't be, all come again."""
+
+    def broken(*_: object) -> None:
+        disk.room = 0 if full else 1000
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk = FullDisk(monkeypatch, 16)
+    file = rotated(tmp_path)
+    file.write([b"first"])
+    lines = [b"second", b"third line", b"fourth"]
+    with monkeypatch.context() as context:
+        context.setattr("dask_otel.pump.rotated.os.ftruncate", broken)
+        if full:
+            with pytest.raises(OSError, match="No space left"):
+                file.write(lines)
+        else:
+            file.write(lines)
+    file.close()
+    began, rest = "first\nsecond\nthi", "third line\nfourth\n"
+    assert list(texts(tmp_path).values()) == ([began] if full else [began, rest])
+
+
 def test_a_limit_of_the_system_in_the_middle_of_a_line(tmp_path: Path) -> None:
     """The kernel's own partial write, which works for root as well."""
     program = """

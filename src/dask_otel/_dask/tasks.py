@@ -232,7 +232,10 @@ class TaskEvents:
                 if startstops:
                     self._time.ended(assigned, key, seconds)
                 else:
-                    run = self._run(key, assigned, stimulus_id, seen, sent)
+                    lost = assigned.address not in self._scheduler.workers
+                    if lost:
+                        self._lost(key)
+                    run = self._run(key, assigned, stimulus_id, seen, sent, lost)
                     self._time.left(assigned, key, stimulus_id)
         queued = self._queued_since.pop(key, 0.0)
         task = self._scheduler.tasks[key]
@@ -259,6 +262,9 @@ class TaskEvents:
                         self._shown.succeeded(group, task, ended)
         elif finish == "erred":
             if info.get("cause") == key:
+                if run is not None:
+                    # The last of those that its workers died with.
+                    outcomes.ran(group, run, now)
                 failure = self._failed(group, key, info, started, stopped, now, assigned)
                 if stopped:
                     self._ran(group.prefix, computed)
@@ -288,6 +294,7 @@ class TaskEvents:
         stimulus_id: str,
         seen: Seen | None,
         sent: float,
+        lost: bool,
     ) -> Run | None:
         """Return what is known of a run whose end the transition does not tell."""
         if stimulus_id.startswith("task-erred"):
@@ -300,8 +307,14 @@ class TaskEvents:
         if seen is None:
             return None
         # It ran until now, or until its worker was lost, nobody knows when.
-        lost = assigned.address not in self._scheduler.workers
         return Run(assigned.address, seen.start, seen.last if lost else time())
+
+    def _lost(self, key: Hashable) -> None:
+        """A run was lost with its worker, whatever becomes of the task."""
+        group = self._groups.get(self._scheduler.tasks[key].group)
+        if group is not None:
+            self._outcomes.lost(group)
+            self._batches.open.add(semconv.TASK_LOST.name, group.span.identity.tags, group.prefix)
 
     def executing(self, ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
         """A heartbeat says for how long the tasks have been running that a worker executes."""

@@ -25,6 +25,8 @@ Jaeger or Tempo. Compressed files and directories will do. No server is needed.
 
 #: How long a scheduler may take to be reached.
 _PATIENCE = "10s"
+#: By which tags costs are summed up, where none is named.
+_TAG = "team"
 #: Spans that a scheduler is asked for.
 _REMEMBERED = 2000
 
@@ -65,10 +67,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--price", type=_price, metavar="AMOUNT", help="what a thread costs for an hour"
     )
-    parser.add_argument("--currency", default="", help="a word to put behind amounts")
+    parser.add_argument("--currency", help="a word to put behind amounts")
     parser.add_argument(
         "--tag",
-        default="team",
         metavar="KEY",
         help="sum costs up by the spans' tags KEY:value (default: team)",
     )
@@ -109,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not report.runs:
             found = "; ".join(report.skipped.lines())
             return _error("no telemetry of Dask in there" + (f": {found}" if found else ""))
+        _notice(report, arguments)
         if page:
             return _write_page(report, arguments)
         _print(report, arguments)
@@ -124,6 +126,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _notice(report: Report, arguments: argparse.Namespace) -> None:
+    """Say what was asked for and changes nothing."""
+    from dask_otel.report.money import bill
+
+    given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
+    if given and arguments.price is None:
+        verb = "says" if len(given) == 1 else "say"
+        _say(f"{' and '.join(given)} {verb} nothing without --price, of which costs are made")
+    elif arguments.tag is not None and not any(
+        bill(run, arguments.tag).tags for run in report.runs
+    ):
+        _say(f"no span that took thread-time has a tag {arguments.tag}:…")
+
+
 def _read(arguments: argparse.Namespace) -> Report:
     from dask_otel.report.document import Report, read_report, report_of
     from dask_otel.report.money import Price
@@ -133,8 +149,8 @@ def _read(arguments: argparse.Namespace) -> Report:
         report = Report(
             report.runs,
             report.skipped,
-            price=None if price is None else Price(price, arguments.currency),
-            tag=arguments.tag,
+            price=None if price is None else Price(price, arguments.currency or ""),
+            tag=arguments.tag or _TAG,
         )
         return report.redacted() if arguments.redact else report
 
@@ -188,7 +204,11 @@ def _print(report: Report, arguments: argparse.Namespace) -> None:
 
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:
-    path = report.save(arguments.output or Path("report.html"))
+    path = arguments.output or Path("report.html")
+    try:
+        report.save(path)
+    except OSError as error:
+        return _error(f"can't write {path}: {(error.strerror or str(error)).lower()}")
     print(path)
     for line in report.skipped.lines():
         print(f"dask-otel report: not read: {line}", file=sys.stderr)
@@ -198,6 +218,10 @@ def _write_page(report: Report, arguments: argparse.Namespace) -> int:
 
 
 def _error(text: str) -> int:
+    _say(text)
+    return 1
+
+
+def _say(text: str) -> None:
     sys.stdout.flush()
     print(f"dask-otel report: {text}", file=sys.stderr)
-    return 1

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dask_otel._wire import Present, PresentSpan, PresentWorker
 from dask_otel.report import words as text
+from dask_otel.report.meanings import colour_of
 from dask_otel.report.terminal.time_table import kind
 
 #: Activities that are shown, the longest first.
@@ -24,9 +25,9 @@ _OTHER_LINES: Final = 12
 
 #: What is no activity of Dask's: colour and meaning.
 _OURS: Final = {
-    "unused": ("bright_black", "free threads, nothing to do"),
-    "lost": ("red", "with workers that died or left"),
-    "in flight": ("green", "runs, not reported yet"),
+    "unused": (colour_of("unused"), "free threads, nothing to do"),
+    "lost": (colour_of("lost"), "with workers that died or left"),
+    "in flight": (colour_of("executing"), "runs, not reported yet"),
 }
 
 

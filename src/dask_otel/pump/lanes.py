@@ -100,9 +100,16 @@ class Lane:
             return _AFTER_ERROR
 
     def _comes_back(self) -> bool:
-        """At the end, wait a moment for somebody to be at the endpoint; False if it is no use."""
+        """At the end, wait for somebody to be there, or as long as the server wants.
+
+        False if it is no use.
+        """
+        pause, now = pause_of(self._sink), time.monotonic()
+        if 0.0 < pause < (self.deadline or 0.0) - now:
+            time.sleep(pause)
+            return True
         retries = self._sink.retries
-        if retries is None or not retries.absent or time.monotonic() >= self._nobody_until:
+        if retries is None or not retries.absent or now >= self._nobody_until:
             return False
         time.sleep(_MOMENT)
         return True

@@ -142,7 +142,8 @@ class Outlet:
                 continue
             failed = failed + 1 if len(self.queue) == before else 0
             self._doubt = True
-            if self._sink.retries is not None and self._sink.retries.absent:
+            retries = self._sink.retries
+            if retries is not None and (retries.absent or retries.pause > 0.0):
                 # Whoever asks knows how long that is worth a wait.
                 return
 

@@ -90,15 +90,14 @@ class Pump:
         self._tally = Tally()
         sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
         self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
-        healths = self._healths
         for name in nobody_at:
-            healths[name].expect_nobody()
+            self._healths[name].expect_nobody()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
         #: Those that take finished spans from the event loop, and those that the journal feeds.
         self._direct: list[SpanLane] = []
         spooled: list[SpooledLane] = []
         for sink, key in zip(span_sinks, keys, strict=True):
-            health = healths[sink.name]
+            health = self._healths[sink.name]
             if key:
                 health.keeps = "spans in its spool"
                 spooled.append(SpooledLane(sink, key, limits, self._tally, health))
@@ -116,7 +115,7 @@ class Pump:
                 state,
                 limits,
                 self._tally,
-                healths[sink.name],
+                self._healths[sink.name],
                 _Own(self._tally, self._spans, self.journal, limits).batch,
                 self._settle_spans,
                 metric_interval,

@@ -74,13 +74,18 @@ class RotatedFile:
             return
         data = b"\n".join(lines) + b"\n"
         descriptor = self._present(len(data))
+        written = 0
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            while written < len(data):
+                written += os.write(descriptor, memoryview(data)[written:])
         except OSError:
-            self._take_back()
-            raise
+            whole = data.count(b"\n", 0, written)
+            if self._took_back() or not whole:
+                raise
+            # They stay where they are: only the others are still to be written, elsewhere. If
+            # they can't be, all come again, and readers see those twice.
+            self.write(lines[whole:])
+            return
         self._size += len(data)
 
     def close(self) -> None:
@@ -149,20 +154,24 @@ class RotatedFile:
             with suppress(OSError):
                 oldest.unlink()
 
-    def _take_back(self) -> None:
-        """Undo what was written of lines that could not be written as a whole."""
+    def _took_back(self) -> bool:
+        """Undo what was written of lines that could not be written as a whole, if that works."""
         descriptor = self._descriptor
         if descriptor is None:
-            return
+            return False
         try:
             os.ftruncate(descriptor, self._size)
         except OSError:
             # A broken disk: half a line may stay, and nothing comes after it.
             self._let_go()
-            if not self._size:
-                # Or each try would leave one, and push out those that hold something.
-                with suppress(OSError):
-                    self._paths.pop().unlink()
+            if self._size:
+                return False
+            # Or each try would leave one, and push out those that hold something.
+            try:
+                self._paths.pop().unlink()
+            except OSError:
+                return False
+        return True
 
     def _let_go(self) -> None:
         descriptor, self._descriptor = self._descriptor, None

@@ -194,6 +194,8 @@ def _nothing_lost_but_seconds(run: Run) -> bool:
     retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
     if any(retried.get(reason, 0.0) > 0 for reason in ("worker_lost", "recomputed")):
         return False
+    if any(series.value > 0 for series in run.metrics.of(semconv.TASK_LOST.name)):
+        return False
     spans = run.of_type("span")
     roots = [
         span

@@ -1,7 +1,7 @@
 """One colour per meaning: what Dask's activities are about, in the report and on every dashboard.
 
-``tools/dashboards`` and the demo use these tables, too. Colours are Grafana's names where it has
-one; `HEX` says what they are elsewhere.
+``tools/dashboards`` and what is shown in terminals use these tables, too. Colours are Grafana's
+names where it has one; `HEX` says what they are elsewhere.
 """
 
 from __future__ import annotations
@@ -157,6 +157,13 @@ def meaning_of(activity: str) -> str:
         if any(re.fullmatch(pattern, activity) for pattern in meaning.names):
             return name
     return "other"
+
+
+@cache
+def colour_of(name: str) -> str:
+    """Return the colour of an activity, or of what means the same, as ``#rrggbb``."""
+    meaning = next((one for one, names in ALIKE.items() if name in names), meaning_of(name))
+    return hex_colour(MEANINGS[meaning].colour)
 
 
 @cache

@@ -244,11 +244,6 @@ class Bridge:
         """Whether it has let go of the scheduler, or was never put on."""
         return self._host is None
 
-    @property
-    def exporting(self) -> bool:
-        """Whether the exporters have been made."""
-        return self._pump is not None
-
     def condition(self) -> dict[str, Any]:
         """Return how the export does, as plain data; see `Pump.condition`."""
         if self._pump is None:

@@ -69,6 +69,11 @@ class _EarlierEnd(NamedTuple):
         return self._replace(seceded=(self.seceded[0], self.seceded[1] + more)), more
 
 
+def _with_thread(seconds: float, seceded: tuple[float, float] | None) -> float:
+    """Return what a run used of its worker's capacity and of what is booked in excess of it."""
+    return seconds if seceded is None else min(seconds, sum(seceded))
+
+
 class _Ends(NamedTuple):
     """What ends before a cut tell, as in `Observed`; and what began after it (`after`)."""
 
@@ -213,15 +218,17 @@ class WorkerTasks:
         """Get at most what the tasks used that no heartbeat will report (rule 11)."""
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
         for key, (before, _) in self.seceded.items():
-            used += max(0.0, before - self._executing.get(key, 0.0))
+            # Of a key that came back since the cut, what the cut lists is an earlier run.
+            again = key in self._again or key in self._ended
+            used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
         for key, (seconds, _) in self._ended.items():
             if seconds is None:
                 used += self._executing.get(key, 0.0)
                 running += 1
             else:
-                used += seconds
-        used += sum(end.seconds or 0.0 for end in self._earlier)
+                used += _with_thread(seconds, self._seceded_ends.get(key))
+        used += sum(_with_thread(end.seconds or 0.0, end.seceded) for end in self._earlier)
         return used + min(threads, max(0, running)) * (now - self.cut)
 
     def _observe_executing(

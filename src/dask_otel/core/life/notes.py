@@ -21,7 +21,7 @@ from dask_otel.core.records import OpenNote
 #: Seconds between two notes of a span, at least.
 RENEWAL: Final = 5.0
 #: First notes, and later ones, in one look: the event loop has other things to do.
-FIRST_AT_ONCE: Final = 256
+FIRST_AT_ONCE: Final = 100
 LATER_AT_ONCE: Final = 32
 
 

@@ -196,6 +196,11 @@ class SpanTasks:
             span.last_stop = now
         self._removed(group, now)
 
+    @staticmethod
+    def lost(group: Group) -> None:
+        """A run of a task was lost with its worker, whatever becomes of the task."""
+        group.counts.lost += 1
+
     def blamed(self, group: Group, now: float) -> None:
         """A task will never run, because one that it depends on failed."""
         group.blamed += 1
@@ -217,7 +222,7 @@ class SpanTasks:
         ----------
         reason
             ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
-            that was not processing, so that no run of it was lost.
+            that was not processing, so that no run of it has to be repeated.
         run
             What is known of the run that ended so.
         """
@@ -228,8 +233,6 @@ class SpanTasks:
             span.reruns = {}
         span.reruns[key] = reason
         self.coming_back += 1
-        if reason == "worker_lost":
-            group.counts.lost += 1
         if now > span.last_stop:
             span.last_stop = now
         self._removed(group, now)

@@ -28,6 +28,8 @@ _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"
 
 #: Spans with a bar of their own, and workers with a line of their own.
 _MOST_BARS, _MOST_LINES = 14, 40
+#: Intervals between exports from which on something is shown over time.
+_FEWEST_INTERVALS: Final = 2
 #: Points of a line.
 _MOST_POINTS: Final = 300
 
@@ -131,7 +133,8 @@ def _labels(names: list[str]) -> list[str]:
 def _flow(run: Run) -> Any:
     """Return what threads did over time, as steps that lie on each other."""
     found = flow(run)
-    if found is None:
+    if found is None or len(found.threads) < _FEWEST_INTERVALS:
+        # One block would say no more than the bar above it.
         return None
     left = [edge / 1e6 for edge in found.edges[:-1]]
     right = [edge / 1e6 for edge in found.edges[1:]]

@@ -169,6 +169,12 @@ def where(run: Run, names: Sequence[SpanTime], of_spans: str, over_time: str) ->
             " after a long one they stand above the line of the threads (at twice the threads the"
             " chart is cut), and before it below.</p>"
         )
+    elif cluster is not None:
+        found += (
+            '<p class="about">How it went over time is not known: too few metrics were exported'
+            " while it ran. An OTEL_METRIC_EXPORT_INTERVAL of less than its default, 60000 ms,"
+            " gives more.</p>"
+        )
     return found + (_closed(cluster) if cluster is not None else "")
 
 

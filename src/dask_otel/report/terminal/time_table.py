@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dask_otel import semconv
 from dask_otel.report import words as text
+from dask_otel.report.meanings import colour_of
 from dask_otel.report.telemetry.series import Metrics
 
 IDLE = "idle"
@@ -37,26 +38,26 @@ _COMPACT_NUMBERS = ("time", 8), ("share", 5)
 _COMPACT_BAR = 6
 _COMPACT_RIGHT = 8 + 5 + _COMPACT_BAR + 29 + 4
 
-#: Beginning of an activity's name, colour, meaning; the first that fits counts. From
+#: Beginning of an activity's name, and what it means; the first that fits counts. From
 #: Dask's documentation of the fine performance metrics.
-_KINDS = (
-    ("thread-cpu", "green", "computing"),
-    ("thread-noncpu", "yellow", "waiting: I/O, GIL, GPU, core"),
-    ("disk-", "magenta", "disk"),
-    ("memory-read", "white", "inputs from memory"),
-    ("gather-dep", "blue", "network"),
-    ("get-data", "blue", "network"),
-    ("p2p-", "blue", "p2p shuffle"),
-    ("shuffle-", "blue", "p2p shuffle"),
-    ("deserialize", "cyan", "unpacking"),
-    ("serialize", "cyan", "packing"),
-    ("compress", "cyan", "packing"),
-    ("decompress", "cyan", "unpacking"),
-    ("executor", "bright_blue", "handing over to the thread"),
-    ("failed", "red", "of failed tasks"),
-    ("cancelled", "red", "of cancelled, repeated runs"),
-    (IDLE, "bright_black", "free threads, yet work to do"),
-    ("other", "bright_black", "between what is metered"),
+_MEANINGS = (
+    ("thread-cpu", "computing"),
+    ("thread-noncpu", "waiting: I/O, GIL, GPU, core"),
+    ("disk-", "disk"),
+    ("memory-read", "inputs from memory"),
+    ("gather-dep", "network"),
+    ("get-data", "network"),
+    ("p2p-", "p2p shuffle"),
+    ("shuffle-", "p2p shuffle"),
+    ("deserialize", "unpacking"),
+    ("serialize", "packing"),
+    ("compress", "packing"),
+    ("decompress", "unpacking"),
+    ("executor", "handing over to the thread"),
+    ("failed", "of failed tasks"),
+    ("cancelled", "of cancelled, repeated runs"),
+    (IDLE, "free threads, yet work to do"),
+    ("other", "between what is metered"),
 )
 
 
@@ -239,8 +240,6 @@ def _activities(block: SpanTime, least: float) -> list[tuple[str, ActivityTime]]
 
 
 def kind(activity: str) -> tuple[str, str]:
-    """Return the colour of an activity, and what it means."""
-    for beginning, colour, meaning in _KINDS:
-        if activity.startswith(beginning):
-            return colour, meaning
-    return "white", ""
+    """Return the colour of an activity, that of the dashboards, and what it means."""
+    found = (meaning for beginning, meaning in _MEANINGS if activity.startswith(beginning))
+    return colour_of(activity), next(found, "")

@@ -1,0 +1,86 @@
+"""The proxies that `make chaos` puts before collectors do what such proxies do."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from chaos import proxies
+from chaos.gate import Gate
+from chaos.proxies import Proxy, proxy
+
+from tests.receiver import Receiver, receiver, silent_server
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """Give a port that refuses connections, and that nobody else can get."""
+    gate = Gate(0, lambda: 0)
+    yield gate.port
+    gate.close()
+
+
+def _port(endpoint: str) -> int:
+    port = urlsplit(endpoint).port
+    assert port is not None
+    return port
+
+
+def _post(made: Proxy, path: str = "/v1/traces", times: int = 1) -> list[int]:
+    """Return the answers to empty requests on one connection."""
+    connection = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=30)
+    found = []
+    for _ in range(times):
+        connection.request("POST", path, b"", {"Content-Type": "application/x-protobuf"})
+        answer = connection.getresponse()
+        answer.read()
+        found.append(answer.status)
+    connection.close()
+    return found
+
+
+def test_a_reverse_proxy_passes_on_and_keeps_the_connection(server: Receiver) -> None:
+    with proxy(_port(server.endpoint)) as made:
+        assert _post(made, times=3) == [200, 200, 200]
+        assert made.connections == 1
+    assert len(server.accepted) == 3
+
+
+def test_a_forward_proxy_takes_the_address_from_the_request(server: Receiver) -> None:
+    with proxy() as made:
+        assert _post(made, f"{server.endpoint}/v1/metrics", times=2) == [200, 200]
+    assert [signal for signal, _ in server.accepted] == ["metrics", "metrics"]
+
+
+def test_a_server_that_is_away_is_a_502_on_a_connection_that_stays(nobody: int) -> None:
+    with proxy(nobody) as made:
+        assert _post(made, times=2) == [502, 502]
+        assert made.connections == 1
+
+
+def test_a_server_that_does_not_answer_is_a_504(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxies, "GIVES_UP", 0.1)
+    with silent_server() as endpoint, proxy(_port(endpoint)) as made:
+        assert _post(made) == [504]
+
+
+def test_a_tunnel_leads_to_the_server_or_is_refused(server: Receiver, nobody: int) -> None:
+    with proxy() as made:
+        through = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=30)
+        through.set_tunnel("127.0.0.1", _port(server.endpoint))
+        through.request("POST", "/v1/traces", b"")
+        assert through.getresponse().status == 200
+        through.close()
+        away = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=30)
+        away.set_tunnel("127.0.0.1", nobody)
+        with pytest.raises(OSError, match="502"):
+            away.connect()
+        assert made.tunnels == {200: 1, 502: 1}
