@@ -37,6 +37,9 @@ make fuzz
 ```
 """
 
+#: Files that take long, and are named where they have no result.
+_LONG = ("distributed/tests/test_client.py", "distributed/shuffle/tests/test_rechunk.py")
+
 #: What is thrown at each target.
 _THROWN = {
     "spans": "tags, attributes, messages, times and redaction of spans",
@@ -81,6 +84,9 @@ def _lines(kept: dict[str, Any]) -> Iterator[str]:
     yield f"Last run: {said}, {machine['cores']} cores, beside other work."
     yield ""
     yield from _outcomes(files)
+    if missing := [f"`{file}`" for file in _LONG if file not in files]:
+        yield ""
+        yield f"Without a result of this version yet: {', '.join(missing)}."
     reasons = {
         test.rpartition("::")[2].partition("[")[0]: reason
         for found in files.values()
