@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chaos import suites
 from chaos.catalogue import SCENARIOS
 from chaos.ratios import ALLOWANCE, ALLOWED_CORE, TASKS
 from chaos.results import REPOSITORY
@@ -197,7 +198,8 @@ def text(results: dict[str, Any]) -> str:
         for one in SCENARIOS.values():
             if one.section == section:
                 lines += _rows(one, results["results"])
-    return "\n".join(lines) + "\n" + _costs(results["results"]) + _FOOT
+    parts = [_costs(results["results"]), suites.sections(), _FOOT]
+    return "\n".join(lines) + "\n" + "".join(parts)
 
 
 def write(results: dict[str, Any]) -> None:

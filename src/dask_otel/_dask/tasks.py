@@ -406,7 +406,12 @@ class TaskEvents:
         """A task was moved to another worker, for which there is no transition."""
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             key, thief = message[1], message[4]
-            if key in self.assigned and thief in self._scheduler.workers:
+            try:
+                known = key in self.assigned and thief in self._scheduler.workers
+            except TypeError:
+                # Any client may log any event.
+                known = False
+            if known:
                 victim, self.assigned[key] = self.assigned[key], self._scheduler.workers[thief]
                 self._time.stolen(key, victim, self.assigned[key])
 
