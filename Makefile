@@ -98,7 +98,7 @@ FUZZ := .venv-fuzz
 RUNS ?= 1000000
 
 .PHONY: fuzz
-fuzz: $(FUZZ)/.done ## Throw a million hostile inputs at it (ten minutes; RUNS=, ARGS=)
+fuzz: $(FUZZ)/.done ## Throw a million hostile inputs at it (half an hour; RUNS=, ARGS=)
 	$(FUZZ)/bin/python -m fuzz --runs $(RUNS) $(ARGS)
 
 $(FUZZ)/.done: pyproject.toml

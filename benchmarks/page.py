@@ -42,11 +42,15 @@ _READING = """
   is *missed* only if the whole interval lies above the target; where it lies on both sides, it
   says that it is too wide to decide. A window ends when everything has been exported; linger and
   schedule delay are short, so that it ends soon.
-- **Own CPU** (row 1) is more precise than any A/B. Everything that Dask calls in the bridge is
-  recorded in a real run at Dask's interface, and replayed into a fresh bridge and into nothing:
-  the difference is the event loop's share, the best of five replays. The bridge's threads are
-  read from the operating system in the real run. The share is that of the scheduler's CPU per
-  task in the A/B windows without the bridge.
+- **Own CPU** (row 1) is what the bridge's own code takes when it runs by itself. Everything that
+  Dask calls in the bridge is recorded in a real run at Dask's interface, and replayed into a fresh
+  bridge and into nothing: the difference is the event loop's share, the best of five replays. The
+  bridge's threads are read from the operating system in the real run. The share is that of the
+  scheduler's CPU per task in the A/B windows without the bridge. It is more precise than any A/B,
+  and less than all of it: a replay finds its code and data in the processor's caches, where in a
+  real run Dask's come in between, and what Dask itself does more is not in it, such as longer
+  messages to workers and more collections of garbage. The A/B has all of that: what a scheduler
+  pays is there.
 - **Instructions** (row 1) do the same under valgrind's callgrind, with simulated workers. They
   do not depend on what else the machine does: two runs differ by 0.1 % at most. `--check`
   counts again and fails if the bridge needs 10 % more than published, on the same versions of

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-# They put themselves on the list.
-from chaos import collectors, network, processes, spool_kills, spooling  # noqa: F401
+from importlib import import_module
+
 from chaos.scenario import SCENARIOS
 
 __all__ = ["SCENARIOS"]
+
+# They put themselves on the list.
+for _name in (
+    "collectors",
+    "network",
+    "processes",
+    "spool_kills",
+    "spooling",
+    "machine.namespaces",
+    "machine.clocks",
+    "machine.forks",
+    "machine.memory",
+    "long.million",
+    "long.month",
+    "long.names",
+):
+    import_module(f"chaos.{_name}")

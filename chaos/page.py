@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chaos import suites
 from chaos.catalogue import SCENARIOS
 from chaos.ratios import ALLOWANCE, ALLOWED_CORE, TASKS
 from chaos.results import REPOSITORY
@@ -26,7 +27,12 @@ make chaos                       # what has no result for this code yet; goes on
 CHAOS_AWAY=15 make chaos         # with a collector that is away for less than two minutes
 python -m chaos silent drip      # two rows again
 python -m chaos --list           # what there is
+CHAOS_TASKS=20000 CHAOS_SPANS=400 python -m chaos million   # a long row, made short
 ```
+
+The long rows tell how far they are; `CHAOS_SECONDS`, `CHAOS_DAYS` and `CHAOS_HOURS` make
+`sigkill-workers`, `month` and `names` short. Rows of simulated time run the core, or its metrics
+against a real Prometheus (`make backends`), without a cluster.
 
 The page is made of [`chaos/results/latest.json`](../chaos/results/latest.json). Times are those
 of a machine that did other things as well. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export
@@ -68,12 +74,23 @@ _FOOT = """
   before the server can refuse it, with its headers.
 - **A killed worker.** Seconds that it had not reported with its last heartbeat are unknown to
   Dask, and so are they here.
+- **A span that is open while the scheduler's clock is set.** It has the times that the clock
+  showed: one that is set ahead by 3 h makes it 3 h longer, one that is set back makes it short,
+  down to no length at all. Points of metrics never go back in time: after a clock was set back,
+  they come 2 ms apart until it has caught up.
+- **A scheduler without memory.** The queue is bounded, so leave room for it: a record with a
+  stack trace takes up to 24 KiB, 48 MiB for the default of `OTEL_BSP_MAX_QUEUE_SIZE`. Errors for
+  lack of memory end in the bridge. Dask's own do not: where nothing at all is left, it closes
+  connections and loses its workers, with the bridge and without.
+- **Metrics without memory.** An increment that could not be added for lack of memory is lost, and
+  counted in `dask.otel.sanitized` as `error`.
 
 ## What is not shown here yet
 
-A scheduler at its memory limit, a fork under load. Rows that were not run again after a change of
-the code have its hash of then in the file of results. Clocks that are set have
-[tests of their own](lifecycle.md#times-across-workers).
+Rows that were not run again after a change of the code have its hash of then in the file of
+results. Clocks that are set are those that Python reads, `time.time` and `time.time_ns`, of real
+processes: `datetime.now` and what is written in C are not told. Small differences between clocks
+have [tests of their own](lifecycle.md#times-across-workers).
 """
 
 
@@ -181,7 +198,8 @@ def text(results: dict[str, Any]) -> str:
         for one in SCENARIOS.values():
             if one.section == section:
                 lines += _rows(one, results["results"])
-    return "\n".join(lines) + "\n" + _costs(results["results"]) + _FOOT
+    parts = [_costs(results["results"]), suites.sections(), _FOOT]
+    return "\n".join(lines) + "\n" + "".join(parts)
 
 
 def write(results: dict[str, Any]) -> None:

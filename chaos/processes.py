@@ -17,15 +17,15 @@ from pathlib import Path
 from tests.waiting import eventually
 
 from chaos.gate import Gate
-from chaos.scenario import HTTP, CannotRun, scenario
+from chaos.scenario import HTTP, CannotRun, progress, scenario
 from chaos.world import PATIENCE, World
 
 #: Seconds after which what has ended must be at the collector: several intervals.
 _SEEN = 5.0
 _SECTION = "Processes"
 _MACHINE = "The machine"
-#: Seconds for which workers are killed; `CHAOS_SECONDS=300` for the long form.
-_KILLING = float(os.environ.get("CHAOS_SECONDS", "30"))
+#: Seconds for which workers are killed; `CHAOS_SECONDS=30` for the short form.
+_KILLING = float(os.environ.get("CHAOS_SECONDS", "300"))
 
 
 def _ended_mid_run(world: World, number: signal.Signals) -> str:
@@ -251,7 +251,11 @@ def _sigkill_workers(world: World) -> str:
     chance = random.Random(15)
     until = time.monotonic() + _KILLING
     killed = 0
+    told = time.monotonic()
     while time.monotonic() < until:
+        if time.monotonic() - told > 60:
+            told = time.monotonic()
+            progress(f"{killed} killed, {until - told:.0f} s to go")
         _, futures = world.submit(40, seconds=0.05)
         victim = _worker_below(chance.choice(world.workers).popen.pid)
         eventually(lambda f=futures: any(one.done() for one in f), PATIENCE, "work has begun")

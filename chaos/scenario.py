@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
 HTTP = "http/protobuf"
 GRPC = "grpc"
 BOTH = (HTTP, GRPC)
-SHORT = {HTTP: "HTTP", GRPC: "gRPC"}
+#: Of scenarios without a cluster: their time is simulated.
+SIMULATED = "simulated"
+SHORT = {HTTP: "HTTP", GRPC: "gRPC", SIMULATED: "simulated"}
 
 #: Verdicts. A promise was kept, or broken; what can't be kept by any means stays within the
 #: bound that is said; a scenario that this machine can't run says why.
@@ -21,6 +24,11 @@ KEPT, BROKEN, BOUNDED, SKIPPED = "kept", "broken", "lost, within the bound", "no
 
 class CannotRun(Exception):
     """This machine can't run a scenario."""
+
+
+def progress(said: str) -> None:
+    """Tell who waits how far a long scenario is."""
+    print(f"  {time.strftime('%H:%M:%S')}  {said}", flush=True)
 
 
 @dataclass(frozen=True)

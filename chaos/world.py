@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -106,6 +107,8 @@ class World:
         workers: int | None = None,
         nannies: bool = False,
         behind: Callable[[int], Gate] | None = None,
+        arguments: tuple[str, ...] = (),
+        worker_env: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
         way: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
         bridge: bool = True,
@@ -123,6 +126,10 @@ class World:
             is below a nanny.
         behind
             Given the scheduler's port, makes the network between it and the last worker.
+        arguments
+            More for ``dask scheduler``.
+        worker_env
+            Of workers, by number.
         way
             Variables of the scheduler about its way to the collector, such as a proxy: what it is
             compared with has none of them.
@@ -143,14 +150,14 @@ class World:
             **(way or {}),
         }
         preload = PRELOAD if bridge else ()
-        self._cluster.start_scheduler(*preload, env=variables, within=within)
+        self._cluster.start_scheduler(*preload, *arguments, env=variables, within=within)
         address = self._cluster.address
         for number in range(workers):
             if behind is not None and number == workers - 1:
                 port = behind(int(address.rpartition(":")[2])).port
                 self._cluster.address = f"tcp://127.0.0.1:{port}"
             start = self._cluster.start_nanny if nannies else self._cluster.start_worker
-            self.workers.append(start(f"w{number}"))
+            self.workers.append(start(f"w{number}", env=worker_env.get(number)))
         self._client = Client(address, set_as_default=False)
         self._client.wait_for_workers(workers, timeout=PATIENCE)
 
@@ -168,6 +175,11 @@ class World:
             futures = self.client.map(_increment, range(tasks), seconds=seconds, key=keys)
         self.submitted[name] = tasks
         return name, futures
+
+    def wait(self, futures: list[Any]) -> None:
+        """Wait until futures are done, well or not."""
+        with self.client.as_current():
+            wait(futures)
 
     def work(self, spans: int = 5, tasks: int = 10) -> float:
         """Compute some spans, one after the other; returns the seconds that it took."""

@@ -8,6 +8,7 @@ promise is written there, too, and is run again by ``python -m fuzz TARGET FILE`
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import subprocess
@@ -16,14 +17,20 @@ import tempfile
 import time
 from pathlib import Path
 
+#: What came of the last run that was kept.
+KEPT = Path(__file__).parents[1] / "chaos" / "results" / "fuzz.json"
+
 #: Of the runs: what is slow and looked at elsewhere gets fewer.
 SHARES = {
     "spans": 12,
     "metrics": 10,
     "carriers": 25,
     "messages": 20,
+    # Starts a scheduler each time.
+    "cluster": 1,
     "settings": 4,
     "environment": 15,
+    "exporters": 2,
     "answers": 12,
     "report": 2,
 }
@@ -38,6 +45,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=0, help="at most so long for each target")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     parser.add_argument("--corpus", type=Path, default=cache / "dask-otel-fuzz")
+    parser.add_argument("--write", action="store_true", help="keep what came of it for the page")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)
@@ -46,6 +54,7 @@ def main() -> int:
     if args.here:
         return _here(args.target, args.corpus / args.target, args.runs, args.seconds)
     failed = []
+    results = {}
     for name in [args.target] if args.target else SHARES:
         share = args.runs if args.target else args.runs * SHARES[name] // sum(SHARES.values())
         # libFuzzer ends the process that it runs in.
@@ -59,6 +68,9 @@ def main() -> int:
         took = time.monotonic() - began
         print(f"{name}: {'broken' if code else 'held'}, {took:.0f} s", flush=True)
         failed += [name] if code else []
+        results[name] = {"inputs": share, "held": not code, "seconds": round(took)}
+    if args.write:
+        KEPT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return len(failed)
 
 

@@ -12,12 +12,16 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import dask.config
+import grpc
+import requests
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 
@@ -25,7 +29,13 @@ from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._otel.sdk.answers import Answers
 from dask_otel._otel.sdk.environment import check_headers, read_environment
+from dask_otel._otel.sdk.exporters import _otlp_options as otlp_options
+from dask_otel._otel.sdk.exporters import destinations
+from dask_otel._otel.sdk.resource import make_resource
+from dask_otel._otel.sdk.sampling import make_sampler
 from dask_otel._otel.sdk.spans import ReadableSpans
+from dask_otel._otel.sdk.watching import _record_answer as record_answer
+from dask_otel._otel.sdk.watching import watch_stub
 from dask_otel.core import identity
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT, bounded_attributes
 from dask_otel.core.context import (
@@ -42,37 +52,25 @@ from dask_otel.core.life.open_span import Limits
 from dask_otel.core.metrics.batch import MetricBatch, Observation
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
-    AttributeValue,
     Failure,
     FinishedGroup,
     FinishedSpan,
     FinishedTask,
-    HistogramPoint,
     Incident,
-    MetricRecord,
     SpanIdentity,
-    SpanRecord,
     TaskCounts,
     TaskPart,
 )
-from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT, Sanitizer
+from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.report.document import read_report
 from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.origins import settings_in_force
+from dask_otel.settings.origins import settings_in_force, variables_in_force
 from dask_otel.settings.reading import knobs
+from fuzz.checks import T_NS, T, check, check_span, counters
+from fuzz.clusters import cluster
 from fuzz.data import Data
-
-T: Final = 1_700_000_000.0
-T_NS: Final = 1_700_000_000 * 10**9
-
-
-def check(holds: bool, promise: str, *seen: object) -> None:
-    """Raise where a promise is broken; also with ``python -O``."""
-    if not holds:
-        raise AssertionError(f"{promise}: {seen!a}"[:2000])
-
 
 # ---------------------------------------------------------------------------------------- spans
 
@@ -154,35 +152,6 @@ def _readable() -> ReadableSpans:
     return ReadableSpans(Resource({}), "0")
 
 
-def _small(value: AttributeValue, limit: int, *what: object) -> None:
-    if isinstance(value, tuple):
-        check(len(value) <= 64, "an array is bounded", len(value), *what)
-        for item in value:
-            _small(item, limit, *what)
-    elif isinstance(value, str):
-        check(len(value) <= limit, "a text is bounded", len(value), *what)
-        check("\0" not in value, "no text has a NUL", *what)
-        value.encode()
-    elif isinstance(value, float):
-        check(math.isfinite(value), "a number is finite", value, *what)
-    else:
-        check(-(2**63) <= value < 2**63, "a number has 64 bits", value, *what)
-
-
-def _check_span(record: SpanRecord) -> None:
-    _small(record.name, ATTRIBUTE_LIMIT)
-    _small(record.error or "", ATTRIBUTE_LIMIT)
-    check(bool(record.name), "a span has a name")
-    check(0 <= record.start_ns < record.end_ns < 2**64, "it ends after it starts", record)
-    check(len(record.attributes) < 150, "attributes are bounded", len(record.attributes))
-    check(len(record.events) < 100, "events are bounded", len(record.events))
-    for attributes in (record.attributes, *(event.attributes for event in record.events)):
-        for key, value in attributes.items():
-            limit = STACKTRACE_LIMIT if key == semconv.EXCEPTION_STACKTRACE else ATTRIBUTE_LIMIT
-            _small(key, ATTRIBUTE_LIMIT)
-            _small(value, limit, key)
-
-
 def spans(data: Data) -> None:
     """A finished span of which every field is wrong, in a batch with one that is right."""
     answers = (data.key(), data.key())
@@ -204,31 +173,13 @@ def spans(data: Data) -> None:
     check(len(records) == expected, "no span is lost", len(records), expected)
     good = translate(_finished(("good",), "good"), limits)
     for record in records:
-        _check_span(record)
+        check_span(record)
     request = encode_spans([_readable().make(record) for record in (*records, *good)])
     sent = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
     check(len(sent) == expected + 1, "all of a batch are sent", len(sent))
 
 
 # -------------------------------------------------------------------------------------- metrics
-
-
-def _counters(records: list[MetricRecord]) -> dict[Any, float]:
-    """Return the last value of each counter and histogram."""
-    found: dict[Any, float] = {}
-    for record in records:
-        for point in record.points:
-            for key, value in point.attributes.items():
-                _small(value, 255, key)
-            check(point.start_ns <= point.time_ns, "a point ends after it starts", point)
-            value = point.count if isinstance(point, HistogramPoint) else point.value
-            if isinstance(point, HistogramPoint):
-                check(sum(point.bucket_counts) == point.count, "buckets sum up", point)
-                _small(point.sum, 0)
-            _small(value, 0, record.name)
-            if record.instrument in ("counter", "histogram"):
-                found[record.name, tuple(point.attributes.items())] = value
-    return found
 
 
 def metrics(data: Data) -> None:
@@ -257,7 +208,7 @@ def metrics(data: Data) -> None:
             batch.observe(Observation(str(data.choice(names)), labels, data.number(), None))
         batch.deltas_of("good", ("good",), (1, 99)).values[good] = 1.5
         state.apply(batch)
-        now = _counters(list(state.collect(T_NS + turn * 10**10 + 1)))
+        now = counters(list(state.collect(T_NS + turn * 10**10 + 1)))
         state.settled(True)
         for series, value in before.items():
             check(now.get(series, value) >= value, "no total goes back", series, value)
@@ -400,7 +351,7 @@ _VARIABLES: Final = (
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    old = {name: os.environ.pop(name, None) for name in _VARIABLES}
+    old = {name: os.environ.pop(name, None) for name in (*_VARIABLES, *_EXPORTERS)}
     os.environ.update(values)
     try:
         yield
@@ -434,11 +385,128 @@ def environment(data: Data) -> None:
     check(0 < found.metric_interval < math.inf, "the interval is a time", found)
 
 
+_EXPORTERS: Final = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_COMPRESSION",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    "OTEL_BSP_EXPORT_TIMEOUT",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "OTEL_SERVICE_NAME",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+)
+#: Credentials, in their own variables or in those of others.
+_SECRETS: Final = (
+    "x-key=hunter2", "http://u:hunter2@h:4317/?k=hunter2", "u:hunter2@h",
+    "-----BEGIN PRIVATE KEY-----\nhunter2", "hunter2A" * 40,
+)  # fmt: skip
+
+
+def exporters(data: Data) -> None:
+    """Any text in the variables of exporters: all that is made of them, or one error."""
+    values = {}
+    for name in _EXPORTERS:
+        secret = name.endswith(("ENDPOINT", "HEADERS", "KEY"))
+        known = ("grpc", "http/protobuf", "gzip", "traceidratio", "a=b,c=%zz,=,team=etl")
+        text = data.choice((data.text(), data.choice(_SECRETS if secret else known), ""))
+        values[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
+
+    def resource() -> None:
+        made = make_resource("s", "i", "1", None)
+        for key, value in made.attributes.items():
+            key.encode()
+            str(value).encode()
+        ReadableSpans(made, "1")
+        make_sampler(made)
+
+    def labels(signal: str) -> None:
+        for label in destinations(signal):
+            check("hunter2" not in label, "no credential in a name", label)
+
+    # Looks for what is installed each time, which is slow.
+    parts: list[Callable[[], object]] = [] if data.integer(0, 15) else [resource]
+    for signal in ("traces", "metrics"):
+        parts.append(partial(labels, signal))
+        parts += [partial(otlp_options, signal, grpc) for grpc in (True, False)]
+    with _environment(values):
+        for part in parts:
+            try:
+                part()
+            except ConfigurationError as error:
+                shown = str(error)
+                check("hunter2" not in shown, "no credential in an error", shown)
+                check(len(shown.encode().splitlines()) == 1, "an error is one line", shown)
+                check(len(shown) < 2000, "an error is short", shown)
+        for one in variables_in_force({}):
+            check("hunter2" not in one.value, "no credential is shown", one)
+
+
 # -------------------------------------------------------------------------------------- answers
+
+
+def _http(data: Data, signal: str, noted: Answers) -> None:
+    """Read an answer over HTTP, right or wrong."""
+    response = requests.Response()
+    response.status_code = data.choice((200, 202, 301, 400, 401, 404, 413, 429, 503, 99, 999))
+    kinds = ("application/x-protobuf", "application/json", "text/html; charset=x", data.text())
+    response.headers["content-type"] = data.choice(kinds)
+    response.headers["location"] = data.text()
+    waits = ("1", "-1", "9" * 400, "Wed, 21 Oct 2099 07:28:00 GMT", "Mon, 99 Foo", "nan", "1e9")
+    response.headers["retry-after"] = data.choice((*waits, data.text()))
+    response.reason = data.choice((None, data.text()))
+    response.url = "http://h/v1/traces"
+    reply = {"partialSuccess": {"rejectedSpans": data.plain(1), "errorMessage": data.plain(1)}}
+    bodies = (b"", json.dumps(reply).encode(), data.text().encode("utf-8", "replace"), data.rest())
+    response._content = data.choice(bodies)  # noqa: SLF001 - as a session leaves it
+    record_answer(signal, response, noted)
+
+
+def _grpc(data: Data, signal: str, noted: Answers) -> None:
+    """Read an answer over gRPC, right or wrong."""
+
+    class Refused(grpc.RpcError):
+        def code(self) -> Any:
+            return code
+
+        def details(self) -> Any:
+            return details
+
+        def trailing_metadata(self) -> Any:
+            return metadata
+
+    code = data.choice(list(grpc.StatusCode))
+    details = data.choice((None, data.text()))
+    info = RetryInfo(retry_delay=Duration(seconds=data.integer(-9, 9) * 10**10))
+    content = data.choice((info.SerializeToString(), b"\xff", b"", "text"))
+    keys = ("google.rpc.retryinfo-bin", data.text())
+    metadata = data.choice((None, (), ((data.choice(keys), content),)))
+
+    def export(*args: Any, **kwargs: Any) -> Any:
+        raise Refused
+
+    exporter = SimpleNamespace(_stub=lambda channel: None, _client=SimpleNamespace(Export=export))
+    check(watch_stub(signal, exporter, noted), "answers are seen")
+    with suppress(grpc.RpcError, ConnectionError):
+        exporter._client.Export()  # noqa: SLF001 - as the exporter does
 
 
 def answers(data: Data) -> None:
     """What servers answer, and exporters say: words for people, short, on one line."""
+    noted = Answers()
+    signal = data.choice(("traces", "metrics"))
+    noted.hurry = data.flag()
+    for read in data.choice(((), (_grpc,), (_grpc, _http))):
+        read(data, signal, noted)
+        for words in (noted.said, noted.problem):
+            check(len(words) <= 300 and words.isprintable(), "words are short", words)
+        check(0 <= noted.pause < math.inf, "a pause is a time", noted.pause)
+        check(noted.lost >= 0, "what is lost is a count", noted.lost)
     noted = Answers()
     noted.taken(data.integer(-5, 5), data.text())
     said = noted.said
@@ -547,8 +615,10 @@ TARGETS: Final[dict[str, Callable[[Data], None]]] = {
         metrics,
         carriers,
         messages,
+        cluster,
         settings,
         environment,
+        exporters,
         answers,
         report,
     )

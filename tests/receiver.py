@@ -202,6 +202,8 @@ class Receiver:
     content: tuple[str, bytes] | None = None
     #: Decides about one request by its content, where it returns a status.
     judge: Callable[[str, Any], int | str | None] = lambda signal, request: None
+    #: Signals whose requests are kept; what comes of others is for `judge` to see.
+    keeps: frozenset[str] = frozenset({"traces", "metrics"})
     #: Called with the signal before each answer: to wait, for instance.
     before_answer: Callable[[str], None] = lambda signal: None
     #: Requests as they came: (signal, decoded request, headers).
@@ -261,12 +263,14 @@ class Receiver:
 
     def take(self, signal: str, request: Any, headers: Mapping[str, str]) -> int | str | None:
         """Keep a request and return how to answer."""
-        with self._lock:
-            self.requests.append((signal, request, {k.lower(): v for k, v in headers.items()}))
+        kept = signal in self.keeps
+        if kept:
+            with self._lock:
+                self.requests.append((signal, request, {k.lower(): v for k, v in headers.items()}))
         self.before_answer(signal)
         with self._lock:
             answer = self.answer or self.judge(signal, request)
-            if answer is None:
+            if answer is None and kept:
                 self.accepted.append((signal, request))
             return answer
 

@@ -6,6 +6,11 @@ best at the release that is installed (its tests are not in its wheel). Each fil
 without and with the preload, which writes into files in a temporary folder. What fails only with
 it is run again by itself, both ways, so that a test that fails now and then is no verdict.
 
+What the bridge costs is seen in the CPU seconds of the processes, which other work on the machine
+changes little: `--pairs 6` runs each file so often without and with it in turn. `--refusing` sends
+to an endpoint that refuses connections instead. `--write` keeps the results, which
+`docs/reliability.md` shows.
+
 Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise; 2 where the
 tests could not be run.
 """
@@ -15,39 +20,48 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import resource
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+REPOSITORY: Final = Path(__file__).parents[1]
+RESULTS: Final = REPOSITORY / "chaos" / "results" / "dask-tests.json"
 
 FILES: Final = (
     "distributed/tests/test_spans.py",
-    "distributed/tests/test_scheduler.py",
-    "distributed/tests/test_client.py",
-    "distributed/tests/test_worker.py",
-    "distributed/tests/test_steal.py",
+    "distributed/tests/test_metrics.py",
     "distributed/tests/test_actor.py",
+    "distributed/tests/test_steal.py",
     "distributed/tests/test_failed_workers.py",
     "distributed/tests/test_cancelled_state.py",
-    "distributed/tests/test_metrics.py",
-    "distributed/shuffle/tests",
     "distributed/diagnostics/tests/test_scheduler_plugin.py",
     "distributed/diagnostics/tests/test_worker_plugin.py",
     "distributed/diagnostics/tests/test_nanny_plugin.py",
+    "distributed/diagnostics/tests/test_install_plugin.py",
+    "distributed/diagnostics/tests/test_cluster_dump_plugin.py",
+    "distributed/tests/test_scheduler.py",
+    "distributed/tests/test_worker.py",
+    "distributed/tests/test_client.py",
+    "distributed/shuffle/tests",
 )
 
 #: Tests that fail by what they ask for, and why. By the name of the function.
 EXPECTED: Final = {
     "test_quiet_client_close": "wants an empty log, and Dask logs each preload that it loads",
-    "test_spans": "as the next one: an x has no annotations there, and has one with the bridge",
+    "test_spans": "compares a task's annotations: an x has none there, and has one with the bridge",
     "test_annotations_global_vs_local": (
         "compares a task's annotations exactly, and the bridge adds what its worker is told"
     ),
 }
 
-#: Tests in which the time may be lost that the bridge costs: beyond this they are slower.
-_SLOWER: Final = 1.25
 _PLUGIN: Final = "dask_tests_plugin"
 
 
@@ -58,64 +72,218 @@ class Outcomes(NamedTuple):
     tests: dict[str, str]
     #: Names of the bridge's threads that were left at the end.
     threads: list[str]
+    #: Of all processes of the run, of the user's and of the system's.
+    cpu: float
     seconds: float
     log: Path
 
+    def summary(self) -> dict[str, Any]:
+        """Return what is kept of it."""
+        counts = Counter(self.tests.values())
+        return {
+            **{outcome: counts[outcome] for outcome in ("passed", "failed", "skipped")},
+            "cpu": round(self.cpu, 1),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+class Runner:
+    """Runs tests of one checkout, each time in a process of its own.
+
+    Parameters
+    ----------
+    checkout
+        Where the tests are.
+    folder
+        For logs and telemetry.
+    endpoint
+        Where telemetry goes; into files in the folder if there is none.
+    """
+
+    def __init__(self, checkout: Path, folder: Path, endpoint: str = "") -> None:
+        self.checkout = checkout
+        self._folder = folder
+        self._endpoint = endpoint
+
+    def environment(self, bridge: bool) -> dict[str, str]:
+        """Return the variables that the tests run with."""
+        found = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("DASK_", "OTEL_", "PYTEST_"))
+        }
+        # The checkout's own distributed: its tests are for that one.
+        path = [str(self.checkout), str(Path(__file__).parent), found.get("PYTHONPATH", "")]
+        found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
+        if bridge:
+            found["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = '["dask_otel.preload"]'
+            if self._endpoint:
+                found["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._endpoint
+            else:
+                found["DASK_OTEL__FILES__PATH"] = str(self._folder / "telemetry")
+        return found
+
+    def run(self, tests: list[str], name: str, *, bridge: bool) -> Outcomes:
+        """Run tests; what they print goes into a log of that name."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        result, log = self._folder / f"{name}.jsonl", self._folder / f"{name}.log"
+        result.unlink(missing_ok=True)
+        environment = {**self.environment(bridge), "DASK_TESTS_RESULT": str(result)}
+        command = [sys.executable, "-m", "pytest", "-p", _PLUGIN, "-p", "no:cacheprovider", "-q"]
+        # Or one test that hangs ends all of them.
+        command += ["-o", "timeout_method=signal"]
+        began, cpu = time.monotonic(), _cpu()
+        with log.open("w") as output:
+            subprocess.run(
+                [*command, *tests],
+                cwd=self.checkout,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        tests_seen, threads = _read(result)
+        return Outcomes(tests_seen, threads, _cpu() - cpu, time.monotonic() - began, log)
+
 
 def main() -> int:
-    """Run the tests twice, and say what is new."""
+    """Run the tests, and say what is new."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
     parser.add_argument("-k", dest="only", default="", help="as pytest has it")
     parser.add_argument("--keep", type=Path, help="a folder for logs and telemetry")
-    args = parser.parse_args()
+    parser.add_argument("--pairs", type=int, default=0, help="only compare CPU seconds, so often")
+    parser.add_argument("--refusing", action="store_true", help="to an endpoint that refuses")
+    parser.add_argument("--write", action="store_true", help="keep the results")
+    # Files may stand behind options.
+    args = parser.parse_intermixed_args()
     checkout = args.checkout.resolve()
     if not (checkout / "distributed" / "tests").is_dir():
         print(f"{checkout} is no checkout of distributed: it has no distributed/tests")
         return 2
-    known = [file for file in args.files if (checkout / file).exists()]
+    known = [file for file in args.files if (checkout / file.partition("::")[0]).exists()]
     for file in sorted(set(args.files) - set(known)):
         print(f"not in this release: {file}")
-    with tempfile.TemporaryDirectory() as folder:
-        return _compare(checkout, known, args.only, args.keep or Path(folder))
+    part = "pairs" if args.pairs else "refusing" if args.refusing else "files"
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody:
+        # It has a port, and nobody listens there.
+        nobody.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}" if args.refusing else ""
+        runner = Runner(checkout, args.keep or Path(folder), endpoint)
+        worst = 0
+        for file in known:
+            if args.pairs:
+                found = _pairs(runner, file, args.only, args.pairs)
+            else:
+                found = _compare(runner, file, args.only)
+            if found is None:
+                worst = 2
+                continue
+            if found.get("new") or found.get("threads"):
+                worst = max(worst, 1)
+            if args.write:
+                _keep(runner, part, file, found)
+    return worst
 
 
-def _compare(checkout: Path, files: list[str], only: str, folder: Path) -> int:
+def _compare(runner: Runner, file: str, only: str) -> dict[str, Any] | None:
+    """Run a file both ways; None where nothing of it runs."""
     more = ["-k", only] if only else []
-    without = _run(checkout, [*files, *more], folder, "without", bridge=False)
-    with_it = _run(checkout, [*files, *more], folder, "with", bridge=True)
+    name = file.replace("/", ".").removesuffix(".py")
+    without = runner.run([file, *more], f"{name}-without", bridge=False)
+    with_it = runner.run([file, *more], f"{name}-with", bridge=True)
     for outcomes in (without, with_it):
-        if not any(outcome == "passed" for outcome in outcomes.tests.values()):
-            print(f"nothing passed; see {outcomes.log}:")
-            print(outcomes.log.read_text(errors="replace")[-2000:])
-            return 2
-    suspects = _new(without, with_it)
-    new = []
-    for number, test in enumerate(suspects):
+        if "passed" not in outcomes.tests.values():
+            print(f"{file}: nothing passed; see {outcomes.log}:")
+            print(outcomes.log.read_text(errors="replace")[-2000:], flush=True)
+            return None
+    new, expected, flaky = [], {}, []
+    for number, test in enumerate(_new(without, with_it)):
         # By itself: without what ran before it.
-        alone = _run(checkout, [test], folder, f"again-{number}-with", bridge=True)
-        plain = _run(checkout, [test], folder, f"again-{number}-without", bridge=False)
-        if _new(plain, alone):
+        alone = runner.run([test], f"{name}-again-{number}-with", bridge=True)
+        plain = runner.run([test], f"{name}-again-{number}-without", bridge=False)
+        if not _new(plain, alone):
+            flaky.append(test)
+        elif _function(test) in EXPECTED:
+            expected[test] = EXPECTED[_function(test)]
+        else:
             new.append(test)
-    unexpected = [test for test in new if _function(test) not in EXPECTED]
-    for test in suspects:
-        if test not in new:
-            print(f"now and then, with it or without: {test}")
-    for test in new:
-        print(f"{'expected' if test not in unexpected else 'NEW FAILURE'}: {test}")
-        if test not in unexpected:
-            print(f"    {EXPECTED[_function(test)]}")
-    for thread in with_it.threads:
-        print(f"LEFT: thread {thread}")
-    slower = with_it.seconds / max(without.seconds, 1e-9)
     print(
-        f"{len(with_it.tests)} tests, {_count(without, 'failed')} failed without, "
-        f"{_count(with_it, 'failed')} with, {len(unexpected)} new; "
-        f"{without.seconds:.0f} s without, {with_it.seconds:.0f} s with"
-        f"{' (SLOWER than noise?)' if slower > _SLOWER and without.seconds > 60 else ''}"
+        f"{file}: {_shown(without)} without, {_shown(with_it)} with; "
+        f"{without.cpu:.0f} s of CPU without, {with_it.cpu:.0f} s with"
     )
-    return 1 if unexpected or with_it.threads else 0
+    for test in flaky:
+        print(f"    now and then, with it or without: {test}")
+    for test, reason in expected.items():
+        print(f"    expected: {test}\n        {reason}")
+    for test in new:
+        print(f"    NEW FAILURE: {test}")
+    for thread in with_it.threads:
+        print(f"    LEFT: thread {thread}")
+    sys.stdout.flush()
+    return {
+        "without": without.summary(),
+        "with": with_it.summary(),
+        "new": new,
+        "expected": expected,
+        "now and then": flaky,
+        "threads": with_it.threads,
+    }
+
+
+def _pairs(runner: Runner, file: str, only: str, count: int) -> dict[str, Any] | None:
+    """Return the CPU seconds of a file without and with the bridge, in turn."""
+    more = ["-k", only] if only else []
+    name = file.replace("/", ".").removesuffix(".py")
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(count):
+        for bridge in (False, True) if number % 2 == 0 else (True, False):
+            outcomes = runner.run([file, *more], f"{name}-pair-{number}-{bridge}", bridge=bridge)
+            if "passed" not in outcomes.tests.values():
+                print(f"{file}: nothing passed; see {outcomes.log}")
+                return None
+            seconds[bridge].append(round(outcomes.cpu, 2))
+    ratios = [b / a for a, b in zip(seconds[False], seconds[True], strict=True)]
+    # Run as a script, it finds its own folder alone.
+    sys.path.insert(0, str(REPOSITORY))
+    from benchmarks.results import interval
+
+    found = interval(ratios)
+    shown = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
+    print(f"{file}: CPU seconds with / without: {shown}; median in {found}", flush=True)
+    return {
+        "without": seconds[False],
+        "with": seconds[True],
+        "tests": len(outcomes.tests),
+        "interval": found and [round(limit, 4) for limit in found],
+    }
+
+
+def _keep(runner: Runner, part: str, file: str, found: dict[str, Any]) -> None:
+    """Write a result beside the others, with what it was made with."""
+    results: dict[str, Any] = {}
+    if RESULTS.exists():
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    code = "import dask, distributed; print(dask.__version__, distributed.__version__)"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=runner.checkout,
+        env=runner.environment(bridge=False),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    results["machine"] = {
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "dask": said[0],
+        "distributed": said[1],
+        "opentelemetry-sdk": version("opentelemetry-sdk"),
+    }
+    results.setdefault(part, {})[file] = found
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 def _new(without: Outcomes, with_it: Outcomes) -> list[str]:
@@ -131,52 +299,26 @@ def _function(test: str) -> str:
     return test.rpartition("::")[2].partition("[")[0]
 
 
-def _count(outcomes: Outcomes, what: str) -> int:
-    return sum(outcome == what for outcome in outcomes.tests.values())
+def _shown(outcomes: Outcomes) -> str:
+    counts = Counter(outcomes.tests.values())
+    return "/".join(str(counts[outcome]) for outcome in ("passed", "failed", "skipped"))
 
 
-def _run(checkout: Path, tests: list[str], folder: Path, name: str, *, bridge: bool) -> Outcomes:
-    """Run tests in a process of their own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    result, log = folder / f"{name}.jsonl", folder / f"{name}.log"
-    result.unlink(missing_ok=True)
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("DASK_", "OTEL_", "PYTEST_"))
-    }
-    # The checkout's own distributed: its tests are for that one.
-    path = [str(checkout), str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-    environment["DASK_TESTS_RESULT"] = str(result)
-    if bridge:
-        environment["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = '["dask_otel.preload"]'
-        environment["DASK_OTEL__FILES__PATH"] = str(folder / "telemetry")
-    command = [sys.executable, "-m", "pytest", "-p", _PLUGIN, "-p", "no:cacheprovider", "-q"]
-    with log.open("w") as output:
-        subprocess.run(
-            [*command, *tests],
-            cwd=checkout,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    return _read(result, log)
+def _cpu() -> float:
+    """Return the CPU seconds of all processes that were waited for, and of those below them."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def _read(result: Path, log: Path) -> Outcomes:
-    outcomes = Outcomes({}, [], 0.0, log)
-    if not result.exists():
-        return outcomes
-    seconds = 0.0
-    for line in result.read_text().splitlines():
+def _read(result: Path) -> tuple[dict[str, str], list[str]]:
+    tests: dict[str, str] = {}
+    threads: list[str] = []
+    for line in result.read_text().splitlines() if result.exists() else ():
         entry = json.loads(line)
-        seconds += entry.get("seconds", 0.0)
-        outcomes.threads.extend(entry.get("threads", ()))
-        if "test" in entry and outcomes.tests.get(entry["test"]) != "failed":
-            outcomes.tests[entry["test"]] = entry["outcome"]
-    return outcomes._replace(seconds=seconds)
+        threads += entry.get("threads", ())
+        if "test" in entry and tests.get(entry["test"]) != "failed":
+            tests[entry["test"]] = entry["outcome"]
+    return tests, threads
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def pytest_runtest_logreport(report: Any) -> None:
     if hasattr(report, "wasxfail"):
         outcome = "skipped" if outcome == "skipped" else "passed"
     if report.when == "call" or outcome != "passed":
-        _write(test=report.nodeid, outcome=outcome, seconds=report.duration)
+        _write(test=report.nodeid, outcome=outcome)
 
 
 def pytest_sessionfinish() -> None:

@@ -49,12 +49,18 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:
     """Return what the bridge that runs does not use of a configuration; see `dask_otel.register`.
 
-    Full keys without values, or all that is wrong with it. Schedulers of versions before
+    Full keys without values; none where it is not valid there. Schedulers of versions before
     0.1.0 do not know this question.
     """
     from dask_otel.scheduler.plugin import unused
+    from dask_otel.settings.problems import ConfigurationError
 
-    return unused(dask_scheduler, config)
+    try:
+        return unused(dask_scheduler, config)
+    except ConfigurationError:
+        # Where it raises, Dask logs what it was called with, and credentials can be in that. What
+        # is wrong is in the log already.
+        return ()
 
 
 async def uninstall(dask_scheduler: Scheduler) -> str:

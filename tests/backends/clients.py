@@ -100,6 +100,10 @@ class PrometheusClient:
         """The groups of rules that it has loaded."""
         return list(self._get("rules")["groups"])
 
+    def head_series(self) -> int:
+        """How many series it holds in its head: what costs it memory."""
+        return int(self._get("status/tsdb")["headStats"]["numSeries"])
+
     def config(self) -> str:
         """The configuration that it really runs with, as YAML."""
         return str(self._get("status/config")["yaml"])

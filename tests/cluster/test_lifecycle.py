@@ -21,6 +21,7 @@ from distributed import Client, Queue, Reschedule, Variable, fire_and_forget, sp
 from distributed import secede as leave_pool
 
 from dask_otel import semconv
+from dask_otel._dask.tasks import LONGEST_TRACEBACK
 from tests.cluster.observed import observed
 from tests.waiting import eventually
 
@@ -167,6 +168,29 @@ def test_all_tasks_erred_has_its_real_length():
         assert o.named("bad").activities["failed"] >= 1.2
         (group,) = o.named("bad").groups
         assert group.stop - group.start >= 0.6 - o.witness.skew
+
+
+def ping(depth):
+    if not depth:
+        raise KeyError("deep")
+    pong(depth - 1)
+
+
+def pong(depth):
+    # In turns, or Python would shorten the traceback.
+    ping(depth)
+
+
+def test_of_a_traceback_as_much_is_kept_as_can_be_shown():
+    with observed() as o:
+        with span("deep"):
+            future = o.client.submit(ping, 300)
+        wait(future)
+        o.quiet()
+        (failure,) = o.named("deep").failures
+        # Some 600 frames are more, and the last one is what a reader needs.
+        assert len(failure.traceback) == LONGEST_TRACEBACK
+        assert failure.traceback.rstrip().endswith('raise KeyError("deep")')
 
 
 def test_an_error_that_a_retry_heals_is_none(tmp_path):

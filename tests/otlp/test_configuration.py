@@ -126,6 +126,10 @@ class Pull(MetricReader):
     def shutdown(self, *args, **kwargs): pass
 def broken(): raise RuntimeError("no credentials")
 def other(): return object()
+def talkative():
+    import os
+    said = [os.environ["OTEL_EXPORTER_OTLP_" + name] for name in ("HEADERS", "ENDPOINT")]
+    raise RuntimeError(f"cannot do with {said}")
 """
     )
     info = tmp_path / "mine-1.0.dist-info"
@@ -134,6 +138,7 @@ def other(): return object()
     (info / "entry_points.txt").write_text(
         "[opentelemetry_traces_exporter]\nmine = mine_exporter:Spans\nbroken = mine_exporter:broken"
         "\nother = mine_exporter:other\nabsent = mine_exporter:absent\n"
+        "talkative = mine_exporter:talkative\n"
         "[opentelemetry_metrics_exporter]\nmine = mine_exporter:Metrics\npull = mine_exporter:Pull"
         "\n[opentelemetry_resource_detector]\nmine = mine_detector:Detector\n"
         "broken = mine_detector:broken\n"
@@ -212,6 +217,14 @@ def test_a_file_that_is_not_there_is_one_error(
             assert part in text
 
 
+@pytest.mark.parametrize("content", ["-----BEGIN PRIVATE KEY-----\ngeheim", "Geheim42" * 300])
+def test_a_key_where_its_file_belongs_stays_secret(build: Build, content: str) -> None:
+    text = problem(build, OTEL_EXPORTER_OTLP_CLIENT_KEY=content)
+    assert "OTEL_EXPORTER_OTLP_CLIENT_KEY" in text
+    assert "Allowed: a file in PEM format" in text
+    assert "geheim" not in text.lower()
+
+
 def test_a_folder_of_certificates_is_for_http_alone(build: Build, tmp_path: Path) -> None:
     variables = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path)}
     assert build(OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf", **variables).span_sinks
@@ -288,6 +301,21 @@ def test_an_exporter_that_cannot_be_made(
 ) -> None:
     install(tmp_path, monkeypatch)
     assert name in problem(build, OTEL_TRACES_EXPORTER=name)
+
+
+def test_what_an_exporter_says_that_cannot_be_made_has_no_secret(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch)
+    text = problem(
+        build,
+        OTEL_TRACES_EXPORTER="talkative",
+        OTEL_EXPORTER_OTLP_HEADERS="x-key=geheim%2042",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://someone:geheim-word@collector:4318",
+    )
+    assert "cannot do with" in text
+    assert "geheim" not in text
+    assert "someone" not in text
 
 
 def test_exporters_made_before_an_error_are_released(

@@ -252,6 +252,22 @@ def test_a_worker_whose_clock_is_set_makes_no_phantom_idle(step: float) -> None:
     assert totals.idle == pytest.approx(60.0, abs=0.02)
 
 
+@pytest.mark.parametrize("step", [-7200.0, 7200.0])
+def test_where_a_clock_is_set_by_hours_idle_comes_as_soon_as_ever(step: float) -> None:
+    """A task that waits for its input on a worker: only a cut tells that its thread is idle."""
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 2, 0.0, 0.001)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    for second in range(1, 60):
+        # There and back again: each way of the two is the one that looks late.
+        shift = step if 20 < second <= 40 else 0.0
+        accounting.heartbeat("w", {}, {}, second + 0.001, 0.001 - shift)
+        totals.add(exported(accounting, second + 0.001))
+        totals.check()
+        assert 2 * (second - 3) <= totals.idle <= 2 * second + 0.01
+
+
 def test_a_task_that_ends_fails_or_is_cancelled_makes_no_jump() -> None:
     for change in ({}, {"fails": True}, {"cancel": 9.0}):
         cluster = cluster_of(4)

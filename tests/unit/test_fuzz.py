@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from distributed.core import Status
+from distributed.scheduler import WorkerState
 from fuzz.__main__ import SHARES
 from fuzz.data import Data, Pretender
 from fuzz.targets import TARGETS
 
+from dask_otel import semconv
+from dask_otel._dask import facts
 from dask_otel._dask.clients import ClientBlocks
+from dask_otel._dask.workers.samples import WorkerSamples
 from dask_otel._otel.sdk.environment import count, number
 from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.life.open_span import Limits
+from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
+from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.settings.keys import ConfigurationError, Settings
@@ -105,3 +113,61 @@ def test_a_value_that_lies_about_being_text_is_the_text_that_it_is(key):
 
 def test_a_port_of_thousands_of_digits_is_no_port():
     oddities(Endpoint("h:" + "9" * 5000, "HTTP"))
+
+
+def worker(name: str, metrics: dict[str, Any]) -> Any:
+    """Return what a scheduler has of a worker."""
+    made: Any = WorkerState(
+        address=f"tcp://{name}:1", status=Status.running, pid=0, nthreads=2, memory_limit=0,
+        name=name, local_directory="", services={}, versions={}, nanny="", extra={},
+        server_id=name, scheduler=None,
+    )  # fmt: skip
+    made.metrics = metrics
+    made._occupancy_cache = 1.0
+    return made
+
+
+GOOD = {"memory": 100, "spilled_bytes": {"memory": 0, "disk": 7}, "cpu": 50.0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"cpu": "high"},
+        {"cpu": 10**400},
+        {"cpu": float("nan")},
+        {"memory": "much"},
+        {"spilled_bytes": 7},
+        {"spilled_bytes": {"memory": 0, "disk": [1]}},
+    ],
+)
+def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict) -> None:
+    """Metrics of workers are functions, which users can replace."""
+    workers = {
+        "tcp://bad": worker("bad", {**GOOD, **wrong}),
+        "tcp://good": worker("good", GOOD),
+    }
+    scheduler: Any = SimpleNamespace(workers=workers)
+    batch = MetricBatch()
+    WorkerSamples(scheduler, 10).sample(batch)
+    assert batch.levels[semconv.WORKER_MEMORY_SPILLED.name, "good"] == 7
+    assert batch.levels[semconv.WORKER_CPU_UTILIZATION.name, "good"] == 0.25
+    assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
+    assert batch.increments == {(semconv.OTEL_SANITIZED.name, "value"): 1}
+    assert sum(map(facts.spilled, workers.values())) in (7, 14)
+
+
+@pytest.mark.parametrize(
+    "value", ["x-key=hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2", "hunter2 " * 3]
+)
+def test_what_belongs_into_another_variable_is_no_address(value: str) -> None:
+    assert "hunter2" not in masked_url(value)
+
+
+def test_an_address_in_the_variable_of_headers_is_not_shown() -> None:
+    assert masked_headers("http://u:hunter2@h/?k=hunter2") == MASK
+
+
+def test_a_long_text_takes_no_time_to_mask() -> None:
+    """From each character on, an address was looked for: it took for ever."""
+    assert Mask()("x" * 3_000_000) == "x" * 3_000_000

@@ -30,6 +30,18 @@ def open_span(sim: Simulation, dask_id: str) -> OpenSpan:
     return sim.lifecycle.open[dask_id]
 
 
+def test_a_heartbeat_from_hours_ago_is_that_of_a_clock_that_was_set() -> None:
+    reports = Reports()
+    for second in range(10):
+        # The worker's clock is behind by two hours from the fifth on.
+        shift = 7200.0 if second >= 5 else 0.0
+        reports.heartbeat("w", 1e6 + second, 0.001 + shift, 0)
+        assert reports.began("w") == 1e6 + second
+    # A late one is not.
+    reports.heartbeat("w", 1e6 + 20.0, 7207.001, 0)
+    assert reports.began("w") == pytest.approx(1e6 + 13.0, abs=0.01)
+
+
 def state(sim: Simulation, dask_id: str) -> tuple[Phase, int, int, int]:
     """Phase, unfinished tasks, busy parts of the tree, open children."""
     span = open_span(sim, dask_id)

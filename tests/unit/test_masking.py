@@ -84,6 +84,9 @@ def test_no_text_makes_it_raise(text: str, secrets: list[str]) -> None:
     [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "grpc"),
         ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/etc/ca.pem", "/etc/ca.pem"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/etc/keys/" + "a" * 80, "/etc/keys/" + "a" * 80),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "-----BEGIN PRIVATE KEY-----\nMIIEv", MASK),
+        ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "MIIEvQIBADANBg8" * 5, MASK),
         ("OTEL_EXPORTER_OTLP_HEADERS", "a=1,b=2", f"a={MASK},b={MASK}"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "geheim", MASK),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/v1/traces", "http://c:4318/v1/traces"),

@@ -293,6 +293,46 @@ def test_the_thread_survives_what_should_not_happen(
     assert len([r for r in caplog.records if "swallowed" in r.message]) == 1
 
 
+def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spans, metrics = Spans(), Metrics()
+    monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
+    with running([spans], [metrics]) as pump:
+        lane = pump._spans[0]
+        take_in, add, starved = lane._take_in, pump._tally.add, [True]
+
+        def failing() -> None:
+            if starved:
+                raise MemoryError
+            take_in()
+
+        def telling(*series: Any, **count: int) -> None:
+            if starved:
+                starved.pop()
+                raise MemoryError
+            add(*series, **count)
+
+        monkeypatch.setattr(lane, "_take_in", failing)
+        monkeypatch.setattr(pump._tally, "add", telling)
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        assert not starved
+
+
+def test_a_batch_for_which_there_was_no_memory_is_sent_again() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+        spans.error = MemoryError()
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.calls, 30, "a try")
+        spans.error = None
+        eventually(lambda: spans.exported == [1])
+        beat(pump)
+        eventually(lambda: metrics.value(EXPORTED, "traces") == 1)
+        assert metrics.value(DROPPED, "traces", "rejected") == 0
+
+
 # ---------------------------------------------------------------------------------- metrics
 
 
@@ -353,6 +393,17 @@ def test_other_failures_are_not_sent_once_more() -> None:
         beat(pump)
         eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 5)
         assert metrics.calls == 2
+
+
+def test_hours_by_which_the_clock_is_set_are_no_age_of_an_export() -> None:
+    metrics = Metrics()
+    with running(metrics=[metrics]) as pump:
+        for count, hours in enumerate((0, 3, -3, 0), start=1):
+            batch = MetricBatch(time_ns=time.time_ns() + hours * 3600 * 10**9)
+            batch.add(semconv.CLUSTER_SPILL_IO.name, "disk-write")
+            pump.offer_metrics(batch)
+            eventually(lambda n=count: metrics.calls >= n, 30, "an export")
+            assert 0 <= metrics.value(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name) < 600
 
 
 class FlakyMetrics(Metrics):

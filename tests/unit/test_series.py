@@ -275,6 +275,19 @@ def test_a_series_retires_an_hour_after_its_last_change_and_returns_from_zero(st
     assert (value.value, value.start_ns) == (2.0, zero.time_ns - MS)
 
 
+@pytest.mark.parametrize("step", [-7200, 7200])
+def test_hours_by_which_the_clock_is_set_make_no_series_old(state, step):
+    state.apply(span_batch({CPU: 5.0}))
+    shown = []
+    for minute in range(1, 70):
+        shift = step if minute >= 5 else 0
+        time_ns, age_ns = START + (60 * minute + shift) * S, 60 * minute * S
+        shown.append(bool(list(state.collect(time_ns, None, age_ns))))
+        state.settled(True)
+    # An hour after its first export.
+    assert shown == [True] * 60 + [False] * 9
+
+
 def test_a_change_keeps_a_series_for_another_hour(state):
     for seconds in (60, 3000):
         state.apply(span_batch({CPU: 5.0}))

@@ -422,10 +422,7 @@ class SchedulerAdapter:
         levels |= {
             (semconv.CLUSTER_WORKER_COUNT.name,): len(scheduler.workers),
             (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
-            (semconv.CLUSTER_SPILL_SIZE.name,): sum(
-                ws.metrics.get("spilled_bytes", {}).get("disk", 0)
-                for ws in scheduler.workers.values()
-            ),
+            (semconv.CLUSTER_SPILL_SIZE.name,): sum(map(facts.spilled, scheduler.workers.values())),
         }
         # Read from the prefixes, not summed from transitions: scattered data, Variables and
         # Queues make tasks without any hook being called.

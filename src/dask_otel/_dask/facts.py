@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from dask_otel.core.life.lifecycle import Lifecycle
@@ -14,7 +15,7 @@ from dask_otel.core.life.open_span import GroupFacts
 from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskGroup
+    from distributed.scheduler import MemoryState, Scheduler, TaskGroup, WorkerState
     from distributed.spans import Span
 
 #: Task states in which there is work left to do.
@@ -116,6 +117,33 @@ def pickled_class(pickled: object) -> str | None:
         if isinstance(argument, str):
             strings.append(argument)
     return None
+
+
+def measured(value: object) -> float | None:
+    """Return a number that a worker reported; None if it is none, or not finite.
+
+    Workers can report anything: their metrics are functions that users may replace.
+    """
+    try:
+        return value if isinstance(value, (int, float)) and isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def memory_of(ws: WorkerState) -> MemoryState | None:
+    """Return what a worker reported of its memory; None if it did not, or no numbers."""
+    try:
+        memory = ws.memory if "memory" in ws.metrics else None
+    except Exception:
+        return None
+    # What it spilled is passed on as it is.
+    return None if memory is None or measured(memory.spilled) is None else memory
+
+
+def spilled(ws: WorkerState) -> float:
+    """Return the bytes that a worker has on its disk, as far as it reported any."""
+    reported = ws.metrics.get("spilled_bytes")
+    return (isinstance(reported, Mapping) and measured(reported.get("disk"))) or 0
 
 
 def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:

@@ -95,7 +95,9 @@ class Heartbeats:
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
         metrics = ws.metrics
-        cancelled = metrics.get("task_counts", {}).get("cancelled", 0)
+        counts = metrics.get("task_counts")
+        cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
+        cancelled = cancelled if type(cancelled) is int else 0
         self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
         # How long the worker waited for the answer to the heartbeat before.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")

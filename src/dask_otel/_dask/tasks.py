@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from distributed.metrics import time
 
@@ -22,10 +22,15 @@ from dask_otel.core.life.open_span import Cause, Group, RetryReason, Run
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.metrics.distribution import Distribution
 from dask_otel.core.records import Failure
+from dask_otel.core.text import STACKTRACE_LIMIT
 from dask_otel.semconv import Metric
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
+
+#: Characters of a traceback that are kept: its end, as much again as can be exported, for who
+#: redacts it.
+LONGEST_TRACEBACK: Final = 2 * STACKTRACE_LIMIT
 
 
 class TaskEvents:
@@ -377,7 +382,7 @@ class TaskEvents:
             worker=worker,
             worker_name=self._name_of(worker, assigned),
             text=text,
-            traceback=info.get("traceback_text"),
+            traceback=_end(info.get("traceback_text")),
             scheduler_error=scheduler_error,
         )
         self._outcomes.failed(group, key, failure, started, stopped, now, was_unfinished)
@@ -401,7 +406,12 @@ class TaskEvents:
         """A task was moved to another worker, for which there is no transition."""
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             key, thief = message[1], message[4]
-            if key in self.assigned and thief in self._scheduler.workers:
+            try:
+                known = key in self.assigned and thief in self._scheduler.workers
+            except TypeError:
+                # Any client may log any event.
+                known = False
+            if known:
                 victim, self.assigned[key] = self.assigned[key], self._scheduler.workers[thief]
                 self._time.stolen(key, victim, self.assigned[key])
 
@@ -409,6 +419,14 @@ class TaskEvents:
 def _book_runs(batch: MetricBatch, group: Group, runs: int) -> None:
     tags = group.span.identity.tags
     batch.add(semconv.TASK_FINISHED.name, tags, group.prefix, "memory", value=runs)
+
+
+def _end(traceback: object) -> str | None:
+    """Return as much of a traceback as may be shown, and some more to be redacted.
+
+    Dask does not cut them. A queue of spans that wait holds this, and not what a recursion left.
+    """
+    return traceback[-LONGEST_TRACEBACK:] if isinstance(traceback, str) else None
 
 
 def _reason(stimulus_id: str) -> RetryReason | None:

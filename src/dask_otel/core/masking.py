@@ -20,7 +20,8 @@ _SHORTEST: Final = 4
 _SECRET_NAME: Final = re.compile(
     r"auth|cred|key|pass|pwd|secret|session|sign|token|cookie|user", re.IGNORECASE
 )
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>()]+")
+#: From where a word begins: looked for from each of its characters, a long one takes for ever.
+_URL: Final = re.compile(r"(?<![A-Za-z0-9+.\-])[A-Za-z0-9+.\-]+://[^\s'\"<>()]+")
 _ASSIGNED: Final = re.compile(
     r"(?i)((?:authorization|api[-_ ]?key|access[-_ ]?key|password|passwd|secret|token)['\"]?\s*[:=]"
     r"\s*['\"]?)((?:bearer|basic)\s+)?[^\s,;'\"]+"
@@ -31,6 +32,16 @@ _TOKEN: Final = re.compile(
     r"(?=[^/]*\d)(?=[^/]*[A-Za-z])[A-Za-z0-9_.~+=%\-]{16,}|[A-Za-z0-9+=_-]{32,}"
 )
 
+#: What can be base64.
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
+
+_NO_URL: Final = "an address that is no URL"
+#: Characters of an address or a file's name that are shown.
+_LONGEST: Final = 300
+#: What cannot be said to be no host with its port.
+_HOST: Final = re.compile(r"[^\s=\x00-\x1f\x7f]{0,255}")
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
 #: Variables of OpenTelemetry whose values are harmless.
 _HARMLESS: Final = re.compile(
     r"OTEL_(?:"
@@ -38,12 +49,13 @@ _HARMLESS: Final = re.compile(
     r"|EXPERIMENTAL_RESOURCE_DETECTORS|PYTHON_SDK_INTERNAL_METRICS_ENABLED"
     r"|TRACES_SAMPLER(?:_ARG)?|METRICS_EXEMPLAR_FILTER|(?:TRACES|METRICS|LOGS)_EXPORTER"
     r"|METRIC_EXPORT_(?:INTERVAL|TIMEOUT)|(?:BSP|BLRP)_[A-Z_]+|[A-Z_]*LIMIT"
-    r"|EXPORTER_OTLP_(?:[A-Z]+_)?(?:PROTOCOL|COMPRESSION|TIMEOUT|INSECURE|CERTIFICATE"
-    r"|CLIENT_CERTIFICATE|CLIENT_KEY|TEMPORALITY_PREFERENCE|DEFAULT_HISTOGRAM_AGGREGATION)"
+    r"|EXPORTER_OTLP_(?:[A-Z]+_)?(?:PROTOCOL|COMPRESSION|TIMEOUT|INSECURE"
+    r"|TEMPORALITY_PREFERENCE|DEFAULT_HISTOGRAM_AGGREGATION)"
     r")"
 )
 _ENDPOINT: Final = re.compile(r"OTEL_[A-Z_]*ENDPOINT")
 _HEADERS: Final = re.compile(r"OTEL_[A-Z_]*HEADERS")
+_FILE: Final = re.compile(r"OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?(?:CLIENT_)?(?:CERTIFICATE|KEY)")
 
 
 def masked_url(address: str) -> str:
@@ -51,16 +63,24 @@ def masked_url(address: str) -> str:
     try:
         parts = urlsplit(address)
     except ValueError:
-        return "an address that is no URL"
+        return _NO_URL
+    # host:port, which no scheme stands before.
+    bare = address.rpartition("@")[2].partition("?")[0].partition("#")[0]
+    host, slash, path = bare.partition("/")
+    if parts.netloc:
+        host = parts.netloc.rpartition("@")[2]
+    if not _HOST.fullmatch(host):
+        # Such as headers, or a key, which belong into another variable.
+        return _NO_URL
     if not parts.netloc:
-        # host:port, which no scheme stands before.
-        bare = address.rpartition("@")[2].partition("?")[0].partition("#")[0]
-        host, slash, path = bare.partition("/")
-        return host + slash + _masked_path(path)
-    host = parts.netloc.rpartition("@")[2]
-    return parts._replace(
-        netloc=host, path=_masked_path(parts.path), query="", fragment=""
-    ).geturl()
+        return _short(host + slash + _masked_path(path))
+    return _short(
+        parts._replace(netloc=host, path=_masked_path(parts.path), query="", fragment="").geturl()
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}{MASK}"
 
 
 def _masked_path(path: str) -> str:
@@ -71,7 +91,19 @@ def masked_headers(value: str) -> str:
     """Return the names of headers that a variable holds, without their values."""
     names = [item.partition("=")[0].strip() for item in value.split(",") if "=" in item]
     # What has no name is a value, and may be secret.
-    return ",".join(f"{name}={MASK}" for name in names if name.isascii()) or MASK
+    shown = [f"{name}={MASK}" for name in names if _HEADER_NAME.fullmatch(name)]
+    return ",".join(shown) or MASK
+
+
+def masked_path(value: str) -> str:
+    """Return the name of a file, unless it is what belongs into the file."""
+    # A header, an address: of another variable.
+    other = "://" in value or ("/" not in value and ("=" in value or "@" in value))
+    if other or "-----BEGIN" in value or not value.isprintable():
+        return MASK
+    # Of names that long hardly one has capitals, small letters and digits; a key in base64 has.
+    runs = [run for run in _BASE64.findall(value) if not (run.islower() or run.isupper())]
+    return MASK if any(any(c.isdigit() for c in run) for run in runs) else _short(value)
 
 
 def masked_variable(name: str, value: str) -> str:
@@ -80,6 +112,8 @@ def masked_variable(name: str, value: str) -> str:
         return masked_url(value)
     if _HEADERS.fullmatch(name):
         return masked_headers(value)
+    if _FILE.fullmatch(name):
+        return masked_path(value)
     if name == "OTEL_RESOURCE_ATTRIBUTES":
         return _masked_attributes(value)
     return Mask()(value) if _HARMLESS.fullmatch(name) else MASK

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from dask_otel import semconv
@@ -92,12 +93,17 @@ class Lane:
         try:
             return call()
         except Exception as error:
-            self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "export")
-            kind = type(error).__name__
-            if kind not in self._logged:
-                self._logged.add(kind)
-                logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
+            # Where memory has run out, this can fail as well, and the thread must live on.
+            with suppress(Exception):
+                self._tell(error)
             return _AFTER_ERROR
+
+    def _tell(self, error: Exception) -> None:
+        self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "export")
+        kind = type(error).__name__
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
 
     def _comes_back(self) -> bool:
         """At the end, wait for somebody to be there, or as long as the server wants.
@@ -210,7 +216,8 @@ class SpanLane(Lane):
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
                 )
                 logger.debug("dask-otel: a span could not be translated", exc_info=True)
-            self._taken += finished.weight
+            finally:
+                self._taken += finished.weight
 
     def finish(self) -> float:
         """Export what is left until the deadline, and count what could not be."""
@@ -297,7 +304,8 @@ class MetricLane(Lane):
         self._not_before = 0.0
         #: Time of the last batch that was added up and not exported yet.
         self._pending_ns: int | None = None
-        self._last_success_ns: int | None = None
+        #: When the last export that succeeded began.
+        self._last_success: float | None = None
         #: Time of the last export, if it failed.
         self._unsent_ns: int | None = None
 
@@ -350,8 +358,9 @@ class MetricLane(Lane):
             time_ns, self._pending_ns = self._pending_ns, None
             own = self._own()
             own.time_ns = time_ns
-            if self._last_success_ns is not None:
-                age = max(0.0, (time_ns - self._last_success_ns) / 1e9)
+            if self._last_success is not None:
+                # Not by the times of exports: hours by which a clock is set have not passed.
+                age = self._exported_at - self._last_success
                 own.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, value=age)
             self._state.apply(own)
             self._export(time_ns)
@@ -380,7 +389,7 @@ class MetricLane(Lane):
         self._unsent_ns = None if ok else time_ns
         if sent:
             self._health.ok("metrics")
-            self._last_success_ns = time_ns
+            self._last_success = self._exported_at
         elif not ok:
             self._health.failed("metrics", self._exporter.last_error())
 
@@ -393,7 +402,8 @@ class MetricLane(Lane):
         limit = self._limits.max_points
         sent = failed = 0
         complete = True
-        for part in _parts(self._state.collect(time_ns, limit), limit):
+        points = self._state.collect(time_ns, limit, time.monotonic_ns())
+        for part in _parts(points, limit):
             began = time.monotonic()
             if self._try(part):
                 failed = 0

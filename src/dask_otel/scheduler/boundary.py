@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -16,6 +17,11 @@ class ErrorBoundary:
 
     def failed(self, kind: str) -> None:
         """Take the exception that is being handled."""
+        # Where memory has run out, counting and telling fail, too: this is where errors end.
+        with suppress(Exception):
+            self._take(kind)
+
+    def _take(self, kind: str) -> None:
         self._counts[kind] = self._counts.get(kind, 0) + 1
         if kind not in self._logged:
             self._logged.add(kind)

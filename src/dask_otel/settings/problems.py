@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from dask_otel.core.masking import Mask
+
 _WHERE: Final = "All keys: https://github.com/dask-otel/dask-otel/blob/main/docs/configuration.md"
 
 
@@ -45,7 +47,7 @@ _STANDARD: Final[Mapping[str, str]] = {
     "sampler": "OTEL_TRACES_SAMPLER",
 }
 _SECRET: Final = re.compile(r"auth|cert|cred|environ|header|key|pass|secret|token", re.IGNORECASE)
-_USER_IN_URL: Final = re.compile(r"//[^/@]*@")
+_MASK: Final = Mask()
 
 
 def bad_value(key: str, value: Any, source: str, allowed: str) -> str:
@@ -121,7 +123,7 @@ def key_text(name: Any) -> str:
 
 def _short(value: Any) -> str:
     try:
-        text = _USER_IN_URL.sub("//…@", " ".join(repr(value).split()))
+        text = _MASK(" ".join(repr(value)[:2000].split()))
     except Exception:  # noqa: BLE001 - a broken repr, an int too long to print: report all the same
         return f"(a {type(value).__name__})"
     return text if len(text) <= 100 else f"{text[:99]}…"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from distributed.metrics import time
 
+from dask_otel._dask.facts import measured
 from dask_otel._wire import Present, PresentSpan, PresentWorker
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.records import TaskCounts
@@ -126,13 +127,13 @@ def _longest(activities: dict[str, float]) -> dict[str, float]:
 
 def _worker(ws: WorkerState, now: float) -> PresentWorker:
     metrics = ws.metrics
-    cpu = metrics.get("cpu")
+    cpu = measured(metrics.get("cpu"))
     return PresentWorker(
         name=str(ws.name)[:_LONGEST],
         threads=ws.nthreads,
         executing=len(ws.executing),
         processing=len(ws.processing),
-        memory=metrics.get("memory"),
+        memory=metrics.get("memory") if type(metrics.get("memory")) is int else None,
         memory_limit=ws.memory_limit or None,
         cpu=None if cpu is None else cpu / 100,
         seen=max(0.0, now - ws.last_seen),

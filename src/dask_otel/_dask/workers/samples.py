@@ -14,10 +14,11 @@ from dask.utils import parse_timedelta
 from distributed.metrics import time
 
 from dask_otel import semconv
+from dask_otel._dask.facts import measured, memory_of
 from dask_otel.core.metrics.batch import MetricBatch, RawSeries
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
+    from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
 _USAGE: Final = semconv.WORKER_MEMORY_USAGE.name
 _LIMIT: Final = semconv.WORKER_MEMORY_LIMIT.name
@@ -58,6 +59,8 @@ class WorkerSamples:
         self._series: set[RawSeries] = set()
         #: What `prepare` has taken, until `sample` passes it on.
         self._taken: dict[RawSeries, float] | None = None
+        #: Readings that were left out, as they are no numbers.
+        self._wrong = 0
 
     def sample(self, batch: MetricBatch) -> None:
         """Add the levels to a batch, and which series have ended. O(workers)."""
@@ -65,6 +68,9 @@ class WorkerSamples:
             pass
         levels, self._taken = self._taken or {}, None
         batch.levels.update(levels)
+        if self._wrong:
+            batch.add(semconv.OTEL_SANITIZED.name, "value", value=self._wrong)
+            self._wrong = 0
         batch.ended.extend(self._series - levels.keys())
         self._series = set(levels)
 
@@ -84,10 +90,14 @@ class WorkerSamples:
             if address not in workers:
                 continue  # It left between two steps.
             name = shown.get(address)
-            for series, value in _sums(ws, name or semconv.FOLDED):
+            memory, cpu = memory_of(ws), ws.metrics.get("cpu")
+            # What the metrics of all others would be lost by.
+            self._wrong += memory is None and "memory" in ws.metrics
+            self._wrong += cpu is not None and measured(cpu) is None
+            for series, value in _sums(ws, name or semconv.FOLDED, memory):
                 levels[series] = levels.get(series, 0) + value
             if name is not None:
-                levels.update(_gauges(ws, name, now))
+                levels.update(_gauges(ws, name, now, measured(cpu)))
             if not number % STEP:
                 yield
         self._taken = levels
@@ -109,11 +119,11 @@ class WorkerSamples:
         return shown
 
 
-def _sums(ws: WorkerState, name: str) -> Iterator[tuple[RawSeries, float]]:
+def _sums(
+    ws: WorkerState, name: str, memory: MemoryState | None
+) -> Iterator[tuple[RawSeries, float]]:
     """Yield what may be added up over workers."""
-    metrics = ws.metrics
-    if "memory" in metrics:
-        memory = ws.memory
+    if memory is not None:
         yield (_USAGE, name), memory.process
         yield (_MANAGED, name), memory.managed
         yield (_SPILLED, name), memory.spilled
@@ -124,9 +134,10 @@ def _sums(ws: WorkerState, name: str) -> Iterator[tuple[RawSeries, float]]:
     yield (_TASKS, name, "processing"), len(ws.processing)
 
 
-def _gauges(ws: WorkerState, name: str, now: float) -> Iterator[tuple[RawSeries, float]]:
+def _gauges(
+    ws: WorkerState, name: str, now: float, cpu: float | None
+) -> Iterator[tuple[RawSeries, float]]:
     """Yield what has no meaningful sum."""
-    cpu = ws.metrics.get("cpu")
     if cpu is not None and ws.nthreads:
         yield (_CPU, name), cpu / 100 / ws.nthreads
     yield (_OCCUPANCY, name), float(ws.occupancy)
@@ -167,7 +178,7 @@ class LoopHealth:
         a sample, no record: a report that the next cycle replaces before a heartbeat passes it
         on is lost, and where heartbeats are rarer than cycles, one cycle stands for several.
         """
-        observed = ws.metrics.get("event_loop_interval")
+        observed = measured(ws.metrics.get("event_loop_interval"))
         before = self._reports.get(ws.address)
         if before is not None and before[0] == observed:
             return

@@ -7,6 +7,7 @@ answers themselves are read where they come in: `dask_otel._otel.sdk.watching`.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-from dask_otel.core.masking import Mask
+from dask_otel.core.masking import Mask, secrets_of
 
 #: Whose messages are held back in our threads.
 _LOGGERS: Final = ("opentelemetry", "urllib3", "grpc")
@@ -24,9 +25,14 @@ _LONGEST: Final = 300
 _MASK: Final = Mask()
 
 
-def plain(text: str) -> str:
+def mask_of_environment() -> Mask:
+    """Return what leaves out the secrets of this process's ``OTEL_*`` variables."""
+    return Mask(secrets_of({k: v for k, v in os.environ.items() if k.startswith("OTEL_")}))
+
+
+def plain(text: str, mask: Mask = _MASK) -> str:
     """Return what others say as one short line, without control characters and passwords."""
-    line = _MASK(" ".join(text[: 4 * _LONGEST].split()))
+    line = mask(" ".join(text[: 4 * _LONGEST].split()))
     line = "".join([c if c.isprintable() else "\ufffd" for c in line])
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
@@ -57,9 +63,16 @@ def words_of(error: BaseException) -> str:
 
 
 class Answers:
-    """What came of the requests of one export. Used by one thread."""
+    """What came of the requests of one export. Used by one thread.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    mask
+        What must not be told of what a server says: it may repeat what it was sent.
+    """
+
+    def __init__(self, mask: Mask = _MASK) -> None:
+        self.mask = mask
         #: Set by another thread at the end: where nobody is, one try is enough.
         self.hurry = False
         self.forget()
@@ -84,7 +97,7 @@ class Answers:
         self.problem, self.blames, self.absent, self.pause = "", False, False, 0.0
         self.lost += max(0, lost)
         if lost > 0 or said:
-            self.said = plain(said) or "no reason given"
+            self.said = plain(said, self.mask) or "no reason given"
 
     def refused(
         self,
@@ -100,7 +113,7 @@ class Answers:
         One that took too long (`late`) is mostly the last one of several; the first said more.
         """
         if not (late and self.problem):
-            self.problem = plain(problem)
+            self.problem = plain(problem, self.mask)
         self.blames = blames
         self.absent = absent
         self.pause = pause
@@ -204,7 +217,7 @@ class WatchedExporter:
             self._ok = self._export(data, **options) is success and not self.answers.problem
         except OSError as error:
             # So do older exporters over HTTP.
-            self._problem = words_of(error)
+            self._problem = plain(words_of(error), self.answers.mask)
         return self._ok
 
     @property
@@ -228,4 +241,6 @@ class WatchedExporter:
 
     def last_error(self) -> str:
         """Return why the last export failed: the server's answer, or else the last message."""
-        return self.answers.problem or self._problem or plain(self._logs.last())
+        if self.answers.problem or self._problem:
+            return self.answers.problem or self._problem
+        return plain(self._logs.last(), self.answers.mask)

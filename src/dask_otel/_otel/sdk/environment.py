@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
+from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
 from dask_otel.settings.problems import ConfigurationError
 
@@ -176,8 +177,10 @@ def check_pem(variable: str, *, folder: bool = False) -> None:
     if problem:
         raise ConfigurationError(
             [
-                f"{variable} is {found[1]!r}: {problem}. Allowed: a file in PEM format that the "
-                f"scheduler can read{', or a folder of such files' if folder else ''}."
+                # People put the key itself there, where its file's name belongs.
+                f"{variable} is {masked_path(found[1])!r}: {problem}. Allowed: a file in PEM "
+                "format that the scheduler can read"
+                f"{', or a folder of such files' if folder else ''}."
             ]
         )
 

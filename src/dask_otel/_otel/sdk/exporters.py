@@ -10,7 +10,7 @@ from typing import Any, Final
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.answers import Answers
+from dask_otel._otel.sdk.answers import Answers, mask_of_environment
 from dask_otel._otel.sdk.environment import (
     check_headers,
     check_pem,
@@ -179,7 +179,7 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
     if name in _OTLP_NAMES:
         options = _otlp_options(signal, grpc=name == "otlp_proto_grpc")
     if name == "otlp_proto_http" and not _has_credential_provider(signal):
-        answers = Answers()
+        answers = Answers(mask_of_environment())
         options["session"] = watched_session(signal, answers)
     try:
         factory = found[0].load() if found else MetricReader
@@ -193,12 +193,12 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         raise
     except Exception as error:
         raise ConfigurationError(
-            [f"{variable} names {name!r}, and that exporter could not be made: {error!r}."]
+            [f"{variable} names {name!r}, and that exporter could not be made: {_shown(error)}."]
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
     if name == "otlp_proto_grpc":
-        seen = Answers()
+        seen = Answers(mask_of_environment())
         answers = seen if watch_stub(signal, exporter, seen) else None
     named = name not in _OTLP_NAMES or is_named(signal)
     return NamedExporter(_label(signal, name), exporter, answers, named=named, key=_key(name))
@@ -209,6 +209,11 @@ def _key(name: str) -> str | None:
     if name in _OTLP_NAMES:
         return "otlp"
     return None if name == "console" else name
+
+
+def _shown(error: Exception) -> str:
+    """Return an error of somebody else's, who may repeat what the variables say."""
+    return mask_of_environment()(repr(error))
 
 
 def _pull_exporter(variable: str, name: str) -> ConfigurationError:

@@ -226,7 +226,9 @@ class MetricState:
 
     # ------------------------------------------------------------------------- what goes out
 
-    def collect(self, time_ns: int, limit: int | None = None) -> Iterator[MetricRecord]:
+    def collect(
+        self, time_ns: int, limit: int | None = None, age_ns: int | None = None
+    ) -> Iterator[MetricRecord]:
         """Begin an export, and return its points: each is made when it is asked for.
 
         All points at once would be thousands of objects that live for the whole export: memory,
@@ -240,6 +242,9 @@ class MetricState:
         limit
             Points of a record; a metric with more has several. The points of one series (0,
             then its value) stay together.
+        age_ns
+            The present time on a clock that is never set, which tells the age of a series: hours
+            by which the other one is set have not passed. By default `time_ns`.
         """
         self._count_own()
         time_ns = max(time_ns, self._last_ns + _MIN_STEP_NS)
@@ -247,7 +252,8 @@ class MetricState:
         self._sent = []
         self._sent_zeros = False
         # All of them, not one after the other: nobody has to ask for the last point.
-        retired = [self._retire(family, time_ns) for family in self._families if family.retires]
+        age_ns = time_ns if age_ns is None else age_ns
+        retired = [self._retire(family, age_ns) for family in self._families if family.retires]
         if any(retired):
             # A route to a retired series would go on filling it.
             self._families.forget_routes()
@@ -315,7 +321,7 @@ class MetricState:
             for kind, count in by_kind.items():
                 self.increment((metric.name, kind), count)
 
-    def _retire(self, family: Family, time_ns: int) -> bool:
+    def _retire(self, family: Family, age_ns: int) -> bool:
         """Drop the series that are old enough; return whether there were any."""
         after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
         epoch, accepted = self._epoch, self._accepted_epoch
@@ -330,12 +336,10 @@ class MetricState:
                 ):
                     gone.append(series)
             elif series.epoch == epoch or series.start_ns < 0:
-                series.changed_ns = time_ns
+                series.changed_ns = age_ns
             # An end that no backend has seen yet must not be forgotten.
             elif (
-                time_ns - series.changed_ns >= after
-                and series.epoch <= accepted
-                and series.is_due()
+                age_ns - series.changed_ns >= after and series.epoch <= accepted and series.is_due()
             ):
                 old.append(series)
         for series in gone:

@@ -1,0 +1,161 @@
+"""A million tasks and twenty thousand spans through real processes."""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from collections import Counter, deque
+from types import SimpleNamespace
+from typing import Any
+
+from benchmarks.memory import size_of
+from distributed import span
+from tests.receiver import attributes
+from tests.waiting import eventually
+
+from chaos.machine.memory import status
+from chaos.scenario import HTTP, progress, scenario
+from chaos.world import PATIENCE, World
+from chaos.world import world as another_world
+
+_SECTION = "Load"
+#: `CHAOS_TASKS=20000 CHAOS_SPANS=400` for a try.
+_TASKS = int(os.environ.get("CHAOS_TASKS", "1000000"))
+_SPANS = int(os.environ.get("CHAOS_SPANS", "20000"))
+_EACH = _TASKS // _SPANS
+#: Names of spans: each has many.
+_NAMES = 50
+#: Spans that are under way at a time.
+_AT_ONCE = 30
+_STEPS = 10
+_MIB = 2**20
+_ENV = {
+    # What all of it comes to has to go through a queue as people have it.
+    "OTEL_METRIC_EXPORT_INTERVAL": "10000",
+    "OTEL_BSP_SCHEDULE_DELAY": "1000",
+    # What is kept of spans that were exported has its full size early.
+    "DASK_OTEL__SPANS__REMEMBER": str(max(1, _SPANS // 50)),
+}
+
+
+class Seen:
+    """What the collector got of spans: sums, for there are too many to keep."""
+
+    def __init__(self) -> None:
+        self.spans: Counter[str] = Counter()
+        self.tasks = 0
+        self.ids: set[bytes] = set()
+        self.again = 0
+
+    def take(self, signal: str, request: Any) -> None:
+        """Add up a request."""
+        if signal != "traces":
+            return
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                for one in scope.spans:
+                    self._add(one)
+
+    def _add(self, one: Any) -> None:
+        self.again += one.span_id in self.ids
+        self.ids.add(one.span_id)
+        about = attributes(one.attributes)
+        if about["dask.span.type"] == "span":
+            assert about["dask.span.complete"], one.name
+            self.spans[one.name] += 1
+            self.tasks += about["dask.task.count"]
+
+
+def bridge_size(dask_scheduler: Any) -> int:
+    """Return the bytes of what the bridge holds. Runs on the scheduler."""
+    adapter = dask_scheduler.plugins["dask-otel"].bridge.adapter
+    observer: Any = SimpleNamespace(
+        adapter=adapter, cluster=SimpleNamespace(scheduler=dask_scheduler)
+    )
+    return size_of(observer)
+
+
+def _run(world: World, numbers: range, what: str) -> list[int]:
+    """Run spans of these numbers; returns the scheduler's resident bytes after each tenth."""
+    under_way: deque[list[Any]] = deque()
+    sizes = []
+    began = time.monotonic()
+    for done, number in enumerate(numbers, start=1):
+        # Each block is a span of its own, and each has a group of its own.
+        with span(f"load {number % _NAMES}"):
+            keys = [(f"neg-{number:08x}x", index) for index in range(_EACH)]
+            under_way.append(world.client.map(operator.neg, range(_EACH), key=keys))
+        while len(under_way) > _AT_ONCE:
+            world.wait(under_way.popleft())
+        if done % max(1, len(numbers) // _STEPS) == 0:
+            sizes.append(status(world, "VmRSS"))
+            seconds = time.monotonic() - began
+            progress(
+                f"{what}: {number + 1} spans, {done * _EACH / seconds:.0f} tasks/s, "
+                f"{sizes[-1] / _MIB:.0f} MiB"
+            )
+    while under_way:
+        world.wait(under_way.popleft())
+    return sizes
+
+
+def _growth(sizes: list[int], spans: int) -> float:
+    """Return bytes for each span, without what a process needs at first."""
+    first = len(sizes) // 5
+    return (sizes[-1] - sizes[first]) / (spans * (len(sizes) - 1 - first) / len(sizes))
+
+
+def _without(world: World) -> float:
+    folder = world.folder / "without"
+    folder.mkdir()
+    spans = max(10, _SPANS // 10)
+    with another_world(folder, HTTP) as bare:
+        bare.start({"OTEL_SDK_DISABLED": "true"})
+        return _growth(_run(bare, range(spans), "without the bridge"), spans)
+
+
+@scenario(
+    "million",
+    section=_SECTION,
+    fault=f"{_TASKS:,} tasks in {_SPANS:,} spans run through a scheduler and two workers of two "
+    "threads",
+    promise="Each span arrives once, with all of its tasks; every counter is what Dask itself "
+    "has counted; nothing is dropped; of spans that are exported the bridge keeps a bounded "
+    "table, and no more than that after a tenth of them",
+    protocols=(HTTP,),
+)
+def _million(world: World) -> str:
+    bare = _without(world)
+    seen = Seen()
+    world.collector.judge = seen.take
+    world.collector.keeps = frozenset({"metrics"})
+    world.gate.mode = "pass"
+    world.start(_ENV)
+    began = time.monotonic()
+    held = []
+    sizes: list[int] = []
+    half = _SPANS // 2
+    for numbers in (range(half), range(half, _SPANS)):
+        sizes += _run(world, numbers, "with the bridge")
+        held.append(world.client.run_on_scheduler(bridge_size))
+    seconds = time.monotonic() - began
+    tasks = _EACH * _SPANS
+    world.submitted = {"all": tasks}
+    world.all_tasks_counted()
+    expected = Counter(f"load {number % _NAMES}" for number in range(_SPANS))
+    eventually(lambda: seen.spans == expected, PATIENCE, "each span has arrived")
+    assert seen.again == 0, f"{seen.again} spans came twice"
+    assert seen.tasks == tasks, f"the spans tell of {seen.tasks} of {tasks} tasks"
+    dropped = sum(world.collector.last("dask.otel.dropped").values())
+    assert dropped == 0, f"{dropped} items were dropped"
+    assert held[1] < held[0] + 256 * 1024, f"the bridge holds {held} bytes"
+    world.clean_log()
+    each = _growth(sizes, _SPANS)
+    return (
+        f"{seen.spans.total():,} of {expected.total():,} spans, {seen.tasks:,} of {tasks:,} "
+        f"tasks, by the spans and by the counters, in {seconds:.0f} s ({tasks / seconds:.0f} "
+        f"tasks/s); the bridge holds {held[0] / 1024:.0f} KiB after half of it and "
+        f"{held[1] / 1024:.0f} KiB at the end; the scheduler grows by {each / 1024:.1f} KiB a "
+        f"span, and by {bare / 1024:.1f} KiB without the bridge, for Dask keeps all spans"
+    )

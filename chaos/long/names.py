@@ -1,0 +1,238 @@
+"""A thousand names of spans, born and retired each hour, against a real Prometheus."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.resources import Resource
+from tests.backends import servers
+from tests.backends.clients import PrometheusClient
+from tests.waiting import eventually
+
+from chaos.scenario import SIMULATED, CannotRun, progress, scenario
+from chaos.world import World
+from dask_otel import semconv
+from dask_otel._otel.sdk.answers import ExporterLogs
+from dask_otel._otel.sdk.exporters import NamedExporter
+from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.cardinality import SeriesLimits
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import MetricRecord
+
+_HOURS = int(os.environ.get("CHAOS_HOURS", "24"))
+_NAMES_AN_HOUR = 1000
+#: Minutes in which a name has work.
+_BUSY = 5
+_MINUTE_NS = 60_000_000_000
+_NS = 1_000_000_000
+#: Points of a request.
+_POINTS = 2000
+_FINISHED = "dask_task_finished_total"
+_SECONDS = "dask_span_execute_time_seconds_total"
+
+
+@contextmanager
+def prometheus(folder: Path) -> Iterator[servers.Prometheus]:
+    """Run the real one, as ``deploy/`` has it."""
+    try:
+        running = servers.start_prometheus(folder)
+    except servers.Missing as error:
+        raise CannotRun(str(error)) from error
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+class Names:
+    """Names that come and go, with the metrics of their spans, in simulated time.
+
+    Parameters
+    ----------
+    url
+        Where Prometheus takes OTLP.
+    limits
+        Of the metrics.
+    hours
+        Of simulated time. It ends now, for a backend takes nothing from the future.
+    """
+
+    def __init__(self, url: str, limits: SeriesLimits, hours: int) -> None:
+        self.cluster = f"cluster-{uuid.uuid4().hex[:12]}"
+        self.limits = limits
+        #: What was put in, by metric.
+        self.truth: Counter[str] = Counter()
+        self.names = 0
+        #: The most series and names of one export.
+        self.series = self.most_names = 0
+        minutes = hours * 60
+        self.start_ns = time.time_ns() // _MINUTE_NS * _MINUTE_NS - minutes * _MINUTE_NS
+        self.now_ns = self.start_ns
+        exporter = OTLPMetricExporter(endpoint=url)
+        resource = Resource(
+            {
+                "service.name": "dask-scheduler",
+                "service.instance.id": "Scheduler-names",
+                "dask.cluster.name": self.cluster,
+            }
+        )
+        named = NamedExporter("Prometheus", exporter, None)
+        self._sink = ExporterMetricSink(named, resource, ExporterLogs(), "chaos", None)
+        self._state = MetricState(self.start_ns, limits=limits)
+        #: Names with work, and until which minute.
+        self._busy: deque[tuple[int, str]] = deque()
+        self._minute = 0
+
+    def hour(self) -> None:
+        """Let an hour pass: sixty exports."""
+        for _ in range(60):
+            self._minute += 1
+            self.now_ns = self.start_ns + self._minute * _MINUTE_NS
+            while self.names < self._minute * _NAMES_AN_HOUR // 60:
+                self._busy.append((self._minute + _BUSY, f"job-{self.names}"))
+                self.names += 1
+            while self._busy and self._busy[0][0] <= self._minute:
+                self._busy.popleft()
+            self._state.apply(self._batch())
+            self._export()
+
+    def _batch(self) -> MetricBatch:
+        batch = MetricBatch(time_ns=self.now_ns)
+        for number, (_, name) in enumerate(self._busy):
+            tags, tasks = (name,), 1 + number % 7
+            batch.add(semconv.TASK_FINISHED.name, tags, "inc", "memory", value=tasks)
+            # Halves add up without an error.
+            seconds = 0.5 * tasks
+            batch.deltas_of(name, tags, None).values["execute", "inc", "thread-cpu", "seconds"] = (
+                seconds
+            )
+            self.truth[_FINISHED] += tasks
+            self.truth[_SECONDS] += seconds  # type: ignore[assignment]
+        return batch
+
+    def _export(self) -> None:
+        # All at once: who asks for it point by point would wait for the network in between.
+        records = list(self._state.collect(self.now_ns, _POINTS))
+        by_metric: dict[str, int] = defaultdict(int)
+        names = set()
+        for record in records:
+            places = {tuple(point.attributes.items()) for point in record.points}
+            by_metric[record.name] += len(places)
+            names |= {dict(place).get(semconv.SPAN_NAME) for place in places}
+        most = max(by_metric.values(), default=0)
+        assert most <= self.limits.max_series, f"{most} series of one metric"
+        shown = len(names - {None, semconv.FOLDED})
+        assert shown <= self.limits.max_names, f"{shown} names"
+        self.series = max(self.series, sum(by_metric.values()))
+        self.most_names = max(self.most_names, shown)
+        for part in _parts(records):
+            assert self._sink.export(part), self._sink.last_error()
+        self._state.settled(True)
+
+    def close(self) -> None:
+        """Let go of the exporter."""
+        self._sink.shutdown()
+
+
+def _parts(records: list[MetricRecord]) -> Iterator[list[MetricRecord]]:
+    part: list[MetricRecord] = []
+    for record in records:
+        if part and sum(len(one.points) for one in (*part, record)) > _POINTS:
+            yield part
+            part = []
+        part.append(record)
+    if part:
+        yield part
+
+
+def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, float]:
+    """Check what Prometheus stored against what was put in; returns what ``increase`` shows."""
+    at = names.now_ns / _NS
+    window = f"{hours * 3600 + 600}s"
+    shown = {}
+    for metric, truth in names.truth.items():
+        series = f'{metric}{{dask_cluster_name="{names.cluster}"}}[{window}]'
+        stored = client.value(f"sum(last_over_time({series}))", at=at)
+        assert stored == truth, f"{metric}: {stored} of {truth}"
+        # Each begins with its zero point, or a rate would not see its first value.
+        assert client.value(f"max(min_over_time({series}))", at=at) == 0
+        assert client.value(f"sum(resets({series}))", at=at) == 0
+        shown[metric] = client.value(f"sum(increase({series}))", at=at) / truth
+        assert 1 <= shown[metric] < 1.1, f"increase() shows {shown[metric]:.3f} of {metric}"
+    return shown
+
+
+def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
+    """Play a day of names, and compare."""
+    with prometheus(world.folder / "prometheus") as running:
+        client = PrometheusClient(running.url)
+        names = Names(running.otlp_metrics, limits, _HOURS)
+        heads = []
+        try:
+            for hour in range(1, _HOURS + 1):
+                names.hour()
+                heads.append(client.head_series())
+                progress(f"hour {hour}: {names.names} names, {heads[-1]} series in the head")
+        finally:
+            names.close()
+        shown = reconcile(client, names, _HOURS)
+        there = f'{_FINISHED}{{dask_cluster_name="{names.cluster}"}}[{_HOURS * 3600 + 600}s]'
+        at = names.now_ns / _NS
+        ever = round(client.value(f"count(last_over_time({there}))", at=at))
+        other = there.replace("}", ',dask_span_name="_OTHER"}')
+        beyond = client.query(f"sum(last_over_time({other}))", at=at)
+        assert bool(beyond) is folded, beyond
+        # A head holds three hours at most, then it is cut to one, and half an hour for what is
+        # late; names that came in four hours, in each of their series, are more than that.
+        bound = 4 * per_name * 2 + 200
+        eventually(lambda: client.head_series() <= bound, 60, f"at most {bound} in the head")
+        assert max(heads) <= 1.5 * bound, f"{max(heads)} series in the head, of {bound}"
+        part = beyond[0].value / names.truth[_FINISHED] if beyond else 0.0
+        return (
+            f"{names.names:,} names in {_HOURS} h; exports of at most {names.series} series and "
+            f"{names.most_names} names; {part:.0%} of the tasks are booked under `_OTHER`; "
+            f"Prometheus stored {ever:,} series of one metric, with at most {max(heads):,} of all "
+            f"in its head; {names.truth[_FINISHED]:,} of {names.truth[_FINISHED]:,} tasks and all "
+            f"seconds are there, `increase()` shows {shown[_FINISHED]:.1%} of them"
+        )
+
+
+_FAULT = (
+    "1,000 names of spans are born each hour of a simulated day, have work for five minutes, and "
+    "never come again"
+)
+_PROMISE = (
+    "No increment is lost or counted twice in what Prometheus stored; a series begins with 0 and "
+    "never goes back; what it holds in memory is bounded"
+)
+
+
+@scenario(
+    "names",
+    section="Load",
+    fault=f"{_FAULT} (a real Prometheus, default limits: 200 names)",
+    promise=_PROMISE + "; what has no place of its own is booked under `_OTHER`",
+    protocols=(SIMULATED,),
+)
+def _names(world: World) -> str:
+    return day(world, SeriesLimits(), per_name=200, folded=True)
+
+
+@scenario(
+    "names-with-room",
+    section="Load",
+    fault=f"{_FAULT} (a real Prometheus, `otel.metrics.max-names: 2000`, `retire-after: 15m`)",
+    promise=_PROMISE + "; each name has series of its own",
+    protocols=(SIMULATED,),
+)
+def _names_with_room(world: World) -> str:
+    limits = SeriesLimits(max_names=2000, max_series=4000, retire_after_ns=900 * _NS)
+    return day(world, limits, per_name=1000, folded=False)

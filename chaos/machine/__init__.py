@@ -1,0 +1,1 @@
+"""What happens to machines and processes: clocks, forks, cables, memory."""

@@ -1,0 +1,185 @@
+"""What SECURITY.md says, of a scheduler as a person starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import pytest
+from distributed import Client, span
+
+import dask_otel
+from dask_otel.core.life.blocks import TOPIC
+from dask_otel.doctor.asking import facts_of_scheduler
+from dask_otel.doctor.findings import all_findings
+from dask_otel.doctor.page import as_json, as_text
+from dask_otel.settings.problems import ConfigurationError
+from tests.cluster.processes import cluster
+from tests.receiver import receiver
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.unreconciled("about what is shown and who listens, not about numbers"),
+]
+
+#: Stands in every secret, and nowhere else.
+SECRET = "geheim"
+
+#: Everything that anybody logs, on standard error.
+LOUD = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"all": {"class": "logging.StreamHandler"}},
+    "root": {"level": "DEBUG", "handlers": ["all"]},
+}
+
+
+def shown_there(dask_scheduler: Any) -> list[str]:
+    """Return what objects of the bridge say of themselves."""
+    plugin = dask_scheduler.plugins["dask-otel"]
+    bridge = plugin.bridge
+    things = [plugin, bridge, bridge.settings, bridge.adapter, bridge._pump, bridge.condition()]
+    return [repr(thing) for thing in [*things, *bridge._pump._lanes]]
+
+
+def _without_messages(log: str) -> str:
+    """Leave out what Dask logs of messages at DEBUG: all that they hold, as SECURITY.md says."""
+    return "\n".join(line for line in log.splitlines() if not line.startswith("Message from "))
+
+
+def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
+    shown: dict[str, str] = {}
+    with (
+        receiver("http/protobuf") as received,
+        cluster(tmp_path) as made,
+        socket.socket() as nobody,
+    ):
+        # It has a port, and nobody listens there.
+        nobody.bind(("127.0.0.1", 0))
+        received.answer = 401
+        received.content = ("text/plain", b"no such user: geheim-header, geheim-user:geheim-word")
+        address = received.endpoint.replace("://", "://geheim-user:geheim-word@")
+        env = {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": address,
+            "OTEL_EXPORTER_OTLP_HEADERS": "x-key=Bearer%20geheim-header",
+            # Through a proxy, where nobody is.
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://u:geheim-u@collector.invalid/?k=geheim-q",
+            "DASK_OTEL__ENVIRONMENT__OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-key=geheim-setting",
+            "HTTP_PROXY": f"http://geheim-proxy:geheim-pass@127.0.0.1:{nobody.getsockname()[1]}",
+            "NO_PROXY": "127.0.0.1",
+            "OTEL_METRIC_EXPORT_INTERVAL": "300",
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+            "DASK_OTEL__SPANS__LINGER": "0",
+            "DASK_OTEL__METRICS__PROMETHEUS": "true",
+            "DASK_OTEL__CLOSE_TIMEOUT": "100ms",
+            "DASK_LOGGING": repr(LOUD),
+        }
+        scheduler = made.start_scheduler("--preload", "dask_otel.preload", env=env)
+        made.start_worker("w", "--preload", "dask_otel.preload", env=env)
+        with Client(made.address, set_as_default=False) as client:
+            with span("load"):
+                assert client.submit(int, 7, pure=False).result() == 7
+            # As a person would who looks for where it goes.
+            eventually(
+                lambda: "401" in scheduler.output and "ProxyError" in scheduler.output,
+                60,
+                "both signals were refused",
+            )
+            wrong = {
+                "environment": {"OTEL_EXPORTER_OTLP_HEADERS": ["geheim"], "TOKEN": "geheim"},
+                "endpoint": "https://u:geheim@collector/?key=geheim",
+                "api-key": "geheim",
+            }
+            with pytest.raises(ConfigurationError) as refused:
+                dask_otel.register(client, wrong)
+            shown["a refused registration"] = f"{refused.value} {refused.value!r}"
+            good = {"environment": {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=geheim-registered"}}
+            with pytest.warns(UserWarning, match="does not use") as warned:
+                dask_otel.register(client, good)
+            shown["another registration"] = str([str(one.message) for one in warned])
+            shown["reprs"] = "\n".join(client.run_on_scheduler(shown_there))
+            port = client.scheduler_info()["services"]["dashboard"]
+        for page in ("metrics", "health", "json/identity.json"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=60) as answer:
+                shown[page] = answer.read().decode()
+        facts = facts_of_scheduler(made.address, 30)
+        findings = all_findings(facts)
+        shown["the doctor's text"] = as_text(facts, findings, everything=True)
+        shown["the doctor's JSON"] = as_json(facts, findings)
+        shown["the doctor's findings"] = repr(findings) + json.dumps(facts)
+        scheduler.terminate(60)
+        shown["the scheduler's log"] = _without_messages(scheduler.output)
+        shown["the worker's log"] = _without_messages(made.processes[-1].output)
+    # It was all there, and loud.
+    sent = [headers for signal, _, headers in received.requests if signal == "metrics"]
+    assert sent[0]["x-key"] == "Bearer geheim-header"
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in shown["the doctor's text"]
+    assert "Message from " in scheduler.output, "it is not as loud as it can be"
+    assert {name for name, text in shown.items() if SECRET in text} == set()
+
+
+def note(path: str) -> Exception:
+    """Take the place of an exception's class when it is unpickled: write down where."""
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return ValueError("unpickled")
+
+
+class Trap(Exception):
+    """Tells who unpickles it."""
+
+    def __reduce__(self) -> Any:
+        return note, (self.args[0],)
+
+
+def fail(path: str) -> NoReturn:
+    """Fail with it."""
+    raise Trap(path)
+
+
+def listening(pid: int) -> set[Any]:
+    """Return what a process listens on."""
+    process = psutil.Process(pid)
+    connections = getattr(process, "net_connections", None) or process.connections
+    return {one.laddr for one in connections("all") if one.status == psutil.CONN_LISTEN}
+
+
+def test_it_listens_on_nothing_and_unpickles_nothing(tmp_path: Path) -> None:
+    trap = tmp_path / "unpickled"
+    with receiver("grpc") as received, cluster(tmp_path) as made:
+        env = {
+            **received.environ,
+            "OTEL_METRIC_EXPORT_INTERVAL": "300",
+            "DASK_OTEL__SPANS__LINGER": "0",
+            "DASK_OTEL__FILES__PATH": str(tmp_path / "files"),
+        }
+        scheduler = made.start_scheduler(env=env)
+        made.start_worker("w", env=env)
+        pid = scheduler.popen.pid
+        with Client(made.address, set_as_default=False) as client:
+            client.submit(int, pure=False).result()
+            before = listening(pid)
+            assert before
+            assert dask_otel.register(client, {"metrics": {"prometheus": True}}) == "started"
+            client.log_event(TOPIC, {"client": client.id, "blocks": [["entered", "a"]]})
+            with span("traps"):
+                future = client.submit(fail, str(trap), pure=False)
+                assert "unpickled" in str(future.exception())
+            received.wait_for(
+                lambda got: [one for one in got.spans if one.name == "traps" and one.events]
+            )
+            received.wait_for(lambda got: got.points)
+            assert listening(pid) == before
+            assert psutil.Process(pid).children() == []
+    # The client did, as it has to.
+    unpickled = set(map(int, trap.read_text().split()))
+    assert os.getpid() in unpickled
+    assert pid not in unpickled
+    assert unpickled <= {os.getpid(), *(process.popen.pid for process in made.processes)}

@@ -1,0 +1,81 @@
+"""What SECURITY.md says the code does not do: unpickle, run what it was sent, listen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask_otel
+
+SOURCE = Path(dask_otel.__file__).parent
+
+#: Modules that make objects of bytes, with all that these say.
+PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pickle"}
+#: Names that read or run what others wrote, or wait for others to connect.
+READING = {"loads", "unsafe_load", "Unpickler", "deserialize", "read_pickle"}
+RUNNING = {"eval", "exec", "compile", "__import__"}
+LISTENING = {
+    "bind", "listen", "create_server", "start_server", "HTTPServer", "ThreadingHTTPServer",
+    "TCPServer", "start_http_server", "make_server", "add_insecure_port", "add_secure_port",
+}  # fmt: skip
+
+#: What there is of it, with the reason.
+KNOWN = {
+    # To pickle a few lines of text for workers, which are told to run them.
+    ("scheduler/workers.py", "pickle"),
+    ("scheduler/workers.py", "eval"),
+    # What it asks a scheduler or worker, which may not have the package, is an expression.
+    ("doctor/asking.py", "eval"),
+    # base64 of JSON or of a literal, from the process that started this one.
+    ("settings/origins.py", "dask.config.deserialize"),
+}
+
+
+def findings(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module has of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.partition(".")[0] in PICKLES or "distributed.protocol" in name.name:
+                    yield name.name
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if module.partition(".")[0] in PICKLES or module.startswith("distributed.protocol"):
+                yield module
+            for name in node.names:
+                if name.name in LISTENING:
+                    yield name.name
+        elif isinstance(node, ast.Name) and node.id in RUNNING:
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            whole = ast.unparse(node)
+            if node.attr in LISTENING or (node.attr in READING and not whole.startswith("json.")):
+                yield whole
+
+
+def test_nothing_is_unpickled_run_or_listened_on() -> None:
+    found = {
+        (path.relative_to(SOURCE).as_posix(), what)
+        for path in SOURCE.rglob("*.py")
+        for what in findings(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    # What is not there any more is no exception.
+    assert found == KNOWN
+
+
+def test_the_scan_sees_it() -> None:
+    text = """
+import pickle, distributed.protocol.pickle
+from cloudpickle import loads
+from http.server import HTTPServer
+def read(data):
+    eval(data)
+    socket.bind(("", 0))
+    return pandas.read_pickle(data)
+"""
+    expected = {
+        "pickle", "distributed.protocol.pickle", "cloudpickle", "HTTPServer", "eval",
+        "socket.bind", "pandas.read_pickle",
+    }  # fmt: skip
+    assert set(findings(ast.parse(text))) == expected
