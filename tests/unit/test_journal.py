@@ -252,7 +252,7 @@ def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
         eventually(lambda: store.writes > writes)
         journal = pump.journal
         assert journal is not None
-        journal._backlog = 3
+        journal._inbox.backlog = 3
         assert all(pump.offer_span(finished(n)) for n in (11, 12, 13))
         assert not pump.has_room_for_notes
         # One whose note is written, and one whose note still waits itself.
@@ -580,7 +580,7 @@ def test_in_trouble_the_queue_is_as_bounded_as_without_a_spool():
     with running(store, spans, limits=SMALL, seconds=60.0) as pump:
         for n in range(1, 31):
             pump.offer_span(finished(n))
-            eventually(lambda n=n: pump.journal._taken == n)  # type: ignore[union-attr]
+            eventually(lambda n=n: pump.journal._inbox._taken == n)  # type: ignore[union-attr]
         eventually(lambda: sum(totals(pump).values()) == 20)
     assert totals(pump) == {("queue_full",): 20, ("shutdown",): 10}
 
@@ -644,7 +644,7 @@ def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close():
         eventually(lambda: store.writes)
         journal = pump.journal
         assert journal is not None
-        room = journal._backlog
+        room = journal._inbox.backlog
         assert all(pump.offer_span(finished(n)) for n in range(2, room + 2))
         assert not pump.offer_span(finished(room + 2))
         closes(pump, 0.5)

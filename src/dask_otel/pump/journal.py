@@ -15,15 +15,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity, SpanRecord
+from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
+from dask_otel.pump.inbox import Inbox, Item, Over
 from dask_otel.pump.spool import Ids, Spool, Store, Written
 from dask_otel.pump.spool_health import SpoolHealth, found
 from dask_otel.pump.spooled import SpooledLane
@@ -42,17 +41,6 @@ ALIVE: Final = 1.0
 MOMENT: Final = 1.0
 #: Seconds between two looks at lanes that finish.
 _LOOK: Final = 0.02
-
-#: What is translated.
-Item: TypeAlias = FinishedSpan | Progress | OpenNote
-
-
-@dataclass(frozen=True, slots=True)
-class _Over:
-    """A span has ended for which there was no room: it is counted, and has no note any more."""
-
-    identity: SpanIdentity
-    weight = 0
 
 
 class Journal:
@@ -93,15 +81,8 @@ class Journal:
         self._lanes = lanes
         self._translate = translate
         self._tally = tally
-        self._backlog = backlog
         self._store: Store | None = None
-        self._inbox: deque[Item | _Over] = deque()
-        # Two counters, each written by one thread: no lock.
-        self._offered = 0
-        self._taken = 0
-        #: Held to count what is left, once.
-        self._giving_up = threading.Lock()
-        self._gave_up = False
+        self._inbox = Inbox(backlog)
         #: Up to which row each lane was fed, and those for which there are later ones.
         self._fed = dict.fromkeys(lanes, 0)
         self._behind = set(lanes)
@@ -118,7 +99,6 @@ class Journal:
         self._usage = self._waiting = 0
         #: While closing: how many rows each lane may still be fed.
         self._allowance: dict[SpooledLane, int] = {}
-        self._left_behind = 0
         self._logged: set[str] = set()
         self._breathe = Breath()
         for lane in lanes:
@@ -134,35 +114,23 @@ class Journal:
 
     def offer(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span; False, counted, if there is no room. Called by the loop."""
-        weight = finished.weight
-        waiting = self._offered - self._taken
-        if waiting and waiting + weight > self._backlog:
-            self._drop("queue_full", weight * len(self._lanes))
-            if isinstance(finished, FinishedSpan):
-                self._put_light(_Over(finished.identity))
-            return False
-        self._offered += weight
-        self._put(finished)
-        return True
+        taken = self._inbox.offer(finished)
+        if not taken:
+            self._drop("queue_full", finished.weight * len(self._lanes))
+        if not self.wake.is_set():
+            self.wake.set()
+        return taken
 
     def note(self, note: OpenNote) -> None:
         """Queue a note of an open span. Called by the loop, while there is room for notes."""
-        self._put_light(note)
+        self._inbox.put_light(note)
+        if not self.wake.is_set():
+            self.wake.set()
 
     @property
     def has_room_for_notes(self) -> bool:
         """Whether notes may come; they are made later if not. Asked by the loop."""
-        return len(self._inbox) < self._backlog
-
-    def _put_light(self, item: OpenNote | _Over) -> None:
-        """Queue what weighs nothing; bounded all the same, should the disk hang for ever."""
-        if len(self._inbox) < 2 * self._backlog:
-            self._put(item)
-
-    def _put(self, item: Item | _Over) -> None:
-        self._inbox.append(item)
-        if not self.wake.is_set():
-            self.wake.set()
+        return self._inbox.has_room_for_notes
 
     @property
     def usable(self) -> bool:
@@ -172,9 +140,9 @@ class Journal:
     @property
     def size(self) -> int:
         """OpenTelemetry spans that wait in memory alone, for the sink that has most of them."""
-        if self._gave_up:
+        if self._inbox.given_up:
             return 0
-        return self._offered - self._taken + max((lane.size for lane in self._lanes), default=0)
+        return self._inbox.waiting + max((lane.size for lane in self._lanes), default=0)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -206,11 +174,7 @@ class Journal:
 
     def abandon(self) -> None:
         """Count what it has not taken in as lost: it hangs, or its time is up."""
-        with self._giving_up:
-            if self._gave_up:
-                return
-            self._gave_up = True
-            left = self._left_behind = self._offered - self._taken
+        left = self._inbox.give_up()
         if left:
             self._drop("shutdown", left * len(self._lanes))
             logger.warning(
@@ -301,7 +265,7 @@ class Journal:
         finished: list[tuple[SpooledLane, SpanRecord]] = []
         ended: set[Ids] = set()
         weight = 0
-        while weight < _AT_ONCE and (item := self._next()) is not None:
+        while weight < _AT_ONCE and (item := self._inbox.take()) is not None:
             self._breathe()
             ids = (int(item.identity.trace_id), item.identity.span_id)
             if isinstance(item, OpenNote):
@@ -311,21 +275,12 @@ class Journal:
             if not isinstance(item, Progress):
                 self._notes.pop(ids, None)
                 ended.add(ids)
-            if isinstance(item, _Over):
+            if isinstance(item, Over):
                 weight += 1
                 continue
             weight += item.weight
             finished += self._records(item)
         return finished, ended
-
-    def _next(self) -> Item | _Over | None:
-        with self._giving_up:
-            if not self._inbox or self._gave_up:
-                return None
-            item = self._inbox.popleft()
-            if not isinstance(item, OpenNote):
-                self._taken += item.weight
-            return item
 
     def _records(self, item: FinishedSpan | Progress) -> list[tuple[SpooledLane, SpanRecord]]:
         try:
@@ -400,7 +355,7 @@ class Journal:
             self._notes.clear()
             self._ended.clear()
             self._settled = []
-        for ids in list(self._notes)[: -self._backlog]:
+        for ids in list(self._notes)[: -self._inbox.backlog]:
             del self._notes[ids]
 
     def _fresh(self, finished: list[tuple[SpooledLane, SpanRecord]], written: Written) -> None:
@@ -514,7 +469,7 @@ class Journal:
         finally:
             self._store = None
             # What was not written has its notes, which tell of it.
-            store.close(clean=not self._left_behind)
+            store.close(clean=not self._inbox.waiting)
         if waiting:
             logger.info(
                 "dask-otel closes, and %s in the spool %s. The next scheduler with that "
