@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.waiting import eventually
+
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before Dask is imported, for every process of the tests, and as in Dask's own. Its profiler calls
 # `sys._current_frames` a hundred times a second, which in Python before 3.11.9 can lock up the

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -88,9 +89,24 @@ def shuffle(client: Client) -> None:
         assert len(client.compute(frame.shuffle("a", shuffle_method="p2p")).result()) == 200
 
 
+def lose_a_worker(c: Bridged) -> None:
+    """Let a worker go while it runs a task."""
+    scheduler = c.scheduler
+    GATE.clear()
+    with span("lost"):
+        held = c.client.submit(behind_gate, 1, key="held", workers=[2], allow_other_workers=True)
+    running = lambda: "held" in scheduler.tasks and scheduler.tasks["held"].processing_on  # noqa: E731
+    worker = eventually(running, what="the task is on a worker")
+    c.client.sync(scheduler.remove_worker, address=worker.address, stimulus_id="lost")
+    GATE.set()
+    assert held.result() == 1
+    GATE.clear()
+
+
 def everything(c: Bridged) -> None:
     """Do something for each metric."""
     client, scheduler = c.client, c.scheduler
+    lose_a_worker(c)
     with span("work") as late_id:
         wait(client.map(meter, range(8), pure=False))
         client.submit(fail_once, "marker", retries=2).result()
@@ -128,9 +144,12 @@ def everything(c: Bridged) -> None:
 
 @pytest.mark.relabelled("a name is denied")
 @pytest.mark.filterwarnings("ignore:Dask annotations:UserWarning")
-def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start) -> None:
-    config = {"metrics": {"span-names": {"deny": ["denied*"]}, "tag-attributes": ["team"]}}
-    with start(config, silence_logs=logging.CRITICAL) as c:
+def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start, tmp_path: Path) -> None:
+    config = {
+        "metrics": {"span-names": {"deny": ["denied*"]}, "tag-attributes": ["team"]},
+        "spool": {"path": str(tmp_path / "spool")},
+    }
+    with start(config, n_workers=3, silence_logs=logging.CRITICAL) as c:
         everything(c)
         missing = lambda: METRICS.keys() - {p.metric for p in c.received.points}  # noqa: E731
         eventually(lambda: not missing(), what="every metric was exported")
