@@ -39,7 +39,7 @@ def _ended_mid_run(world: World, number: signal.Signals) -> str:
     code = world.scheduler.popen.wait(60)
     closed = time.monotonic() - began
     world.all_spans_arrived()
-    assert world.copies() == 0
+    world.nothing_came_twice()
     (cut,) = [one for one in world.spans() if one.path == name]
     assert cut.attributes["dask.span.complete"] is False, cut.attributes
     assert cut.attributes["dask.span.result"] == "error", cut.attributes
@@ -180,7 +180,7 @@ def _partition(world: World, mode: str) -> str:
         assert left == (2 if mode == "hold" else 1), left
         world.work(2)
         world.all_spans_arrived()
-        assert world.copies() == 0
+        world.nothing_came_twice()
         runs, tasks = world.all_tasks_counted(exactly=False), sum(world.submitted.values())
         assert runs >= tasks, f"{runs} runs of {tasks} tasks"
         world.clean_log()
@@ -268,7 +268,7 @@ def _sigkill_workers(world: World) -> str:
     assert killed, "nobody was killed"
     world.client.wait_for_workers(2, timeout=PATIENCE)
     world.all_spans_arrived()
-    assert world.copies() == 0
+    world.nothing_came_twice()
     runs = world.all_tasks_counted(exactly=False)
     tasks = sum(world.submitted.values())
     assert runs >= tasks, f"{runs} runs of {tasks} tasks"

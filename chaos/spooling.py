@@ -90,7 +90,7 @@ def _sigkill(world: World) -> str:
     _start(world)
     world.work(1)
     world.all_spans_arrived()
-    assert world.copies() == 0
+    world.nothing_came_twice()
     assert _is_lost(world, name)
     assert not any(_is_lost(world, other) for other in world.submitted if other != name)
     assert _runs(world) == 2
@@ -127,7 +127,7 @@ def _dead_collector(world: World) -> str:
     world.gate.mode = "pass"
     _start(world)
     world.all_spans_arrived()
-    assert world.copies() == 0
+    world.nothing_came_twice()
     (cut,) = [one for one in world.spans() if one.path == name]
     assert cut.attributes["error.type"] == "SchedulerClosed", cut.attributes
     assert world.dropped("shutdown", "traces") == 0
@@ -196,7 +196,7 @@ def _kills(world: World) -> str:
 
     eventually(there, PATIENCE, "each span that was in the file")
     eventually(lambda: not _names(world), PATIENCE, "nothing waits")
-    assert world.copies() == 0
+    world.nothing_came_twice()
     copies = Counter(one.path for one in world.spans())
     assert set(copies.values()) == {1}, copies.most_common(3)
     # The file may have got to know more between the last look and the kill, and not less.

@@ -219,6 +219,23 @@ class World:
         ids = Counter(one.span_id for one in self.collector.spans)
         return sum(ids.values()) - len(ids)
 
+    def nothing_came_twice(self) -> None:
+        """Check that each span was taken once, of any kind; say which were not."""
+        ids = Counter(one.span_id for one in self.collector.spans)
+        twice = [one for one in self.collector.spans if ids[one.span_id] > 1]
+        requests = Counter(
+            request.SerializeToString()
+            for signal, request in self.collector.accepted
+            if signal == "traces"
+        )
+        which = [(one.type, one.name, one.attributes.get("dask.span.generation")) for one in twice]
+        assert not twice, (
+            f"{len(twice)} spans with the ids of others, in "
+            f"{sum(n > 1 for n in requests.values())} requests that came again as a whole: "
+            f"{which[:6]}; "
+            f"the log says {self.logged('WARNING')[:2]}"
+        )
+
     def all_spans_arrived(self) -> None:
         """Wait until each span that was submitted is there: one id for each, none beside them."""
 

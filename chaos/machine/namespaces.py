@@ -114,7 +114,7 @@ def _pulled(world: World, seconds: float, left: int) -> str:
         world.work(2)
         eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
         world.all_spans_arrived()
-        assert world.copies() == 0
+        world.nothing_came_twice()
         runs, tasks = world.all_tasks_counted(exactly=False), sum(world.submitted.values())
         assert runs >= tasks, f"{runs} runs of {tasks} tasks"
         world.clean_log()
