@@ -247,7 +247,16 @@ def _worker_below(nanny: int) -> int | None:
 )
 def _sigkill_workers(world: World) -> str:
     world.gate.mode = "pass"
-    world.start({"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000"}, workers=2, nannies=True)
+    world.start(
+        {
+            "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000",
+            # Each span has a name of its own, and is compared with Dask's by it.
+            "DASK_OTEL__METRICS__MAX_NAMES": "5000",
+            "DASK_OTEL__METRICS__MAX_SERIES": "100000",
+        },
+        workers=2,
+        nannies=True,
+    )
     chance = random.Random(15)
     until = time.monotonic() + _KILLING
     killed = 0

@@ -91,7 +91,8 @@ def assert_reconciled(received: Receiver, truth: dict[tuple[Any, ...], float]) -
     """Check every exported fine metric against Dask's own, key by key."""
     exported = exported_values(received)
     expected = text_keys(truth)
-    assert exported.keys() == expected.keys()
+    wrong = exported.keys() ^ expected.keys()
+    assert not wrong, f"{len(wrong)} keys of one side alone, such as {sorted(wrong, key=repr)[:3]}"
     for key, value in expected.items():
         assert abs(exported[key] - value) <= 1e-9 * max(1.0, abs(value)), key
 
