@@ -114,15 +114,17 @@ the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f
 """
 
 
+_NOT_RUN = {"observed": SKIPPED, "verdict": SKIPPED}
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
 def _rows(one: Scenario, results: dict[str, Any]) -> Iterator[str]:
     found = {
-        protocol: results[f"{one.name} {SHORT[protocol]}"]
+        protocol: results.get(f"{one.name} {SHORT[protocol]}", _NOT_RUN)
         for protocol in one.protocols
-        if f"{one.name} {SHORT[protocol]}" in results
     }
     seen = "<br>".join(
         f"{SHORT[protocol]}: {_cell(result['observed'])}" for protocol, result in found.items()
@@ -135,13 +137,7 @@ def _rows(one: Scenario, results: dict[str, Any]) -> Iterator[str]:
             f"{SHORT[protocol]} {result['verdict']}" for protocol, result in found.items()
         )
     )
-    missing = set(one.protocols) - found.keys()
-    if missing:
-        verdict = verdict if found else SKIPPED
-    yield (
-        f"| {_cell(one.fault)} | {_cell(one.promise)} | {seen or 'not run'} | "
-        f"{verdict} | `{one.how}` |"
-    )
+    yield f"| {_cell(one.fault)} | {_cell(one.promise)} | {seen} | {verdict} | `{one.how}` |"
 
 
 def _ratio(figures: Sequence[float]) -> str:

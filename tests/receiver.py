@@ -211,6 +211,7 @@ class Receiver:
     #: Requests that were answered with success.
     accepted: list[tuple[str, Any]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _decoding: threading.Lock = field(default_factory=threading.Lock)
     #: What was decoded of the accepted ones, which tests ask for again and again.
     _spans: list[Span] = field(default_factory=list)
     _points: list[Point] = field(default_factory=list)
@@ -277,24 +278,27 @@ class Receiver:
     @property
     def spans(self) -> list[Span]:
         """Accepted spans, in the order of their arrival."""
-        with self._lock:
+        with self._decoding:
             self._decode()
             return list(self._spans)
 
     @property
     def points(self) -> list[Point]:
         """Accepted data points, in the order of their arrival."""
-        with self._lock:
+        with self._decoding:
             self._decode()
             return list(self._points)
 
     def _decode(self) -> None:
-        for signal, request in self.accepted[self._decoded :]:
+        # Requests need not wait for it: who waits too long for an answer sends again.
+        with self._lock:
+            new = self.accepted[self._decoded :]
+        for signal, request in new:
             if signal == "traces":
                 self._spans += decode_spans(request)
             else:
                 self._points += decode_points(request)
-        self._decoded = len(self.accepted)
+        self._decoded += len(new)
 
     def last(self, metric: str) -> dict[tuple[tuple[str, Any], ...], Any]:
         """Return the last value of each series of a metric."""

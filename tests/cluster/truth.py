@@ -134,9 +134,9 @@ def assert_monotone(received: Receiver) -> None:
     for point in received.points:
         before = last.get(point.series)
         if before is not None:
-            assert point.time_ns > before.time_ns, point
+            assert point.time_ns > before.time_ns, ("not later", point, before)
             if point.monotonic:
-                assert point.value >= before.value, point
+                assert point.value >= before.value, ("less", point, before)
         last[point.series] = point
 
 
