@@ -32,6 +32,7 @@ EXCEPTIONAL = {
     "dask.otel.folded",
     "dask.otel.sanitized",
     "dask.otel.internal.errors",
+    "dask.task.lost",
 }
 #: Metrics of a spool, which these schedulers do not have.
 SPOOL = {"dask.otel.spool.size", "dask.otel.spool.usage", "dask.otel.spool.limit"}
