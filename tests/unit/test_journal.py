@@ -682,3 +682,28 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
     left = {record.span_id for _, record in store.rows.values()}
     assert sum(counted.values()) + len(left - set(spans.exported)) == offered
     assert not store.notes
+
+
+def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(monkeypatch):
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        journal = pump.journal
+        assert journal is not None
+        take_in, add, starved = journal._take_in, pump._tally.add, [True]
+
+        def failing() -> Any:
+            if starved:
+                raise MemoryError
+            return take_in()
+
+        def telling(*series: Any, **count: int) -> None:
+            if starved:
+                starved.pop()
+                raise MemoryError
+            add(*series, **count)
+
+        monkeypatch.setattr(journal, "_take_in", failing)
+        monkeypatch.setattr(pump._tally, "add", telling)
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        assert not starved

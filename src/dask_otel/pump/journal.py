@@ -23,6 +23,7 @@ from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
 from dask_otel.pump.inbox import Inbox, Item, Over
+from dask_otel.pump.internal_errors import InternalErrors
 from dask_otel.pump.spool import Ids, Spool, Store, Written
 from dask_otel.pump.spool_health import SpoolHealth, found
 from dask_otel.pump.spooled import SpooledLane
@@ -99,7 +100,7 @@ class Journal:
         self._usage = self._waiting = 0
         #: While closing: how many rows each lane may still be fed.
         self._allowance: dict[SpooledLane, int] = {}
-        self._logged: set[str] = set()
+        self._errors = InternalErrors(tally, "spool")
         self._breathe = Breath()
         for lane in lanes:
             lane.tell = self.wake.set
@@ -207,23 +208,16 @@ class Journal:
         try:
             return call()
         except Exception as error:
-            self._failed(error)
+            self._errors.take(error)
             # Whatever was written and not fed is read.
             self._behind = set(self._lanes)
             return ALIVE
-
-    def _failed(self, error: Exception) -> None:
-        self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "spool")
-        kind = type(error).__name__
-        if kind not in self._logged:
-            self._logged.add(kind)
-            logger.warning("dask-otel: an error in its spool was swallowed", exc_info=error)
 
     def _open(self) -> None:
         try:
             store = self._spool.open()
         except Exception as error:
-            self._failed(error)
+            self._errors.take(error)
             store = None
         if store is None:
             self._health.trouble = "it could not be opened"
@@ -329,7 +323,7 @@ class Journal:
             return
         except Exception as error:
             # Not the disk's fault: the same would happen again.
-            self._failed(error)
+            self._errors.take(error)
             self._forget(notes)
             self._give(finished)
             return

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from dask_otel import semconv
@@ -22,6 +21,7 @@ from dask_otel.core.records import (
 )
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
+from dask_otel.pump.internal_errors import InternalErrors
 from dask_otel.pump.outlet import Outlet
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 
@@ -54,7 +54,7 @@ class Lane:
         self._nobody_until = 0.0
         self._sink = sink
         self._tally = tally
-        self._logged: set[str] = set()
+        self._errors = InternalErrors(tally, "export")
         # A daemon: one that hangs in an exporter must not hold up the end of the process.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -93,17 +93,8 @@ class Lane:
         try:
             return call()
         except Exception as error:
-            # Where memory has run out, this can fail as well, and the thread must live on.
-            with suppress(Exception):
-                self._tell(error)
+            self._errors.take(error)
             return _AFTER_ERROR
-
-    def _tell(self, error: Exception) -> None:
-        self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, "export")
-        kind = type(error).__name__
-        if kind not in self._logged:
-            self._logged.add(kind)
-            logger.warning("dask-otel: an error in its export was swallowed", exc_info=True)
 
     def _comes_back(self) -> bool:
         """At the end, wait for somebody to be there, or as long as the server wants.
