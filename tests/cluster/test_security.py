@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
@@ -46,6 +47,21 @@ def shown_there(dask_scheduler: Any) -> list[str]:
     bridge = plugin.bridge
     things = [plugin, bridge, bridge.settings, bridge.adapter, bridge._pump, bridge.condition()]
     return [repr(thing) for thing in [*things, *bridge._pump._lanes]]
+
+
+def answer_of(url: str) -> str:
+    """Return what a page says, be it that Dask cannot make it.
+
+    2025.1.0 makes no JSON of a worker's metrics, whose keys are tuples, with and without us.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return str(answer.read(), "utf-8")
+    except urllib.error.HTTPError as error:
+        if error.code != 500 or not url.endswith("json/identity.json"):
+            raise
+        with error:
+            return str(error.read(), "utf-8")
 
 
 def _without_messages(log: str) -> str:
@@ -107,8 +123,7 @@ def test_no_secret_is_shown_anywhere(tmp_path: Path) -> None:
             shown["reprs"] = "\n".join(client.run_on_scheduler(shown_there))
             port = client.scheduler_info()["services"]["dashboard"]
         for page in ("metrics", "health", "json/identity.json"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=60) as answer:
-                shown[page] = answer.read().decode()
+            shown[page] = answer_of(f"http://127.0.0.1:{port}/{page}")
         facts = facts_of_scheduler(made.address, 30)
         findings = all_findings(facts)
         shown["the doctor's text"] = as_text(facts, findings, everything=True)
