@@ -311,6 +311,36 @@ def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
     assert totals.idle == pytest.approx(2.2)
 
 
+def test_what_came_ahead_of_its_end_is_not_lost_with_the_worker() -> None:
+    """The last heartbeat is cut when its task has ended and nobody has been told."""
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.heartbeat("w", {}, {"a": 0.5}, 0.7)
+    accounting.task_done("w", "x", 0.5, 0.701)
+    accounting.worker_removed("w", 1.0)
+    totals.add(exported(accounting, 1.0))
+    totals.check()
+    assert totals.lost == 0.0
+    assert totals.idle == pytest.approx(0.5)
+
+
+def test_what_vanished_is_lost_once_with_the_worker() -> None:
+    accounting, totals = Accounting(0.0), Totals()
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting.heartbeat("w", {"x": 0.4}, {}, 0.5)
+    accounting.heartbeat("w", {}, {}, 1.0)
+    accounting.task_done("w", "x", 0.5, 1.001)
+    accounting.worker_removed("w", 1.5)
+    totals.add(exported(accounting, 1.5))
+    totals.check()
+    assert totals.lost == pytest.approx(0.5)
+    assert totals.idle == pytest.approx(1.0)
+
+
 def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> None:
     """Both ends are told before the cut is known, which lists the first run."""
     accounting, totals = Accounting(0.0), Totals()

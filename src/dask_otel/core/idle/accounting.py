@@ -28,7 +28,7 @@ Every quantity is in seconds of one thread. The rules:
    hold the GIL and so stop the heartbeats until they end.
 10. Seconds of a task after it seceded do not occupy a thread: excess.
 11. A worker that is removed takes with it what it had not reported: lost, but not more than
-    its tasks can have used since its last cut.
+    its tasks can have used since its last cut, and not what that cut brought ahead of its end.
 12. Without active spans idle is `unused`: nobody could have used it.
 13. Idle is shared lazily: O(1) a change, O(executing + ended) a heartbeat, O(workers +
     active spans) an export, the spans in as small parts as the caller likes. What settles

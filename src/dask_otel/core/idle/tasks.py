@@ -214,21 +214,35 @@ class WorkerTasks:
         unannounced = any(key not in executing for key in self.seceded)
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
-    def may_have_used(self, threads: int, now: float) -> float:
-        """Get at most what the tasks used that no heartbeat will report (rule 11)."""
+    def may_have_used(self, threads: int, now: float, credit: float) -> float:
+        """Get at most what the tasks used that no heartbeat will report (rule 11).
+
+        Parameters
+        ----------
+        credit
+            Seconds that came with the last cut, ahead of the ends that they are of.
+        """
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
         for key, (before, _) in self.seceded.items():
             # Of a key that came back since the cut, what the cut lists is an earlier run.
             again = key in self._again or key in self._ended
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
-        for key, (seconds, _) in self._ended.items():
+        ahead = 0.0
+        for key, (seconds, announced) in self._ended.items():
             if seconds is None:
                 used += self._executing.get(key, 0.0)
                 running += 1
-            else:
-                used += _with_thread(seconds, self._seceded_ends.get(key))
+                continue
+            # What vanished was owed when it did.
+            vanished = self._vanished.get(key, 0.0)
+            ran = max(0.0, _with_thread(seconds, self._seceded_ends.get(key)) - vanished)
+            used += ran
+            if key not in self._executing and seconds > announced - self.cut:
+                # It began before the cut that did not list it: it had ended.
+                ahead += ran
         used += sum(_with_thread(end.seconds or 0.0, end.seceded) for end in self._earlier)
+        used -= min(ahead, credit)
         return used + min(threads, max(0, running)) * (now - self.cut)
 
     def _observe_executing(

@@ -145,7 +145,7 @@ class WorkerTime:
 
     def close(self) -> Settlement:
         """Settle what is in flight on a worker that leaves, after `advance` (rule 11)."""
-        used = self._owed + self.tasks.may_have_used(self.threads, self._now)
+        used = self._owed + self.tasks.may_have_used(self.threads, self._now, self._credit)
         lost = min(self.in_flight, used)
         return Settlement(self.in_flight - lost, lost, 0.0)
 
