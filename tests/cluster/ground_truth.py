@@ -107,6 +107,8 @@ class Watch(Witness):
         super().__init__(bridged.scheduler, bridged.cluster.workers)
         self.cuts: dict[str, list[Cut]] = defaultdict(list)
         self.joined: dict[str, tuple[float, int]] = {}
+        #: Since when tasks ran, as the workers said; before what the tasks saw of themselves.
+        self.executing_since: dict[Any, float] = {}
         #: Metered seconds that never came to the scheduler.
         self.unheard = 0.0
         bridged.client.sync(self._attach, bridged.scheduler)
@@ -120,6 +122,8 @@ class Watch(Witness):
         def heartbeat_worker(*args: Any, **message: Any) -> Any:
             answer = original(*args, **message)
             self.cuts[message["address"]].append(Cut(message["now"], time.time()))
+            for key, elapsed in message["executing"].items():
+                self.executing_since.setdefault(key, message["now"] - elapsed)
             return answer
 
         scheduler.handlers["heartbeat_worker"] = heartbeat_worker
@@ -327,6 +331,9 @@ def check(
     # What is reported was compared with Dask's own figures before.
     reported = reported_time(received) + watch.unheard
     overhead = max(0.0, reported - beside - (boasted or truth.ran()))
+    if boasted and len(watch.executing_since) == len(RUNS):
+        # It is hidden in what they booked.
+        overhead += sum(run.start for run in RUNS) - sum(watch.executing_since.values())
     # Nobody knows how much of it was in what did not come, in what was no thread's time, or in
     # what ran on when there was no more work.
     elsewhere = boasted or BESIDE or any(run.stop > truth.end for run in RUNS)
