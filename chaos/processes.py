@@ -33,7 +33,7 @@ def _ended_mid_run(world: World, number: signal.Signals) -> str:
     world.start({"DASK_OTEL__SPANS__LINGER": "60s"})
     world.work(3)
     name, futures = world.submit(20, seconds=0.5)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.wait_for_some(futures)
     began = time.monotonic()
     world.scheduler.popen.send_signal(number)
     code = world.scheduler.popen.wait(60)
@@ -121,7 +121,7 @@ def _sigstop_worker(world: World) -> str:
     world.start()
     world.work(2)
     _, futures = world.submit(40, seconds=0.1)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.wait_for_some(futures)
     stopped = world.workers[0].popen
     stopped.send_signal(signal.SIGSTOP)
     time.sleep(8)
@@ -145,7 +145,7 @@ def _sigstop_scheduler(world: World) -> str:
     world.start()
     world.work(2)
     _, futures = world.submit(40, seconds=0.1)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.wait_for_some(futures)
     world.scheduler.popen.send_signal(signal.SIGSTOP)
     time.sleep(8)
     world.scheduler.popen.send_signal(signal.SIGCONT)
@@ -169,7 +169,7 @@ def _partition(world: World, mode: str) -> str:
         world.start(nannies=True, behind=between)
         world.work(2)
         _, futures = world.submit(60, seconds=0.1)
-        eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+        world.wait_for_some(futures)
         (gate,) = gates
         gate.mode = mode
         time.sleep(8)
@@ -267,7 +267,7 @@ def _sigkill_workers(world: World) -> str:
             progress(f"{killed} killed, {until - told:.0f} s to go")
         _, futures = world.submit(40, seconds=0.05)
         victim = _worker_below(chance.choice(world.workers).popen.pid)
-        eventually(lambda f=futures: any(one.done() for one in f), PATIENCE, "work has begun")
+        world.wait_for_some(futures)
         if victim is not None:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)

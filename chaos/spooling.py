@@ -116,7 +116,7 @@ def _dead_collector(world: World) -> str:
     _start(world)
     world.work(5)
     name, futures = world.submit(20, seconds=0.5)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.wait_for_some(futures)
     began = time.monotonic()
     world.scheduler.popen.send_signal(signal.SIGTERM)
     code = world.scheduler.popen.wait(60)

@@ -181,6 +181,10 @@ class World:
         with self.client.as_current():
             wait(futures)
 
+    def wait_for_some(self, futures: list[Any]) -> None:
+        """Wait until some of the tasks of a span are done, and others may not be."""
+        eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+
     def work(self, spans: int = 5, tasks: int = 10) -> float:
         """Compute some spans, one after the other; returns the seconds that it took."""
         began = time.monotonic()

@@ -106,7 +106,7 @@ def _pulled(world: World, seconds: float, left: int) -> str:
         world.client.wait_for_workers(2, timeout=PATIENCE)
         world.work(2)
         _, futures = world.submit(60, seconds=0.1)
-        eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+        world.wait_for_some(futures)
         there.plug(False)
         time.sleep(seconds)
         there.plug(True)
