@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.waiting import eventually
 
 from chaos.gate import Gate
+from chaos.reconciled import CLOSES, RECONCILED, reconciled
 from chaos.scenario import HTTP, CannotRun, progress, scenario
 from chaos.world import PATIENCE, World
 
@@ -179,31 +180,18 @@ def _partition(world: World, mode: str) -> str:
         left = len(world.client.nthreads())
         assert left == (2 if mode == "hold" else 1), left
         world.work(2)
-        world.all_spans_arrived()
-        world.nothing_came_twice()
-        runs, tasks = world.all_tasks_counted(exactly=False), sum(world.submitted.values())
-        assert runs >= tasks, f"{runs} runs of {tasks} tasks"
-        world.clean_log()
+        said = reconciled(world)
     finally:
         for one in gates:
             one.close()
-    return (
-        f"{len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of {tasks} tasks; "
-        f"{left} of 2 workers are left; every metric equals Dask's own, and the sum closes"
-    )
-
-
-_RECONCILED = (
-    "Each span once; every number is what the workers reported to Dask; where the time went adds "
-    "up at every export"
-)
+    return f"{said}; {left} of 2 workers are left; {CLOSES}"
 
 
 @scenario(
     "partition",
     section=_SECTION,
     fault="The network between a worker and the scheduler stands still for 8 s",
-    promise=_RECONCILED,
+    promise=RECONCILED,
     protocols=(HTTP,),
 )
 def _partition_short(world: World) -> str:
@@ -215,7 +203,7 @@ def _partition_short(world: World) -> str:
     section=_SECTION,
     fault="The network between a worker and the scheduler swallows everything for 8 s, and its "
     "connections break",
-    promise=_RECONCILED,
+    promise=RECONCILED,
     protocols=(HTTP,),
 )
 def _partition_long(world: World) -> str:
@@ -276,16 +264,7 @@ def _sigkill_workers(world: World) -> str:
         del futures
     assert killed, "nobody was killed"
     world.client.wait_for_workers(2, timeout=PATIENCE)
-    world.all_spans_arrived()
-    world.nothing_came_twice()
-    runs = world.all_tasks_counted(exactly=False)
-    tasks = sum(world.submitted.values())
-    assert runs >= tasks, f"{runs} runs of {tasks} tasks"
-    world.clean_log()
-    return (
-        f"{killed} killed in {_KILLING:.0f} s; {len(world.submitted)} of {len(world.submitted)} "
-        f"spans; {runs} runs of {tasks} tasks; every metric equals Dask's own, and the sum closes"
-    )
+    return f"{killed} killed in {_KILLING:.0f} s; {reconciled(world)}; {CLOSES}"
 
 
 @scenario(
