@@ -7,18 +7,17 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import eventually
 
+from chaos.disks import fill, small_disk
 from chaos.gate import Gate
 from chaos.reconciled import CLOSES, RECONCILED, reconciled
-from chaos.scenario import HTTP, CannotRun, progress, scenario
+from chaos.scenario import HTTP, progress, scenario
 from chaos.world import PATIENCE, World
 
 #: Seconds after which what has ended must be at the collector: several intervals.
@@ -295,27 +294,6 @@ def _no_descriptors(world: World) -> str:
     return f"{said}; the log says: {words[:160]}"
 
 
-@contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
-    """Give a disk of one megabyte."""
-    disk = folder / "disk"
-    disk.mkdir()
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)],
-            capture_output=True,
-            check=False,
-        )
-    except OSError as error:
-        raise CannotRun("a small disk needs mount") from error
-    if done.returncode:
-        raise CannotRun("a small disk needs the right to mount one")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 @scenario(
     "full-disk",
     section=_MACHINE,
@@ -325,15 +303,12 @@ def _small_disk(folder: Path) -> Iterator[Path]:
     "half, once there is room again; one warning, one line at the end",
 )
 def _full_disk(world: World) -> str:
-    with _small_disk(world.folder) as disk:
+    with small_disk(world.folder) as disk:
         world.gate.mode = "pass"
         world.start({"DASK_OTEL__FILES__PATH": str(disk)})
         world.work(3)
         world.all_arrived()
-        ballast = disk / "ballast"
-        with suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
+        ballast = fill(disk)
         world.work(5)
         # The last page of a file may have had room for some.
         eventually(lambda: world.work(1) and world.logged("WARNING"), PATIENCE, "a warning")
