@@ -9,9 +9,11 @@ import resource
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.cluster.processes import Process
 from tests.waiting import eventually
 
 from chaos.disks import fill, small_disk
@@ -110,6 +112,21 @@ def _sigkill_scheduler(world: World) -> str:
     )
 
 
+def _stopped(world: World, which: Callable[[], Process]) -> None:
+    """Work, and stop one of the processes in the middle of it."""
+    world.gate.mode = "pass"
+    world.start()
+    world.work(2)
+    _, futures = world.submit(40, seconds=0.1)
+    world.wait_for_some(futures)
+    stopped = which().popen
+    stopped.send_signal(signal.SIGSTOP)
+    time.sleep(8)
+    stopped.send_signal(signal.SIGCONT)
+    world.client.gather(futures)
+    world.work(2)
+
+
 @scenario(
     "sigstop-worker",
     section=_SECTION,
@@ -117,17 +134,7 @@ def _sigkill_scheduler(world: World) -> str:
     promise="Each span and each increment once; where the time went adds up at every export",
 )
 def _sigstop_worker(world: World) -> str:
-    world.gate.mode = "pass"
-    world.start()
-    world.work(2)
-    _, futures = world.submit(40, seconds=0.1)
-    world.wait_for_some(futures)
-    stopped = world.workers[0].popen
-    stopped.send_signal(signal.SIGSTOP)
-    time.sleep(8)
-    stopped.send_signal(signal.SIGCONT)
-    world.client.gather(futures)
-    world.work(2)
+    _stopped(world, lambda: world.workers[0])
     said = world.all_arrived()
     world.clean_log()
     return said
@@ -141,16 +148,7 @@ def _sigstop_worker(world: World) -> str:
     "adds up at every export",
 )
 def _sigstop_scheduler(world: World) -> str:
-    world.gate.mode = "pass"
-    world.start()
-    world.work(2)
-    _, futures = world.submit(40, seconds=0.1)
-    world.wait_for_some(futures)
-    world.scheduler.popen.send_signal(signal.SIGSTOP)
-    time.sleep(8)
-    world.scheduler.popen.send_signal(signal.SIGCONT)
-    world.client.gather(futures)
-    world.work(2)
+    _stopped(world, lambda: world.scheduler)
     # A request that was under way when it stopped has timed out, and is sent again.
     return world.all_arrived(again=world.copies() > 0)
 
