@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-import uuid
 from contextlib import suppress
 from typing import Any, Final
 
@@ -70,49 +69,18 @@ def _message(data: Data, keys: list[Any], worker: str) -> tuple[str, Any]:
     return topic, data.choice((data.value(), stolen, failed, blocks))
 
 
-def _submit(cluster: Any, name: tuple[Any, ...], annotations: list[dict[str, Any]]) -> list[Any]:
-    """Submit a task for each of these annotations, in a new span; return their keys."""
-    scheduler = cluster.scheduler
-    token = uuid.uuid4().hex
-    span = {"name": name, "ids": tuple(f"{token}-{number}" for number in range(len(name)))}
-    keys: list[Any] = [(f"inc-{token}", number) for number in range(len(annotations))]
-    made = []
-    for key, given in zip(keys, annotations, strict=True):
-        task = scheduler.new_task(key, None, "released")
-        task.priority = (0, key[1])
-        task.annotations = {"span": span, **given}
-        made.append(task)
-    scheduler.extensions["spans"].observe_tasks(made, (), {})
-    scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
-    return keys
-
-
-def _finish(data: Data | None, cluster: Any, keys: list[Any]) -> None:
+def _finish(data: Data, cluster: SimulatedCluster, keys: list[Any]) -> None:
     """Let the workers say that tasks are done, at any time that they like."""
-    scheduler = cluster.scheduler
     for key in keys:
-        task = scheduler.tasks.get(key)
+        task = cluster.scheduler.tasks.get(key)
         if task is None or task.processing_on is None:
             continue
         now = time()
-        start, stop, said = now - 0.001, now, str(now)
-        if data is not None:
-            start, stop = _time(data, start), _time(data, stop)
-            said = data.choice((said, str(_number(data)), data.text()))
+        start, stop = _time(data, now - 0.001), _time(data, now)
+        said = data.choice((str(now), str(_number(data)), data.text()))
         # What Dask itself does not take of them is Dask's.
-        with suppress(*([] if data is None else [Exception])):
-            scheduler.handle_task_finished(
-                key=key,
-                worker=task.processing_on.address,
-                stimulus_id=f"task-finished-{said}",
-                run_id=task.run_id,
-                metadata={},
-                nbytes=28,
-                type=b"",
-                typename="int",
-                thread=1,
-                startstops=[{"action": "compute", "start": start, "stop": stop}],
-            )
+        with suppress(Exception):
+            cluster.report_finished(key, start, stop, f"task-finished-{said}")
 
 
 async def _run(data: Data) -> None:
@@ -124,7 +92,7 @@ async def _run(data: Data) -> None:
         await cluster.close()
 
 
-def _drive(data: Data, cluster: Any) -> None:
+def _drive(data: Data, cluster: SimulatedCluster) -> None:
     observer: Any = Observer(cluster)
     adapter = observer.adapter
     swallowed: list[str] = []
@@ -139,9 +107,9 @@ def _drive(data: Data, cluster: Any) -> None:
             found |= {DECISION_KEY: data.value(1), STATE_KEY: data.value(1)}
         return found
 
-    mine = _submit(cluster, ("good",), [{CARRIER_KEY: _CARRIER}, annotations()])
+    mine = cluster.submit_annotated(("good",), [{CARRIER_KEY: _CARRIER}, annotations()])
     tags = tuple(data.many(lambda: data.key(1), 3)) or ("bad",)
-    theirs = _submit(cluster, tags, [annotations() for _ in range(data.integer(1, 3))])
+    theirs = cluster.submit_annotated(tags, [annotations() for _ in range(data.integer(1, 3))])
     for key in (*mine, *theirs):
         told = (scheduler.tasks[key].annotations or {}).get(DECISION_KEY)
         check(parse_traceparent(told) is not None, "each task is told its context", told)
@@ -181,7 +149,7 @@ def _drive(data: Data, cluster: Any) -> None:
         check(found == [1.5 * turn], "what is right is counted", found)
         before = now
     _finish(data, cluster, theirs)
-    _finish(None, cluster, mine)
+    cluster.finish(mine)
     cluster.heartbeat(good, {})
     with suppress(Exception):
         cluster.heartbeat(bad, {})
