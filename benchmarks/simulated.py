@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -109,15 +109,24 @@ class SimulatedCluster:
 
     def submit(self, name: tuple[str, ...], tasks: int = 1, prefix: str = "inc") -> list[str]:
         """Submit tasks in a new span; return their keys."""
+        return self.submit_annotated(name, [{}] * tasks, prefix)
+
+    def submit_annotated(
+        self,
+        name: tuple[Any, ...],
+        annotations: Sequence[Mapping[str, Any]],
+        prefix: str = "inc",
+    ) -> list[Any]:
+        """Submit a task for each of these annotations, in a new span; return their keys."""
         scheduler = self.scheduler
         span = {"name": name, "ids": tuple(str(uuid.uuid4()) for _ in name)}
         token = f"{next(self._numbers):032x}"
-        keys: list[Any] = [(f"{prefix}-{token}", i) for i in range(tasks)]
+        keys: list[Any] = [(f"{prefix}-{token}", i) for i in range(len(annotations))]
         made = []
-        for i, key in enumerate(keys):
+        for i, (key, given) in enumerate(zip(keys, annotations, strict=True)):
             ts = scheduler.new_task(key, None, "released")
             ts.priority = (0, i)
-            ts.annotations = {"span": span}
+            ts.annotations = {"span": span, **given}
             made.append(ts)
         scheduler.extensions["spans"].observe_tasks(made, (), {})
         scheduler.transitions(dict.fromkeys(keys, "waiting"), stimulus_id=f"update-graph-{time()}")
@@ -129,22 +138,25 @@ class SimulatedCluster:
 
     def finish(self, keys: Iterable[Hashable], seconds: float = 0.001) -> None:
         """Let the workers report that tasks are done, after so many seconds of computing."""
-        scheduler = self.scheduler
         now = time()
         for key in keys:
-            ts = scheduler.tasks[key]
-            scheduler.handle_task_finished(
-                key=key,
-                worker=ts.processing_on.address,
-                stimulus_id=f"task-finished-{now}",
-                run_id=ts.run_id,
-                metadata={},
-                nbytes=28,
-                type=b"",
-                typename="int",
-                thread=1,
-                startstops=[{"action": "compute", "start": now - seconds, "stop": now}],
-            )
+            self.report_finished(key, now - seconds, now, f"task-finished-{now}")
+
+    def report_finished(self, key: Hashable, start: float, stop: float, stimulus_id: str) -> None:
+        """Let the worker of a task report that it is done, with these times."""
+        ts = self.scheduler.tasks[key]
+        self.scheduler.handle_task_finished(
+            key=key,
+            worker=ts.processing_on.address,
+            stimulus_id=stimulus_id,
+            run_id=ts.run_id,
+            metadata={},
+            nbytes=28,
+            type=b"",
+            typename="int",
+            thread=1,
+            startstops=[{"action": "compute", "start": start, "stop": stop}],
+        )
 
     def forget_spans(self) -> None:
         """Drop Dask's own memory of all spans, which a scheduler never does."""

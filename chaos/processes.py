@@ -7,17 +7,19 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from tests.cluster.processes import Process
 from tests.waiting import eventually
 
+from chaos.disks import fill, small_disk
 from chaos.gate import Gate
-from chaos.scenario import HTTP, CannotRun, progress, scenario
+from chaos.reconciled import CLOSES, RECONCILED, reconciled
+from chaos.scenario import HTTP, progress, scenario
 from chaos.world import PATIENCE, World
 
 #: Seconds after which what has ended must be at the collector: several intervals.
@@ -33,7 +35,7 @@ def _ended_mid_run(world: World, number: signal.Signals) -> str:
     world.start({"DASK_OTEL__SPANS__LINGER": "60s"})
     world.work(3)
     name, futures = world.submit(20, seconds=0.5)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.wait_for_some(futures)
     began = time.monotonic()
     world.scheduler.popen.send_signal(number)
     code = world.scheduler.popen.wait(60)
@@ -110,6 +112,21 @@ def _sigkill_scheduler(world: World) -> str:
     )
 
 
+def _stopped(world: World, which: Callable[[], Process]) -> None:
+    """Work, and stop one of the processes in the middle of it."""
+    world.gate.mode = "pass"
+    world.start()
+    world.work(2)
+    _, futures = world.submit(40, seconds=0.1)
+    world.wait_for_some(futures)
+    stopped = which().popen
+    stopped.send_signal(signal.SIGSTOP)
+    time.sleep(8)
+    stopped.send_signal(signal.SIGCONT)
+    world.client.gather(futures)
+    world.work(2)
+
+
 @scenario(
     "sigstop-worker",
     section=_SECTION,
@@ -117,17 +134,7 @@ def _sigkill_scheduler(world: World) -> str:
     promise="Each span and each increment once; where the time went adds up at every export",
 )
 def _sigstop_worker(world: World) -> str:
-    world.gate.mode = "pass"
-    world.start()
-    world.work(2)
-    _, futures = world.submit(40, seconds=0.1)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
-    stopped = world.workers[0].popen
-    stopped.send_signal(signal.SIGSTOP)
-    time.sleep(8)
-    stopped.send_signal(signal.SIGCONT)
-    world.client.gather(futures)
-    world.work(2)
+    _stopped(world, lambda: world.workers[0])
     said = world.all_arrived()
     world.clean_log()
     return said
@@ -141,16 +148,7 @@ def _sigstop_worker(world: World) -> str:
     "adds up at every export",
 )
 def _sigstop_scheduler(world: World) -> str:
-    world.gate.mode = "pass"
-    world.start()
-    world.work(2)
-    _, futures = world.submit(40, seconds=0.1)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
-    world.scheduler.popen.send_signal(signal.SIGSTOP)
-    time.sleep(8)
-    world.scheduler.popen.send_signal(signal.SIGCONT)
-    world.client.gather(futures)
-    world.work(2)
+    _stopped(world, lambda: world.scheduler)
     # A request that was under way when it stopped has timed out, and is sent again.
     return world.all_arrived(again=world.copies() > 0)
 
@@ -169,7 +167,7 @@ def _partition(world: World, mode: str) -> str:
         world.start(nannies=True, behind=between)
         world.work(2)
         _, futures = world.submit(60, seconds=0.1)
-        eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+        world.wait_for_some(futures)
         (gate,) = gates
         gate.mode = mode
         time.sleep(8)
@@ -179,31 +177,18 @@ def _partition(world: World, mode: str) -> str:
         left = len(world.client.nthreads())
         assert left == (2 if mode == "hold" else 1), left
         world.work(2)
-        world.all_spans_arrived()
-        world.nothing_came_twice()
-        runs, tasks = world.all_tasks_counted(exactly=False), sum(world.submitted.values())
-        assert runs >= tasks, f"{runs} runs of {tasks} tasks"
-        world.clean_log()
+        said = reconciled(world)
     finally:
         for one in gates:
             one.close()
-    return (
-        f"{len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of {tasks} tasks; "
-        f"{left} of 2 workers are left; every metric equals Dask's own, and the sum closes"
-    )
-
-
-_RECONCILED = (
-    "Each span once; every number is what the workers reported to Dask; where the time went adds "
-    "up at every export"
-)
+    return f"{said}; {left} of 2 workers are left; {CLOSES}"
 
 
 @scenario(
     "partition",
     section=_SECTION,
     fault="The network between a worker and the scheduler stands still for 8 s",
-    promise=_RECONCILED,
+    promise=RECONCILED,
     protocols=(HTTP,),
 )
 def _partition_short(world: World) -> str:
@@ -215,7 +200,7 @@ def _partition_short(world: World) -> str:
     section=_SECTION,
     fault="The network between a worker and the scheduler swallows everything for 8 s, and its "
     "connections break",
-    promise=_RECONCILED,
+    promise=RECONCILED,
     protocols=(HTTP,),
 )
 def _partition_long(world: World) -> str:
@@ -267,7 +252,7 @@ def _sigkill_workers(world: World) -> str:
             progress(f"{killed} killed, {until - told:.0f} s to go")
         _, futures = world.submit(40, seconds=0.05)
         victim = _worker_below(chance.choice(world.workers).popen.pid)
-        eventually(lambda f=futures: any(one.done() for one in f), PATIENCE, "work has begun")
+        world.wait_for_some(futures)
         if victim is not None:
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
@@ -276,16 +261,7 @@ def _sigkill_workers(world: World) -> str:
         del futures
     assert killed, "nobody was killed"
     world.client.wait_for_workers(2, timeout=PATIENCE)
-    world.all_spans_arrived()
-    world.nothing_came_twice()
-    runs = world.all_tasks_counted(exactly=False)
-    tasks = sum(world.submitted.values())
-    assert runs >= tasks, f"{runs} runs of {tasks} tasks"
-    world.clean_log()
-    return (
-        f"{killed} killed in {_KILLING:.0f} s; {len(world.submitted)} of {len(world.submitted)} "
-        f"spans; {runs} runs of {tasks} tasks; every metric equals Dask's own, and the sum closes"
-    )
+    return f"{killed} killed in {_KILLING:.0f} s; {reconciled(world)}; {CLOSES}"
 
 
 @scenario(
@@ -316,27 +292,6 @@ def _no_descriptors(world: World) -> str:
     return f"{said}; the log says: {words[:160]}"
 
 
-@contextmanager
-def _small_disk(folder: Path) -> Iterator[Path]:
-    """Give a disk of one megabyte."""
-    disk = folder / "disk"
-    disk.mkdir()
-    try:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)],
-            capture_output=True,
-            check=False,
-        )
-    except OSError as error:
-        raise CannotRun("a small disk needs mount") from error
-    if done.returncode:
-        raise CannotRun("a small disk needs the right to mount one")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
 @scenario(
     "full-disk",
     section=_MACHINE,
@@ -346,15 +301,12 @@ def _small_disk(folder: Path) -> Iterator[Path]:
     "half, once there is room again; one warning, one line at the end",
 )
 def _full_disk(world: World) -> str:
-    with _small_disk(world.folder) as disk:
+    with small_disk(world.folder) as disk:
         world.gate.mode = "pass"
         world.start({"DASK_OTEL__FILES__PATH": str(disk)})
         world.work(3)
         world.all_arrived()
-        ballast = disk / "ballast"
-        with suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
+        ballast = fill(disk)
         world.work(5)
         # The last page of a file may have had room for some.
         eventually(lambda: world.work(1) and world.logged("WARNING"), PATIENCE, "a warning")

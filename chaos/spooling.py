@@ -8,12 +8,11 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 from tests.waiting import eventually
 
-from chaos.processes import _small_disk as small_disk
+from chaos.disks import fill, small_disk
 from chaos.scenario import HTTP, scenario
 from chaos.world import PATIENCE, World
 from dask_otel.spool.encoding import name_of
@@ -116,7 +115,7 @@ def _dead_collector(world: World) -> str:
     _start(world)
     world.work(5)
     name, futures = world.submit(20, seconds=0.5)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+    world.wait_for_some(futures)
     began = time.monotonic()
     world.scheduler.popen.send_signal(signal.SIGTERM)
     code = world.scheduler.popen.wait(60)
@@ -225,10 +224,7 @@ def _full_disk(world: World) -> str:
         world.start({"DASK_OTEL__SPOOL__PATH": str(disk / "spool.db")})
         world.work(3)
         world.all_arrived()
-        ballast = disk / "ballast"
-        with suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(bytes(4096)):
-                pass
+        ballast = fill(disk)
         # There may be room in the file and its log for some.
         eventually(lambda: world.work(5) and world.logged("WARNING"), PATIENCE, "a warning")
         world.work(5)

@@ -6,11 +6,14 @@ import math
 from typing import Any, Final
 
 from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import AttributeValue, HistogramPoint, MetricRecord, SpanRecord
 from dask_otel.core.text import ATTRIBUTE_LIMIT, STACKTRACE_LIMIT
 
 T: Final = 1_700_000_000.0
 T_NS: Final = 1_700_000_000 * 10**9
+_EXECUTED: Final = semconv.SPAN_EXECUTE_TIME.name
 
 
 def check(holds: bool, promise: str, *seen: object) -> None:
@@ -48,6 +51,46 @@ def check_span(record: SpanRecord) -> None:
             limit = STACKTRACE_LIMIT if key == semconv.EXCEPTION_STACKTRACE else ATTRIBUTE_LIMIT
             small(key, ATTRIBUTE_LIMIT)
             small(value, limit, key)
+
+
+class Exports:
+    """Exports of one cluster's metrics, each of which is checked.
+
+    What is right in each batch is an increment of 1.5 s of ``dask.span.execute.time`` of the span
+    "good".
+
+    Parameters
+    ----------
+    state
+        Since `T_NS`.
+    """
+
+    def __init__(self, state: MetricState) -> None:
+        self._state = state
+        self._turn = 0
+        self._before: dict[Any, float] = {}
+
+    @property
+    def time_ns(self) -> int:
+        """When the next batch ends."""
+        return T_NS + (self._turn + 1) * 10**10
+
+    def check(self, batch: MetricBatch) -> None:
+        """Export the next batch: what is right is counted, and nothing goes back."""
+        time_ns = self.time_ns
+        self._turn += 1
+        self._state.apply(batch)
+        now = counters(list(self._state.collect(time_ns + 1)))
+        self._state.settled(True)
+        for series, value in self._before.items():
+            check(now.get(series, value) >= value, "no total goes back", series, value)
+        found = [
+            value
+            for (name, labels), value in now.items()
+            if (name, dict(labels).get("dask.span.name")) == (_EXECUTED, "good")
+        ]
+        check(found == [1.5 * self._turn], "what is right is counted", found)
+        self._before = now
 
 
 def counters(records: list[MetricRecord]) -> dict[Any, float]:

@@ -10,10 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from distributed import span
-from tests.waiting import eventually
 
 from chaos.scenario import HTTP, scenario
-from chaos.world import PATIENCE, World
+from chaos.world import World
 
 _SECTION = "Clocks"
 _SHIFTED = Path(__file__).parent / "shifted"
@@ -93,7 +92,7 @@ def _stepped(world: World, clock: Clock, by_scheduler: bool) -> str:
     lengths: Counter[str] = Counter()
     for step, hours in enumerate(_HOURS):
         across, futures = world.submit(40, seconds=0.1)
-        eventually(lambda f=futures: any(one.done() for one in f), PATIENCE, "work has begun")
+        world.wait_for_some(futures)
         clock.set(hours)
         world.client.gather(futures)
         del futures

@@ -15,12 +15,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tests.waiting import eventually
-
 from chaos.machine import forked
 from chaos.machine.forked import waited_for
 from chaos.scenario import BOTH, scenario
-from chaos.world import PATIENCE, PRELOAD, QUICK, World
+from chaos.world import PRELOAD, QUICK, World
 
 _SECTION = "Processes"
 #: Children of each kind.
@@ -95,7 +93,7 @@ def _fork_scheduler(world: World) -> str:
     world.start()
     world.work(3)
     _, futures = world.submit(100, seconds=0.1)
-    eventually(lambda: any(f.done() for f in futures), PATIENCE, "work has begun")
+    world.wait_for_some(futures)
     children = world.client.run_on_scheduler(fork_on_the_scheduler, _CHILDREN)
     slowest = _judged(children)
     world.client.gather(futures)
@@ -146,7 +144,7 @@ def _fork_script(world: World) -> str:
     numbers = range(2 * forked.SPANS)
     world.submitted = {f"work {number}": forked.TASKS for number in numbers}
     world.all_spans_arrived()
-    assert world.copies() == 0, f"{world.copies()} spans came twice"
+    world.nothing_came_twice()
     tasks = round(sum(world.collector.last("dask.task.finished").values()))
     assert tasks == sum(world.submitted.values()), f"{tasks} tasks are counted"
     return (

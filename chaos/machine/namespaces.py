@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
+from chaos.reconciled import CLOSES, RECONCILED, reconciled
 from chaos.scenario import HTTP, CannotRun, scenario
 from chaos.world import PATIENCE, World
 
@@ -106,30 +107,16 @@ def _pulled(world: World, seconds: float, left: int) -> str:
         world.client.wait_for_workers(2, timeout=PATIENCE)
         world.work(2)
         _, futures = world.submit(60, seconds=0.1)
-        eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
+        world.wait_for_some(futures)
         there.plug(False)
         time.sleep(seconds)
         there.plug(True)
         world.client.gather(futures)
         world.work(2)
         eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
-        world.all_spans_arrived()
-        world.nothing_came_twice()
-        runs, tasks = world.all_tasks_counted(exactly=False), sum(world.submitted.values())
-        assert runs >= tasks, f"{runs} runs of {tasks} tasks"
-        world.clean_log()
+        said = reconciled(world)
         count = len(world.client.nthreads())
-        return (
-            f"{len(world.submitted)} of {len(world.submitted)} spans; {runs} runs of {tasks} "
-            f"tasks; {count} of 2 workers are left; every metric equals Dask's own, and the sum "
-            "closes"
-        )
-
-
-_RECONCILED = (
-    "Each span once; every number is what the workers reported to Dask; where the time went adds "
-    "up at every export"
-)
+        return f"{said}; {count} of 2 workers are left; {CLOSES}"
 
 
 @scenario(
@@ -137,7 +124,7 @@ _RECONCILED = (
     section=_SECTION,
     fault="The cable between a worker (in a network namespace of its own) and the scheduler is "
     "pulled for 8 s",
-    promise=_RECONCILED,
+    promise=RECONCILED,
     protocols=(HTTP,),
 )
 def _cable(world: World) -> str:
@@ -148,7 +135,7 @@ def _cable(world: World) -> str:
     "cable-long",
     section=_SECTION,
     fault="The same for 45 s, longer than Dask keeps a connection without an answer",
-    promise=_RECONCILED,
+    promise=RECONCILED,
     protocols=(HTTP,),
 )
 def _cable_long(world: World) -> str:

@@ -1,10 +1,16 @@
-"""What `make chaos` calls worse: its rule, without a cluster."""
+"""What `make chaos` calls worse, and what its checks say: its rules, without a cluster."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from chaos import page
 from chaos.ratios import NO_WORSE, TASKS, UNDECIDED, WORSE, Middle, cost, ratio, verdict
+from chaos.scenario import HTTP
+from chaos.world import World
 
 SAME = (1.0, 0.98, 1.02)
 #: More of a core: next to nothing, and a lot.
@@ -70,3 +76,16 @@ def test_a_cost_is_beside_no_fault_and_beside_no_bridge() -> None:
         "verdict": "broken", "observed": "it hangs", "cost": found}}})  # fmt: skip
     assert "| `silent`, HTTP | 1.50 [1.50, 1.50] | 10.0% [10.0%, 10.0%] | 3.00 " in shown
     assert "## What a fault costs" not in page.text({"machine": {}, "results": {}})
+
+
+def test_what_came_twice_is_said_where_the_world_has_no_scheduler_of_its_own() -> None:
+    """Such as that of a script which has its cluster in its own process."""
+    one = SimpleNamespace(span_id="a", type="span", name="work 1", attributes={})
+    collector: Any = SimpleNamespace(spans=[one], accepted=[])
+    alone: Any = SimpleNamespace(scheduler=None)
+    gate: Any = None
+    world = World(Path(), HTTP, alone, collector, gate)
+    world.nothing_came_twice()
+    collector.spans.append(one)
+    with pytest.raises(AssertionError, match=r"2 spans with the ids of others.*'work 1'"):
+        world.nothing_came_twice()
