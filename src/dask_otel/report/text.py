@@ -118,7 +118,8 @@ def _trees(run: Run, width: int, *, ascii_only: bool) -> Iterator[str]:
     times = time_by_span(run.metrics, order=span_names(roots))
     if times:
         shown += [Text(), TimeTable(times, late_starts(roots))]
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
+    encoding = "ascii" if ascii_only else "utf-8"
+    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
     console = Console(file=file, width=width, highlight=False, color_system=None)
     for one in shown:
         console.print(one)
