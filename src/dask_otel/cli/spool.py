@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel.cli import terminal
+from dask_otel.report import words
 
 if TYPE_CHECKING:
     from dask_otel.cli.spool_sending import Sent
@@ -103,11 +104,13 @@ def _say(sent: Sent) -> None:
         terminal.show(f"nothing waits in {sent.path}")
         return
     places = f" to {', '.join(sent.places)}" if sent.places else ""
-    terminal.show(f"{_spans(sent.count)} sent{places}; {sent.left:,} left in {sent.path}")
+    terminal.show(
+        f"{words.counted(sent.count, 'span')} sent{places}; {sent.left:,} left in {sent.path}"
+    )
     if sent.lost:
         terminal.say(
             "spool",
-            f"{_spans(sent.lost)} could not be sent and {_are(sent.lost)} gone: "
+            f"{words.counted(sent.lost, 'span')} could not be sent and {_are(sent.lost)} gone: "
             "refused by the server, or damaged",
         )
     for line in sent.problems:
@@ -127,10 +130,6 @@ def run_show(arguments: argparse.Namespace) -> int:
         return terminal.fail("spool", str(error))
     terminal.show(as_text(found, terminal.width(_WIDE)))
     return 0
-
-
-def _spans(count: int) -> str:
-    return f"{count:,} span{'' if count == 1 else 's'}"
 
 
 def _are(count: int) -> str:
