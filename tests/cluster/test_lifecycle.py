@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import dask
@@ -288,11 +289,15 @@ def counted(o, metric):
     return {k[3:]: v for k, v in o.observer.increments.items() if k[0] == metric and v}
 
 
-def test_killed_workers(flag):
-    """Every run is lost, also the last one, after which Dask gives the task up."""
+@contextmanager
+def killed(flag, allowed_failures, n_workers):
+    """Let a task kill every worker that runs it, the first one while a heartbeat lists the run.
+
+    Gives what was observed, the task's future, and when the first worker died, at the earliest.
+    """
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-        observed(processes=True, n_workers=2) as o,
+        dask.config.set({"distributed.scheduler.allowed-failures": allowed_failures}),
+        observed(processes=True, n_workers=n_workers) as o,
     ):
         with span("deadly"):
             future = o.client.submit(die_with_file, str(flag))
@@ -302,6 +307,12 @@ def test_killed_workers(flag):
             died = time.time()
             flag.touch()
         wait(future)
+        yield o, future, died
+
+
+def test_killed_workers(flag):
+    """Every run is lost, also the last one, after which Dask gives the task up."""
+    with killed(flag, allowed_failures=1, n_workers=2) as (o, future, died):
         assert future.status == "error"
         o.quiet()
         o.assert_tree("deadly failure 0.0.. tasks=1 erred=1 retried=1 lost=2")
@@ -318,18 +329,7 @@ def test_killed_workers(flag):
 
 def test_a_killed_run_that_no_other_follows(flag):
     """The last one before Dask gives a task up has a start, too, if a heartbeat listed it."""
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        observed(processes=True, n_workers=1) as o,
-    ):
-        with span("deadly"):
-            future = o.client.submit(die_with_file, str(flag))
-            eventually(
-                lambda: o.adapter.tasks.under_way.seen, what="a heartbeat that lists the run"
-            )
-            died = time.time()
-            flag.touch()
-        wait(future)
+    with killed(flag, allowed_failures=0, n_workers=1) as (o, _, died):
         o.quiet()
         o.assert_tree("deadly failure 0.0.. tasks=1 erred=1 lost=1")
         assert 0.0 < o.named("deadly").first_start < died

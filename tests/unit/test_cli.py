@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import dask
 import pytest
 
 from dask_otel.cli import demo, main
+from tests.unit.report_files import span, traces
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,40 @@ def test_missing_extra_is_named(monkeypatch, capsys):
         capsys.readouterr().err
         == "dask-otel demo: the demo needs no_such_package; try: pip install 'dask-otel[demo]'\n"
     )
+
+
+@pytest.fixture(params=["doctor", "report"])
+def arguments(request, tmp_path, monkeypatch):
+    """A command that shows the name "été"."""
+    if request.param == "doctor":
+        for signal in ("TRACES", "METRICS"):
+            monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "none")
+        with dask.config.set({"otel.files.path": str(tmp_path / "été")}):
+            yield ["doctor"]
+    else:
+        path = tmp_path / "a-traces.jsonl"
+        path.write_text(json.dumps(traces(span(1, "été"))) + "\n")
+        yield ["report", str(path), "--text"]
+
+
+def test_a_name_that_the_terminal_can_not_show_hides_nothing_else(arguments, monkeypatch, capsys):
+    code = main(arguments)
+    assert "été" in capsys.readouterr().out
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    assert main(arguments) == code
+    assert b"?t?" in shown.getvalue()
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(arguments, monkeypatch, capfd):
+    code = main(arguments)
+    capfd.readouterr()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        assert main(arguments) == code
+    assert capfd.readouterr().err == ""
 
 
 #: What Dask's own command line does with the entry points of its group; here with ours alone.

@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -599,11 +599,32 @@ class FakeRetries:
         self.woken.set()
 
 
+def refuse(retries: Callable[[], FakeRetries], *sinks: FakeSink) -> None:
+    """Let sinks fail until further notice."""
+    for sink in sinks:
+        sink.ok = False
+        sink.retries = retries()
+
+
+def close_while_refused(spans: Spans, metrics: Metrics, metrics_calls: int) -> None:
+    """Close; spans are taken after the third try, metrics after as many calls."""
+    with running([spans], [metrics], RARELY) as pump:
+        pump.offer_span(finished(1))
+        pump.request_close(60)
+        # As the bridge does. Metrics wait for what becomes of the spans.
+        beat(pump, 1)
+        eventually(lambda: spans.calls >= 3)
+        spans.ok = True
+        eventually(lambda: metrics.calls >= metrics_calls)
+        metrics.ok = True
+        eventually(lambda: pump.closed)
+    assert spans.exported == [1]
+    assert metrics.last["dask.otel.exported", ("traces",)] == 1
+
+
 def test_at_the_end_nobody_is_asked_twice_where_nobody_is_worth_a_wait() -> None:
     spans, metrics = Spans(), Metrics()
-    for sink in (spans, metrics):
-        sink.ok = False
-        sink.retries = FakeRetries(patience=0)
+    refuse(lambda: FakeRetries(patience=0), spans, metrics)
     with running([spans], [metrics], RARELY) as pump:
         pump.offer_span(finished(1))
         beat(pump, 1)
@@ -618,23 +639,8 @@ def test_at_the_end_nobody_is_asked_twice_where_nobody_is_worth_a_wait() -> None
 
 def test_at_the_end_somebody_may_come_back() -> None:
     spans, metrics = Spans(), Metrics()
-    both: tuple[FakeSink, ...] = (spans, metrics)
-    absent = FakeRetries(patience=60)
-    for sink in both:
-        sink.ok = False
-        sink.retries = absent
-    with running([spans], [metrics], RARELY) as pump:
-        pump.offer_span(finished(1))
-        pump.request_close(60)
-        # As the bridge does. Metrics wait for what becomes of the spans.
-        beat(pump, 1)
-        eventually(lambda: spans.calls >= 3)
-        spans.ok = True
-        eventually(lambda: metrics.calls >= 3)
-        metrics.ok = True
-        eventually(lambda: pump.closed)
-    assert spans.exported == [1]
-    assert metrics.last["dask.otel.exported", ("traces",)] == 1
+    refuse(lambda: FakeRetries(patience=60), spans, metrics)
+    close_while_refused(spans, metrics, metrics_calls=3)
 
 
 class Overloaded(FakeRetries):
@@ -657,28 +663,14 @@ class Timed(Spans):
 
 def test_at_the_end_a_server_is_left_alone_for_as_long_as_it_wants() -> None:
     spans, metrics = Timed(), Metrics()
-    for sink in (spans, metrics):
-        sink.ok = False
-        sink.retries = Overloaded(0.2)
-    with running([spans], [metrics], RARELY) as pump:
-        pump.offer_span(finished(1))
-        pump.request_close(60)
-        beat(pump, 1)
-        eventually(lambda: spans.calls >= 3)
-        spans.ok = True
-        eventually(lambda: metrics.calls >= 2)
-        metrics.ok = True
-        eventually(lambda: pump.closed)
+    refuse(lambda: Overloaded(0.2), spans, metrics)
+    close_while_refused(spans, metrics, metrics_calls=2)
     assert min(after - before for before, after in pairwise(spans.times)) >= 0.2
-    assert spans.exported == [1]
-    assert metrics.last["dask.otel.exported", ("traces",)] == 1
 
 
 def test_at_the_end_a_server_that_wants_more_time_than_there_is_is_asked_once() -> None:
     spans, metrics = Spans(), Metrics()
-    for sink in (spans, metrics):
-        sink.ok = False
-        sink.retries = Overloaded(3600.0)
+    refuse(lambda: Overloaded(3600.0), spans, metrics)
     with running([spans], [metrics], RARELY) as pump:
         pump.offer_span(finished(1))
         beat(pump, 1)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import dask_otel
+from dask_otel.cli import terminal
 
 _DESCRIPTION: Final = """\
 Write out the files that come with the package: Grafana dashboards and their provisioning, alert
@@ -77,15 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
             path.write_bytes(content)
             written += 1
     except OSError as error:
-        print(f"dask-otel assets: {error}", file=sys.stderr)
-        return 1
-    print(f"{written} files are in {folder}")
+        return terminal.fail("assets", str(error))
+    terminal.show(f"{written} files are in {folder}")
     if kept:
         files = ", ".join(kept)
-        print(
-            f"dask-otel assets: left as they are, because they differ: {files};"
-            " --force replaces them",
-            file=sys.stderr,
+        return terminal.fail(
+            "assets", f"left as they are, because they differ: {files}; --force replaces them"
         )
-        return 1
     return 0

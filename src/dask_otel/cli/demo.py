@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from dask_otel.cli import terminal
 from dask_otel.cli.problems import DemoError
 
 #: What the demo needs beyond the bridge itself; dask.dataframe needs pandas and pyarrow.
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
-        return _error(f"the demo needs {names}; try: pip install 'dask-otel[demo]'")
+        return terminal.fail("demo", f"the demo needs {names}; try: pip install 'dask-otel[demo]'")
     from dask_otel.cli import showcase
 
     options = showcase.Options(
@@ -74,14 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         showcase.perform(options)
     except DemoError as error:
-        return _error(str(error))
+        return terminal.fail("demo", str(error))
     except KeyboardInterrupt:
-        print("dask-otel demo: interrupted", file=sys.stderr)
-        return 130
+        return terminal.interrupted("demo")
     return 0
-
-
-def _error(text: str) -> int:
-    sys.stdout.flush()
-    print(f"dask-otel demo: {text}", file=sys.stderr)
-    return 1

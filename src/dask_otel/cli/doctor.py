@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import shutil
 import sys
 from typing import Any, Final
+
+from dask_otel.cli import terminal
 
 _DESCRIPTION: Final = """\
 Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
@@ -26,7 +26,8 @@ exit codes: 0 all is well (notes are no problems), 1 something is wrong, 2 wrong
 #: Seconds for the endpoints' answers, and for backends to have what was sent.
 _TIMEOUT: Final = 15.0
 _PATIENCE: Final = 30.0
-_NARROW, _WIDE = 60, 100
+#: Columns of the page, at most and where it is not for a terminal.
+_WIDE, _PAGE = 100, 80
 
 
 def add_command(commands: Any) -> None:
@@ -68,10 +69,7 @@ def add_command(commands: Any) -> None:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = terminal.number(text)
     if not 0.0 < value <= 3600.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not more than 0 and at most 3600 seconds")
     return value
@@ -100,22 +98,20 @@ def run(arguments: argparse.Namespace) -> int:
         if places and probe and probe["results"]:
             findings += read_back(places, probe, arguments.patience)
     except asking.NotExamined as error:
-        print(f"dask-otel doctor: {error}", file=sys.stderr)
+        terminal.say("doctor", str(error))
         return NOT_EXAMINED
     except KeyboardInterrupt:
-        print("dask-otel doctor: interrupted", file=sys.stderr)
-        return 130
+        return terminal.interrupted("doctor")
     if arguments.json:
-        sys.stdout.write(as_json(facts, findings))
+        text = as_json(facts, findings)
     else:
-        terminal = sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if terminal else 80
+        is_terminal = sys.stdout.isatty()
         text = as_text(
             facts,
             findings,
-            max(_NARROW, min(width, _WIDE)),
-            colours=terminal and not os.environ.get("NO_COLOR"),
+            terminal.width(_WIDE, _PAGE) if is_terminal else _PAGE,
+            colours=is_terminal and not os.environ.get("NO_COLOR"),
             everything=arguments.all,
         )
-        sys.stdout.write(text)
+    terminal.show(text.removesuffix("\n"))
     return exit_code(findings)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
-import os
-import shutil
 import sys
 import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dask_otel.cli import terminal
 
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
@@ -23,6 +22,8 @@ Show where the time of one run, or of several, went: from files that the bridge 
 Jaeger or Tempo. Compressed files and directories will do. No server is needed.
 """
 
+#: Columns of the text, at most.
+_WIDE = 160
 #: How long a scheduler may take to be reached.
 _PATIENCE = "10s"
 #: By which tags costs are summed up, where none is named.
@@ -82,10 +83,7 @@ def add_command(commands: Any) -> None:
 
 
 def _price(text: str) -> float:
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = math.nan
+    amount = terminal.number(text)
     if not 0 <= amount < 1e9:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no price: a number from 0 on, without a unit"
@@ -102,27 +100,28 @@ def run(arguments: argparse.Namespace) -> int:
     if not page and (arguments.output or arguments.open):
         arguments.usage_error("-o and --open are for the page, not for --text or --json")
     if page and find_spec("bokeh") is None:
-        return _error(
-            "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)"
+        return terminal.fail(
+            "report",
+            "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)",
         )
     try:
         report = _read(arguments)
         if not report.runs:
             found = "; ".join(report.skipped.lines())
-            return _error("no telemetry of Dask in there" + (f": {found}" if found else ""))
+            return terminal.fail(
+                "report", "no telemetry of Dask in there" + (f": {found}" if found else "")
+            )
         _notice(report, arguments)
         if page:
             return _write_page(report, arguments)
         _print(report, arguments)
     except BrokenPipeError:
-        # Whoever read has seen enough; nothing is left to be said at the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Nor does anybody want to know what is said beside the report.
         return 0
     except (OSError, ValueError) as error:
-        return _error(str(error))
+        return terminal.fail("report", str(error))
     except KeyboardInterrupt:
-        print("dask-otel report: interrupted", file=sys.stderr)
-        return 130
+        return terminal.interrupted("report")
     return 0
 
 
@@ -133,11 +132,14 @@ def _notice(report: Report, arguments: argparse.Namespace) -> None:
     given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
     if given and arguments.price is None:
         verb = "says" if len(given) == 1 else "say"
-        _say(f"{' and '.join(given)} {verb} nothing without --price, of which costs are made")
+        terminal.say(
+            "report",
+            f"{' and '.join(given)} {verb} nothing without --price, of which costs are made",
+        )
     elif arguments.tag is not None and not any(
         bill(run, arguments.tag).tags for run in report.runs
     ):
-        _say(f"no span that took thread-time has a tag {arguments.tag}:…")
+        terminal.say("report", f"no span that took thread-time has a tag {arguments.tag}:…")
 
 
 def _read(arguments: argparse.Namespace) -> Report:
@@ -195,12 +197,11 @@ def _asked(address: str) -> Any:
 
 def _print(report: Report, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print(json.dumps(report.to_dict(), indent=2, allow_nan=False), flush=True)
+        terminal.show(json.dumps(report.to_dict(), indent=2, allow_nan=False))
         return
     encoding = (sys.stdout.encoding or "ascii").lower()
-    width = max(60, min(160, shutil.get_terminal_size((100, 24)).columns))
-    said = report.text(width, ascii_only=not encoding.startswith("utf"))
-    print(said.encode(encoding, "replace").decode(encoding), flush=True)
+    said = report.text(terminal.width(_WIDE), ascii_only=not encoding.startswith("utf"))
+    terminal.show(said)
 
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:
@@ -208,20 +209,12 @@ def _write_page(report: Report, arguments: argparse.Namespace) -> int:
     try:
         report.save(path)
     except OSError as error:
-        return _error(f"can't write {path}: {(error.strerror or str(error)).lower()}")
-    print(path)
+        return terminal.fail(
+            "report", f"can't write {path}: {(error.strerror or str(error)).lower()}"
+        )
+    terminal.show(str(path))
     for line in report.skipped.lines():
-        print(f"dask-otel report: not read: {line}", file=sys.stderr)
+        terminal.say("report", f"not read: {line}")
     if arguments.open and not webbrowser.open(path.absolute().as_uri()):
-        return _error(f"there is no browser to open {path} with")
+        return terminal.fail("report", f"there is no browser to open {path} with")
     return 0
-
-
-def _error(text: str) -> int:
-    _say(text)
-    return 1
-
-
-def _say(text: str) -> None:
-    sys.stdout.flush()
-    print(f"dask-otel report: {text}", file=sys.stderr)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
+
+from dask_otel.cli import terminal
+from dask_otel.report import words
 
 if TYPE_CHECKING:
     from dask_otel.cli.spool_sending import Sent
@@ -36,7 +36,7 @@ on standard error), 2 wrong arguments, 130 interrupted
 
 #: Seconds without a success after which sending ends.
 _PATIENCE: Final = 60.0
-_NARROW, _WIDE = 60, 120
+_WIDE: Final = 120
 
 
 def add_command(commands: Any) -> None:
@@ -75,10 +75,7 @@ def add_command(commands: Any) -> None:
 
 
 def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = terminal.number(text)
     if not 0.0 <= value <= 86400.0:
         raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 86400 seconds")
     return value
@@ -94,29 +91,30 @@ def run_send(arguments: argparse.Namespace) -> int:
     try:
         sent = sending.run()
     except (SpoolError, ConfigurationError, OSError) as error:
-        return _error(str(error))
+        return terminal.fail("spool", str(error))
     except KeyboardInterrupt:
         _say(sending.sent)
-        print("dask-otel spool: interrupted", file=sys.stderr)
-        return 130
+        return terminal.interrupted("spool")
     _say(sent)
     return 1 if sent.left else 0
 
 
 def _say(sent: Sent) -> None:
     if not (sent.count or sent.lost or sent.left):
-        print(f"nothing waits in {sent.path}")
+        terminal.show(f"nothing waits in {sent.path}")
         return
     places = f" to {', '.join(sent.places)}" if sent.places else ""
-    print(f"{_spans(sent.count)} sent{places}; {sent.left:,} left in {sent.path}", flush=True)
+    terminal.show(
+        f"{words.counted(sent.count, 'span')} sent{places}; {sent.left:,} left in {sent.path}"
+    )
     if sent.lost:
-        print(
-            f"dask-otel spool: {_spans(sent.lost)} could not be sent and {_are(sent.lost)} gone: "
+        terminal.say(
+            "spool",
+            f"{words.counted(sent.lost, 'span')} could not be sent and {_are(sent.lost)} gone: "
             "refused by the server, or damaged",
-            file=sys.stderr,
         )
     for line in sent.problems:
-        print(f"dask-otel spool: {line}", file=sys.stderr)
+        terminal.say("spool", line)
 
 
 def run_show(arguments: argparse.Namespace) -> int:
@@ -129,27 +127,10 @@ def run_show(arguments: argparse.Namespace) -> int:
     try:
         found = summarize(place(arguments.path))
     except (SpoolError, OSError) as error:
-        return _error(str(error))
-    width = max(_NARROW, min(_WIDE, shutil.get_terminal_size((100, 24)).columns))
-    text = as_text(found, width)
-    encoding = sys.stdout.encoding or "ascii"
-    try:
-        print(text.encode(encoding, "replace").decode(encoding), flush=True)
-    except BrokenPipeError:
-        # Whoever read has seen enough; nothing is left to be said at the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return terminal.fail("spool", str(error))
+    terminal.show(as_text(found, terminal.width(_WIDE)))
     return 0
-
-
-def _spans(count: int) -> str:
-    return f"{count:,} span{'' if count == 1 else 's'}"
 
 
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def _error(text: str) -> int:
-    sys.stdout.flush()
-    print(f"dask-otel spool: {text}", file=sys.stderr)
-    return 1

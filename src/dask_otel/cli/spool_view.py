@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.report import words
 from dask_otel.spool.reading import RunSummary, Summary
 
 #: Names that are listed, those of which most spans wait.
@@ -28,7 +28,8 @@ def as_text(found: Summary, width: int) -> str:
 
 def _head(found: Summary) -> Iterator[str]:
     yield f"{_clean(str(found.path), 4096)}"
-    yield f"  {found.size / 1e6:,.2f} MB on the disk, {_spans(found.waiting)} to be sent"
+    waiting = words.counted(found.waiting, "span")
+    yield f"  {found.size / 1e6:,.2f} MB on the disk, {waiting} to be sent"
     if found.holder is not None:
         yield (
             f"  {found.holder} has it and sends them; {found.noted:,} of its spans are open, and "
@@ -49,8 +50,8 @@ def _runs(found: Summary) -> Iterator[str]:
         (
             _clean(str(run.resource.get(semconv.CLUSTER_NAME, "?"))),
             _clean(str(run.resource.get(semconv.SERVICE_INSTANCE_ID, run.instance_id)), 60),
-            _time(run.started_ns),
-            _time(run.alive_ns),
+            words.when(run.started_ns),
+            words.when(run.alive_ns),
             f"{run.waiting:,}",
             _open(found, run),
         )
@@ -84,22 +85,9 @@ def _names(found: Summary) -> Iterator[str]:
     more = len(found.names) - len(listed)
     if more:
         rest = sum(found.names.values()) - sum(waiting for _, waiting in listed)
-        yield f"  {rest:>{count},}  of {more:,} other name{'' if more == 1 else 's'}"
+        yield f"  {rest:>{count},}  of {words.counted(more, 'other name')}"
 
 
 def _clean(text: str, longest: int = _LONGEST) -> str:
     """Return a text of somebody's without what a terminal would obey."""
-    kept = "".join(c if c.isprintable() else "�" for c in text)
-    return kept if len(kept) <= longest else f"{kept[: longest - 1]}…"
-
-
-def _time(time_ns: int) -> str:
-    try:
-        found = datetime.fromtimestamp(time_ns // 1_000_000_000, timezone.utc)
-    except (OverflowError, OSError, ValueError):
-        return "?"
-    return f"{found:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _spans(count: int) -> str:
-    return f"{count:,} span{'' if count == 1 else 's'}"
+    return words.cut(words.one_line(text, "�"), longest, "…")

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import logging
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from dask_otel.cli import terminal
 from dask_otel.cli.problems import TopError
 
 if TYPE_CHECKING:
@@ -80,10 +80,7 @@ def add_command(commands: Any) -> None:
 
 
 def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = terminal.number(text)
     if not LEAST_INTERVAL <= seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not at least {LEAST_INTERVAL:g} second")
     return seconds
@@ -102,19 +99,14 @@ def _count(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Watch until Ctrl-C; return the exit code."""
     if find_spec("rich") is None:
-        return _error("it needs rich; try: pip install 'dask-otel[top]'")
+        return terminal.fail("top", "it needs rich; try: pip install 'dask-otel[top]'")
     try:
         _watch(arguments)
     except TopError as error:
-        return _error(str(error))
+        return terminal.fail("top", str(error))
     except KeyboardInterrupt:
         return 0
     return 0
-
-
-def _error(text: str) -> int:
-    print(f"dask-otel top: {text}", file=sys.stderr)
-    return 1
 
 
 def _watch(arguments: argparse.Namespace) -> None:

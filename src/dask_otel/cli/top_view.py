@@ -79,8 +79,8 @@ class View:
         count = len(now.workers) + now.more_workers
         parts = [
             text.cut(self.address, 40, marks.ellipsis),
-            _plural(count, "worker"),
-            f"{_plural(now.threads, 'thread')}: {busy} busy, {free} free",
+            text.counted(count, "worker"),
+            f"{text.counted(now.threads, 'thread')}: {busy} busy, {free} free",
             clock,
         ]
         return Text("  ".join(parts), "bold", no_wrap=True, overflow="ellipsis")
@@ -100,7 +100,7 @@ class View:
                 table.add_row(*_span_cells(span, depth, marks))
             yield table
         if left_out:
-            yield Text(f"and {_plural(left_out, 'more open span')}", "dim italic")
+            yield Text(f"and {text.counted(left_out, 'more open span')}", "dim italic")
 
     def _seconds(
         self, activities: list[tuple[str, float]], marks: text.Glyphs
@@ -147,7 +147,7 @@ class View:
             table.add_row(*_worker_cells(worker, marks))
         yield table
         if left_out:
-            yield Text(f"and {_plural(left_out, 'more worker')}", "dim italic")
+            yield Text(f"and {text.counted(left_out, 'more worker')}", "dim italic")
 
 
 def _table(width: int | None) -> Table:
@@ -159,10 +159,6 @@ def _table(width: int | None) -> Table:
         expand=width is not None,
         width=width,
     )
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _tree(spans: tuple[PresentSpan, ...]) -> Iterator[tuple[int, PresentSpan]]:

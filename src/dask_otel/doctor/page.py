@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dask_otel.doctor.finding import Finding, exit_code
+from dask_otel.report import words
 
 #: Of the JSON; it only grows.
 FORMAT: Final = 1
@@ -58,15 +58,12 @@ def _finding(finding: Finding, width: int, colours: bool) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    # An address or a key longer than a line stays whole: it is to be copied.
-    return textwrap.wrap(
-        _printable(text), width, break_long_words=False, break_on_hyphens=False
-    ) or [""]
+    return words.wrapped(_printable(text), width)
 
 
 def _printable(text: str) -> str:
-    """Return the text without what a terminal would obey."""
-    return "".join([c if c.isprintable() or c == " " else "\ufffd" for c in " ".join(text.split())])
+    """Return the text on one line, without what a terminal would obey."""
+    return words.one_line(" ".join(text.split()), "\ufffd")
 
 
 def _settings(process: Mapping[str, Any] | None, everything: bool) -> Iterator[str]:
@@ -95,8 +92,8 @@ def _printable_line(line: str) -> str:
 def _verdict(findings: Sequence[Finding]) -> str:
     problems = sum(finding.level == "problem" for finding in findings)
     notes = sum(finding.level == "note" for finding in findings)
-    said = f"{problems} problem{'' if problems == 1 else 's'}" if problems else "All is well"
-    return f"{said}, {notes} note{'' if notes == 1 else 's'}."
+    said = words.counted(problems, "problem") if problems else "All is well"
+    return f"{said}, {words.counted(notes, 'note')}."
 
 
 def as_json(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:

@@ -82,18 +82,13 @@ def _advice(run: Run, width: int) -> Iterator[str]:
     if not found:
         yield "  Nothing is beyond the limit of an alert, and no task failed."
     for one in found:
-        yield from _wrapped(f"[{one.severity}] {one.title}", width, "  ")
-        yield from _wrapped(one.advice, width, "      ")
+        yield from _indented(f"[{one.severity}] {one.title}", width, "  ")
+        yield from _indented(one.advice, width, "      ")
 
 
-def _wrapped(sentence: str, width: int, indent: str) -> Iterator[str]:
-    line = indent
-    for word in sentence.split():
-        if len(line) + len(word) + 1 > width and line.strip():
-            yield line
-            line = indent
-        line += word if line == indent else f" {word}"
-    yield line
+def _indented(sentence: str, width: int, indent: str) -> Iterator[str]:
+    for line in words.wrapped(sentence, width - len(indent)):
+        yield indent + line
 
 
 def _trees(run: Run, width: int, *, ascii_only: bool) -> Iterator[str]:
@@ -118,7 +113,8 @@ def _trees(run: Run, width: int, *, ascii_only: bool) -> Iterator[str]:
     times = time_by_span(run.metrics, order=span_names(roots))
     if times:
         shown += [Text(), TimeTable(times, late_starts(roots))]
-    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
+    encoding = "ascii" if ascii_only else "utf-8"
+    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
     console = Console(file=file, width=width, highlight=False, color_system=None)
     for one in shown:
         console.print(one)

@@ -1,7 +1,8 @@
-"""Numbers and glyphs as people read them, in a terminal and on a page."""
+"""Numbers, glyphs and lines as people read them, in a terminal and on a page."""
 
 from __future__ import annotations
 
+import textwrap
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -50,9 +51,14 @@ def size(value: float) -> str:
     return f"{value:,.1f} TiB"
 
 
+def counted(count: int, what: str) -> str:
+    """Return a number of things: ``1 span``, ``1,024 spans``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def cut(value: str, width: int, ellipsis: str) -> str:
     """Return text of at most `width` characters on one line; a cut shows."""
-    value = "".join(c if c.isprintable() else "?" for c in value)
+    value = one_line(value)
     return value if len(value) <= width else value[: max(0, width - len(ellipsis))] + ellipsis
 
 
@@ -84,9 +90,20 @@ def when(time_ns: int | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if time_ns else "?"
 
 
-def one_line(value: str) -> str:
+def one_line(value: str, otherwise: str = "?") -> str:
     """Return text that does nothing to a terminal but to be shown."""
-    return "".join(c if c.isprintable() else "?" for c in value)
+    return "".join(c if c.isprintable() else otherwise for c in value)
+
+
+def wrapped(value: str, width: int) -> list[str]:
+    """Return text as lines, one at least, none longer than `width` but for a longer word.
+
+    An address or a key stays whole: it is to be copied.
+    """
+    folded = " ".join(value.split())
+    return textwrap.wrap(folded, max(1, width), break_long_words=False, break_on_hyphens=False) or [
+        ""
+    ]
 
 
 def inside(title: str) -> str:

@@ -8,10 +8,6 @@ from typing import Final
 #: between slow ones, short enough to follow a clock that drifts (100 ppm are 30 ms).
 WINDOW: Final = 300.0
 
-#: Seconds by which a heartbeat that claims to be older than the one before it shows that a clock
-#: was set. Less can be what is not known of the delay.
-CLOCK_STEP: Final = 10.0
-
 
 class RecentMinimum:
     """Smallest value of the last one to two windows, in constant memory."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from dask_otel.core.idle.clock_delay import CLOCK_STEP, RecentMinimum
+from dask_otel.core import clock_step
+from dask_otel.core.idle.clock_delay import RecentMinimum
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.tasks import Observed, WorkerTasks
 
@@ -162,9 +163,8 @@ class WorkerTime:
         if delay is None:
             return max(self.tasks.cut, now)
         at = now - delay + self._delays.observe(delay, now)
-        if at < self.tasks.cut - CLOCK_STEP:
-            # Heartbeats are sent one after the other: none is older than the one before it. A
-            # clock was set, and what its readings were compared with is worth nothing.
+        if clock_step.was_set(at, self.tasks.cut):
+            # What its readings were compared with is worth nothing.
             self._delays = RecentMinimum()
             self._delays.observe(delay, now)
             return max(self.tasks.cut, now)

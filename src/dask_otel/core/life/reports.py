@@ -11,13 +11,9 @@ many spans wait, a look costs nothing for those about whom there is no news.
 from __future__ import annotations
 
 import math
-from typing import Final
 
+from dask_otel.core import clock_step
 from dask_otel.core.life.open_span import OpenSpan
-
-#: Seconds by which a heartbeat that claims to be older than the one before it shows that a clock
-#: was set.
-CLOCK_STEP: Final = 10.0
 
 
 class WorkerClock:
@@ -65,9 +61,7 @@ class Reports:
         # millisecond a heartbeat, so that a step of a clock heals.
         clock.least_delay = min(delay, clock.least_delay + 0.001)
         late = delay - clock.least_delay
-        if late > CLOCK_STEP and received - late < clock.began - CLOCK_STEP:
-            # Heartbeats are sent one after the other: none is older than the one before it. A
-            # clock was set.
+        if late > clock_step.CLOCK_STEP and clock_step.was_set(received - late, clock.began):
             clock.least_delay, late = delay, 0.0
         clock.began = received - late
         clock.cancelled = cancelled

@@ -194,19 +194,15 @@ class _Described(TaskRecords):
             if function is not None:
                 self._put_shown(out, semconv.CODE_FUNCTION_NAME, function)
 
-
-class _LostTranslation(_Described):
-    """One call of `translate_lost`."""
-
-    def record(self, note: OpenNote) -> SpanRecord:
-        """Return the span as far as it is known."""
+    def _record(
+        self,
+        out: Written,
+        events: tuple[Event, ...],
+        callers: Iterable[Traceparent],
+        error: str | None,
+    ) -> SpanRecord:
+        """Return the span, from what is known of it at its end or before."""
         who = self.who
-        out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
-        self._put_queue_time(out, note)
-        if note.counts is not None:
-            self._put_counts(out, note.counts)
-        self._put_origin(out, note)
-        self._put_given(out, note.attributes)
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=who.span_id,
@@ -216,11 +212,30 @@ class _LostTranslation(_Described):
             start_ns=self.start_ns,
             end_ns=self.end_ns,
             attributes=self._limited(out),
-            events=tuple(self._started(note.first_start)),
-            links=self._links(note.callers),
-            error="The scheduler was lost before the span had ended",
+            events=events,
+            links=self._links(callers),
+            error=error,
             root_name=self.sampled_name,
             remote_parent=who.remote,
+        )
+
+
+class _LostTranslation(_Described):
+    """One call of `translate_lost`."""
+
+    def record(self, note: OpenNote) -> SpanRecord:
+        """Return the span as far as it is known."""
+        out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
+        self._put_queue_time(out, note)
+        if note.counts is not None:
+            self._put_counts(out, note.counts)
+        self._put_origin(out, note)
+        self._put_given(out, note.attributes)
+        return self._record(
+            out,
+            tuple(self._started(note.first_start)),
+            note.callers,
+            "The scheduler was lost before the span had ended",
         )
 
 
@@ -246,23 +261,13 @@ class _Translation(_Described):
     # ------------------------------------------------------------------------------- span
 
     def _span(self) -> SpanRecord:
-        who = self.finished.identity
         failed = self._error_type()
         events, dropped = self._events()
-        return SpanRecord(
-            trace_id=who.trace_id,
-            span_id=who.span_id,
-            parent_span_id=who.parent_span_id,
-            name=self.last_tag,
-            kind=self._kind,
-            start_ns=self.start_ns,
-            end_ns=self.end_ns,
-            attributes=self._limited(self._span_attributes(failed, dropped)),
-            events=events,
-            links=self._links(self.finished.callers),
-            error=None if failed is None else self._description(failed),
-            root_name=self.sampled_name,
-            remote_parent=who.remote,
+        return self._record(
+            self._span_attributes(failed, dropped),
+            events,
+            self.finished.callers,
+            None if failed is None else self._description(failed),
         )
 
     def _span_attributes(self, failed: str | None, dropped_events: int) -> Written:
