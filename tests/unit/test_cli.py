@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -13,7 +16,7 @@ from pathlib import Path
 import dask
 import pytest
 
-from dask_otel.cli import demo, main
+from dask_otel.cli import demo, main, terminal
 from tests.unit.report_files import span, traces
 
 
@@ -143,3 +146,27 @@ def test_where_the_demo_cannot_write_it_does_not_run(
     (tmp_path / "a-folder").mkdir()
     assert main(["demo", option, str(tmp_path / path)]) == 1
     assert f"can't write {tmp_path / path}: {reason}" in capsys.readouterr().err
+
+
+def test_a_connection_that_was_given_up_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It does where it is collected, which may be at any time, after the answer has come."""
+
+    def give_up() -> None:
+        async def late() -> None:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(TimeoutError("Timeout"))
+            # In a circle, as a real one's traceback is.
+            future.circle = future
+
+        asyncio.run(late())
+
+    give_up()
+    gc.collect()
+    assert [record.name for record in caplog.records] == ["asyncio"]
+    caplog.clear()
+    before = logging.getLogger("asyncio").level
+    with terminal.silence("asyncio"):
+        give_up()
+    gc.collect()
+    assert caplog.records == []
+    assert logging.getLogger("asyncio").level == before

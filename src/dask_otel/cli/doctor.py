@@ -90,7 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     }
     try:
         if arguments.scheduler:
-            facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
+            with terminal.silence("asyncio"):
+                facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
         else:
             facts = asking.facts_of_this_process(arguments.timeout)
         findings = all_findings(facts)

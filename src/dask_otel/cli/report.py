@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import webbrowser
 from importlib.util import find_spec
@@ -178,21 +177,18 @@ def _asked(address: str) -> Any:
 
     from dask_otel._wire import remembered
 
-    # What Dask logs of a lost connection says less than the error.
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
     try:
         # A client that can't read its address does not end well.
         resolve_address(address)
-        with Client(address, timeout=_PATIENCE, set_as_default=False) as client:
+        with (
+            terminal.silence("distributed", "asyncio"),
+            Client(address, timeout=_PATIENCE, set_as_default=False) as client,
+        ):
             return client.run_on_scheduler(remembered, _REMEMBERED)
     except (OSError, ValueError):
         raise
     except Exception as error:
         raise OSError(f"the scheduler at {address} can't answer: {error}") from error
-    finally:
-        logger.setLevel(level)
 
 
 def _print(report: Report, arguments: argparse.Namespace) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from dask_otel import semconv
 from dask_otel._version import __version__
+from dask_otel.cli import terminal
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import explain
 from dask_otel.pump.breath import Breath
@@ -99,7 +99,7 @@ class Sending:
                 "OTEL_SDK_DISABLED is set; nothing was sent"
             )
         # What it says of failures is for a scheduler's log; here, the last word is enough.
-        stack.enter_context(_silence())
+        stack.enter_context(terminal.silence("distributed.dask_otel"))
         for sink in sinks:
             stack.callback(sink.shutdown)
         keys = {sink.key for sink in sinks}
@@ -208,15 +208,3 @@ class _Way:
         endpoint = Endpoint.named(self.name)
         trouble = None if endpoint is None else explain(endpoint, "traces", reason)
         return f"{reason}. {trouble}" if trouble else reason
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Let the bridge's own messages for schedulers rest."""
-    logger = logging.getLogger("distributed.dask_otel")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 #: Columns below which no text is fitted to a terminal.
@@ -63,3 +67,25 @@ def interrupted(command: str) -> int:
     """Say that Ctrl-C has ended a command; return its exit code."""
     say(command, "interrupted")
     return 130
+
+
+@contextmanager
+def silence(*names: str) -> Iterator[None]:
+    """Keep what libraries log off the terminal: what matters of it is said in our words.
+
+    Parameters
+    ----------
+    names
+        Of their loggers.
+    """
+    loggers = [logging.getLogger(name) for name in names]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        # A connection that was too slow and given up says so where it is collected.
+        gc.collect()
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

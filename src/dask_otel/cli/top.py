@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import math
 import time
 from collections import deque
@@ -117,7 +116,7 @@ def _watch(arguments: argparse.Namespace) -> None:
 
     console = Console(highlight=False)
     address = arguments.address or _configured()
-    with _silence(), ExitStack() as stack:
+    with terminal.silence("distributed", "asyncio"), ExitStack() as stack:
         client = stack.enter_context(_connected(address))
         first = _ask(client, address, arguments)
         if arguments.once or not console.is_terminal:
@@ -139,18 +138,6 @@ def _configured() -> str:
     import dask.config
 
     return str(dask.config.get("scheduler-address", None) or _DEFAULT_ADDRESS)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the client's own log off the terminal: what matters is said in our words."""
-    logger = logging.getLogger("distributed")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 @contextmanager
