@@ -237,7 +237,8 @@ def _when() -> tuple[Line, ...]:
             ),
             graph(
                 "How full is the spool?",
-                "Share of otel.spool.max-size. At 100 % the oldest spans are dropped.",
+                "Share of otel.spool.max-size. The line is the limit of the alert "
+                "DaskOtelSpoolFull; at 100 % the oldest spans are dropped.",
                 (
                     f"max by (dask_cluster_name) (dask_otel_spool_usage_bytes{{{CLUSTER}}} / "
                     f"(dask_otel_spool_limit_bytes{{{CLUSTER}}} > 0))",
@@ -247,6 +248,7 @@ def _when() -> tuple[Line, ...]:
                 empty="No scheduler has a spool.",
                 decimals=1,
                 width=12,
+                lines=[(limit("DaskOtelSpoolFull"), BAD)],
             ),
             height=9,
         ),
