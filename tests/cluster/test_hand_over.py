@@ -146,6 +146,26 @@ def test_threads_that_can_not_be_started_end_the_bridge(monkeypatch: pytest.Monk
     run(test)
 
 
+def test_a_close_does_not_wait_for_workers_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        pump = Pump()
+        # No tick comes, and no heartbeat.
+        monkeypatch.setattr(module, "TICK", 3600.0)
+        async with bridged(monkeypatch, pump) as (scheduler, bridge):
+            async with (
+                Worker(scheduler.address, nthreads=1, heartbeat_interval="1h"),
+                Client(scheduler.address, asynchronous=True) as client,
+            ):
+                assert await client.submit(pow, 2, 3) == 8
+            assert bridge.adapter.lifecycle.settling
+        assert not bridge.adapter.lifecycle.settling
+        assert pump.closed
+        assert len(bridge.adapter.lifecycle.open) == 0
+        assert bridge.adapter.lifecycle.unsettled == 0
+
+    run(test)
+
+
 @pytest.mark.parametrize("step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.metrics"])
 def test_an_error_of_ours_leaves_no_pump_behind(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:

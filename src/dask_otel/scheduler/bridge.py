@@ -305,6 +305,8 @@ class Bridge:
     async def _last_words(self, deadline: float) -> None:
         """Give heartbeats a moment that still owe metrics of work that is done."""
         until = min(deadline, clocks.monotonic() + LAST_WORDS)
+        # Whoever owed them may have sent them, or have gone, since the last tick.
+        self._guarded(self._tick)
         while self.adapter.lifecycle.settling and clocks.monotonic() < until:
             await asyncio.sleep(TICK)
 

@@ -60,7 +60,8 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         Whatever is wrong is logged as one clear error, and the scheduler runs on without us.
         """
         await make_way(scheduler)
-        if plugin_of(scheduler) is not None:
+        running = plugin_of(scheduler)
+        if running is not None and running is not self:
             # Under another name: a scheduler has one bridge.
             _warn_that_it_runs(scheduler, self.overrides)
         elif self.bridge is None:
