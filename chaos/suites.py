@@ -52,6 +52,7 @@ _THROWN = {
     "exporters": "the variables of exporters, with credentials where they belong and where not",
     "answers": "what servers answer, over HTTP and gRPC",
     "report": "files for `dask-otel report`",
+    "spool": "files of a spool, and the rows in them",
 }
 
 

@@ -33,6 +33,8 @@ SHARES = {
     "exporters": 2,
     "answers": 12,
     "report": 2,
+    # Makes files.
+    "spool": 1,
 }
 
 

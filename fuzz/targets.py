@@ -71,6 +71,7 @@ from dask_otel.settings.reading import knobs
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
+from fuzz.spools import spool
 
 # ---------------------------------------------------------------------------------------- spans
 
@@ -607,5 +608,6 @@ TARGETS: Final[dict[str, Callable[[Data], None]]] = {
         exporters,
         answers,
         report,
+        spool,
     )
 }

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from dask_otel.cli.spool_view import as_text
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
 from dask_otel.spool import lock
+from dask_otel.spool.reading import summarize
 from dask_otel.spool.store import Run, SpoolError, Store
 
 BYTES = 10_000_000
@@ -449,6 +451,44 @@ def test_a_row_that_can_not_be_read_costs_itself_alone(path: Path) -> None:
         assert store.write(alive_ns=2).unreadable == 1
         assert store.count() == 2
         assert store.write(alive_ns=2).unreadable == 0
+
+
+def spoil(path: Path, statement: str, *values: Any) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(statement, values).rowcount == 1
+        connection.commit()
+
+
+@pytest.mark.parametrize("value", ["soon", b"\0", float("inf"), 1.5])
+@pytest.mark.parametrize("column", ["started_ns", "alive_ns"])
+def test_a_time_of_a_run_that_is_damaged_hides_none_of_its_spans(
+    path: Path, column: str, value: Any
+) -> None:
+    store = opened(path)
+    store.write(finished=spans(1), noted=spans(2, end=7), alive_ns=9)
+    store.close(clean=False)
+    spoil(path, f"UPDATE runs SET {column} = ?", value)
+    found = summarize(path)
+    assert found.waiting == 2
+    assert "?" in as_text(found, 100)
+    with closing_clean(opened(path, "b")) as store:
+        rows = store.waiting(OTLP, 0, 9)
+    ends = {row.record.span_id: row.record.end_ns for row in rows}
+    # What is not known of the last sign of life, the note itself knows.
+    assert ends == {1: 10, 2: 9 if column == "started_ns" else 7}
+
+
+def test_rows_of_an_exporter_whose_name_is_damaged_are_counted_and_removed(path: Path) -> None:
+    store = opened(path)
+    store.write(finished=[*spans(1), *spans(2, 3, sink="zipkin")], alive_ns=2)
+    store.close(clean=True)
+    spoil(path, "UPDATE sinks SET name = x'ff' WHERE name = 'zipkin'")
+    with closing_clean(opened(path, "b")) as store:
+        assert store.sinks() == {OTLP: 1}
+        assert numbers(store) == [1]
+        assert store.write(alive_ns=2).unreadable == 2
+        assert store.write(alive_ns=2).unreadable == 0
+    assert summarize(path).unreadable == 0
 
 
 def test_a_record_that_can_not_be_encoded_costs_itself_alone(path: Path) -> None:

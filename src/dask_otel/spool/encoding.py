@@ -119,6 +119,11 @@ def name_of(body: bytes) -> str:
     return _Reader(_from_bytes(body)).text("n")
 
 
+def whole(value: Any) -> int:
+    """Return the number in a column of a row; 0 where it is damaged and something else."""
+    return value if isinstance(value, int) else 0
+
+
 # ----------------------------------------------------------------------------------- writing
 
 

@@ -97,7 +97,12 @@ def _read(connection: sqlite3.Connection, found: Summary) -> None:
         except ValueError:
             attributes = {}
         runs[key] = RunSummary(
-            str(instance), str(version), attributes, started_ns, alive_ns, bool(over)
+            str(instance),
+            str(version),
+            attributes,
+            encoding.whole(started_ns),
+            encoding.whole(alive_ns),
+            bool(over),
         )
     found.runs = list(runs.values())
     sinks = dict(connection.execute("SELECT id, name FROM sinks"))

@@ -377,12 +377,20 @@ class Store:
         ):
             with suppress(ValueError):
                 origin = Origin(encoding.decode_attributes(resource), str(version))
-                self._earlier[key] = _Earlier(origin, int(alive_ns))
-        names = dict(connection.execute("SELECT id, name FROM sinks"))
+                self._earlier[key] = _Earlier(origin, encoding.whole(alive_ns))
+        names = {
+            key: name
+            for key, name in connection.execute("SELECT id, name FROM sinks")
+            if isinstance(name, str)
+        }
         self._state.sinks = {name: key for key, name in names.items()}
         for key, count in connection.execute("SELECT sink, count(*) FROM spans GROUP BY sink"):
             if key in names:
                 self._state.counts[names[key]] = count
+            else:
+                # Nobody would ever ask for them.
+                rows = connection.execute("SELECT id FROM spans WHERE sink IS ?", (key,))
+                self._damaged.update(row for (row,) in rows)
         (last,) = connection.execute("SELECT max(id) FROM spans").fetchone()
         self._state.next = 1 + (last or 0)
         self._size = self._state.used()
