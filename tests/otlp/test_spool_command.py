@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -269,6 +270,31 @@ def decoded(server: Receiver, requests: int) -> list[int]:
         for scope in resource.scope_spans
         for span in scope.spans
     ]
+
+
+def test_a_disk_that_fails_meanwhile_hides_nothing_that_has_arrived(
+    http: Receiver,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wanted = fill(path)
+    use(monkeypatch, http)
+
+    def broken(store: Store, **changes: Any) -> None:
+        raise OSError(5, "the disk is gone")
+
+    monkeypatch.setattr(Store, "write", broken)
+    assert main(["spool", "send", str(path)]) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith(f"3 spans sent to {http.endpoint}")
+    # They go out again, with the same ids.
+    assert told.out.endswith(f"; 3 left in {path}\n")
+    assert told.err == "dask-otel spool: [Errno 5] the disk is gone\n"
+    monkeypatch.undo()
+    use(monkeypatch, http)
+    assert main(["spool", "send", str(path)]) == 0
+    assert ids(http) == sorted(2 * wanted)
 
 
 def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,9 @@ def run_send(arguments: argparse.Namespace) -> int:
     try:
         sent = sending.run()
     except (SpoolError, ConfigurationError, OSError) as error:
+        if sending.sent.count:
+            # The disk failed when some had arrived.
+            _say(sending.sent)
         return terminal.fail("spool", str(error))
     except KeyboardInterrupt:
         _say(sending.sent)

@@ -109,9 +109,11 @@ class Sending:
             others = [key for key in store.sinks() if key not in keys] if index == 0 else []
             with sink.surroundings():
                 one = _Way(store, sink, self._patience, self._progress)
-                for key in [*own, *others]:
-                    one.send(key)
-                self._take_note(one)
+                try:
+                    for key in [*own, *others]:
+                        one.send(key)
+                finally:
+                    self._take_note(one)
 
     def _take_note(self, one: _Way) -> None:
         sent = self.sent
@@ -186,6 +188,7 @@ class _Way:
 
     def _settle(self) -> int:
         """Remove from the file what has left the queue; return how many have."""
+        self._count()
         left = {id(record) for record in self._outlet.queue}
         gone = [record for record in self._rows if record not in left]
         if gone:
@@ -193,6 +196,10 @@ class _Way:
                 settled=[self._rows.pop(record) for record in gone], alive_ns=0
             )
             self.lost += written.unreadable
+        return len(gone)
+
+    def _count(self) -> None:
+        """Take note of what has arrived, and of what never will."""
         sent = 0
         for (name, *_), count in self._tally.since(self._seen).items():
             if name == semconv.OTEL_EXPORTED.name:
@@ -201,7 +208,6 @@ class _Way:
                 self.lost += int(count)
         self.count += sent
         self._progress(sent)
-        return len(gone)
 
     def _explained(self) -> str:
         reason = str(self._health.condition()["reason"] or "no reason given")
