@@ -107,8 +107,9 @@ class Watch(Witness):
         super().__init__(bridged.scheduler, bridged.cluster.workers)
         self.cuts: dict[str, list[Cut]] = defaultdict(list)
         self.joined: dict[str, tuple[float, int]] = {}
-        #: Since when tasks ran, as the workers said; before what the tasks saw of themselves.
-        self.executing_since: dict[Any, float] = {}
+        #: Since when tasks ran, as the workers said, by worker and key; before what the tasks saw
+        #: of themselves.
+        self.executing_since: dict[tuple[str, Any], float] = {}
         #: Metered seconds that never came to the scheduler.
         self.unheard = 0.0
         bridged.client.sync(self._attach, bridged.scheduler)
@@ -121,9 +122,10 @@ class Watch(Witness):
         @wraps(original)
         def heartbeat_worker(*args: Any, **message: Any) -> Any:
             answer = original(*args, **message)
-            self.cuts[message["address"]].append(Cut(message["now"], time.time()))
+            worker = message["address"]
+            self.cuts[worker].append(Cut(message["now"], time.time()))
             for key, elapsed in message["executing"].items():
-                self.executing_since.setdefault(key, message["now"] - elapsed)
+                self.executing_since.setdefault((worker, key), message["now"] - elapsed)
             return answer
 
         scheduler.handlers["heartbeat_worker"] = heartbeat_worker
@@ -141,6 +143,15 @@ class Watch(Witness):
     def lost(self, message: Mapping[str, Any]) -> None:
         """A heartbeat will not come."""
         self.unheard += metered(message["extensions"]["spans"])
+
+    def before(self, run: Run) -> float:
+        """Return for how long a task ran, as its worker said, before its own code did."""
+        since = [
+            began
+            for (worker, _), began in self.executing_since.items()
+            if worker == run.worker and began <= run.start
+        ]
+        return run.start - max(since, default=run.start)
 
     def settled(self, before: float, left: Mapping[str, float]) -> float:
         """Return up to when idle is booked at some moment, by the heartbeats that had come.
@@ -235,10 +246,10 @@ class Truth:
         """Thread-seconds of runs that ended on a worker that was there: they were metered."""
         return sum(run.seconds for run in RUNS if run.stop <= self.left.get(run.worker or "", inf))
 
-    def cut_off(self) -> float:
+    def cut_off(self) -> dict[Run, float]:
         """Thread-seconds of runs whose worker left: nobody metered them."""
         ends = [(run, self.left.get(run.worker or "", inf)) for run in RUNS]
-        return sum(max(0.0, end - run.start) for run, end in ends if end < run.stop)
+        return {run: max(0.0, end - run.start) for run, end in ends if end < run.stop}
 
 
 def held(path: str) -> None:
@@ -338,7 +349,10 @@ def check(
     # what ran on when there was no more work.
     elsewhere = boasted or BESIDE or any(run.stop > truth.end for run in RUNS)
     unsure = overhead if elsewhere else min(overhead, watch.unheard)
-    missing = overhead + within + truth.capacity(truth.taken_up)
+    cut_off = truth.cut_off()
+    # Of what is lost, too, something was before the tasks' own code.
+    early = sum(map(watch.before, cut_off))
+    missing = overhead + early + within + truth.capacity(truth.taken_up)
     points = [
         (at, idle - earlier)
         for at, idle in idle_points(received)
@@ -363,6 +377,8 @@ def check(
     assert idle <= truth.idle() - overhead + unsure + within, (
         idle, truth.idle(), overhead, unsure, within,
     )  # fmt: skip
-    lost, exported = watch.unheard + truth.cut_off(), cluster_time(received, "lost")
-    assert lost - unsure - within <= exported <= lost + within, (exported, lost, unsure, within)
+    lost, exported = watch.unheard + sum(cut_off.values()), cluster_time(received, "lost")
+    assert lost - unsure - within <= exported <= lost + early + within, (
+        exported, lost, unsure, early, within,
+    )  # fmt: skip
     return Checked(received, truth, overhead, within)

@@ -252,29 +252,38 @@ def test_workers_are_shown_as_the_scheduler_sees_them(start: Start) -> None:
 def test_above_the_limit_workers_are_summed_and_who_left_goes(start: Start) -> None:
     with start({"metrics": {"max-workers": 1}}, n_workers=3, threads_per_worker=2) as c:
         r = c.received
-        total = {("0",): 2, ("_OTHER",): 4}
-        eventually(
-            lambda: last_points(r, "dask.worker.thread.count") == total, what="all are there"
-        )
-        assert last_points(r, "dask.worker.occupancy").keys() == {("0",)}
 
-        first = next(a for a, ws in c.scheduler.workers.items() if ws.name == 0)
-        c.client.retire_workers([first])
+        def shown(others: int) -> str | None:
+            """Return who has series of its own, beside so many workers that are summed."""
+            threads = last_points(r, "dask.worker.thread.count")
+            own = [name for (name,) in threads if name != "_OTHER"]
+            summed = {("_OTHER",): 2 * others} if others else {}
+            return own[0] if len(own) == 1 and threads == {(own[0],): 2, **summed} else None
+
+        def leave(name: str) -> None:
+            workers = c.scheduler.workers.items()
+            c.client.retire_workers([a for a, ws in workers if str(ws.name) == name])
+
+        # Of those that came before the first export, the first one by its address.
+        first = eventually(lambda: shown(2), what="all are there")
+        assert last_points(r, "dask.worker.occupancy").keys() == {(first,)}
+
+        leave(first)
         # The next one takes its place; its sums go to 0 and end.
-        moved = {("1",): 2, ("_OTHER",): 2}
-        eventually(lambda: last_points(r, "dask.worker.thread.count") == moved, what="it is gone")
-        assert last_points(r, "dask.worker.last_seen.age").keys() == {("1",)}
+        second = eventually(lambda: shown(1), what="it is gone")
+        assert second != first
+        assert last_points(r, "dask.worker.last_seen.age").keys() == {(second,)}
         of_first = [
             p
             for p in r.points
-            if p.metric == "dask.worker.memory.usage" and p.attributes["dask.worker.name"] == "0"
+            if p.metric == "dask.worker.memory.usage" and p.attributes["dask.worker.name"] == first
         ]
         assert of_first[-1].value == 0
         assert of_first[-2].value > 0
 
-        c.client.retire_workers([a for a, ws in c.scheduler.workers.items() if ws.name == 1])
-        alone = {("2",): 2}
-        eventually(lambda: last_points(r, "dask.worker.thread.count") == alone, what="one is left")
+        leave(second)
+        third = eventually(lambda: shown(0), what="one is left")
+        assert {first, second, third} == {"0", "1", "2"}
         # At every export the sum over workers is the cluster's.
         for at in exports(r):
             threads = sum(last_points(r, "dask.worker.thread.count", at).values())
