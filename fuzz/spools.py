@@ -7,16 +7,11 @@ than `SpoolError` and `OSError` comes out, and what is right beside a damaged ro
 from __future__ import annotations
 
 import sqlite3
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from opentelemetry.sdk.resources import Resource
-
-from dask_otel._otel.sdk.spans import ReadableSpans
 from dask_otel.cli.spool_view import as_text
 from dask_otel.core.records import Event, Link, SpanRecord
 from dask_otel.core.trace import Trace
@@ -25,6 +20,7 @@ from dask_otel.spool.reading import summarize
 from dask_otel.spool.store import Run, SpoolError, Store
 from fuzz.checks import T_NS, check
 from fuzz.data import Data
+from fuzz.process import folder, readable
 
 _SINK: Final = "otlp"
 _BYTES: Final = 10_000_000
@@ -53,12 +49,6 @@ def _record(number: int) -> SpanRecord:
     )
 
 
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    # Goes with the process.
-    return tempfile.TemporaryDirectory(prefix="dask-otel-fuzz-")
-
-
 def _run(name: str) -> Run:
     return Run(name, {"service.instance.id": name, "service.name": "dask-scheduler"}, "1", T_NS)
 
@@ -66,7 +56,7 @@ def _run(name: str) -> Run:
 @cache
 def _template() -> bytes:
     """Return a file with three spans that wait, of a run that is lost, and the note of a fourth."""
-    path = Path(_folder().name) / "template.db"
+    path = Path(folder().name) / "template.db"
     store = Store.open(path, _BYTES, _run("lost"), T_NS)
     store.write(
         finished=[(_SINK, _record(number)) for number in (1, 2, 3)],
@@ -75,17 +65,6 @@ def _template() -> bytes:
     )
     store.close(clean=False)
     return path.read_bytes()
-
-
-@cache
-def _readable() -> ReadableSpans:
-    return ReadableSpans(Resource({}), "1")
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
-    with suppress(SpoolError, OSError):
-        yield
 
 
 def _spoiled_bytes(data: Data, path: Path) -> None:
@@ -123,11 +102,11 @@ def _spoiled_row(data: Data, path: Path) -> frozenset[int]:
 
 def _used(path: Path, right: frozenset[int]) -> None:
     """Do with a file what is done with a spool."""
-    with _refused():
+    with suppress(SpoolError, OSError):
         text = as_text(summarize(path), 100)
         text.encode()
         check(len(text) < 20_000, "a view is bounded", len(text))
-    with _refused():
+    with suppress(SpoolError, OSError):
         store = Store.open(path, _BYTES, _run("next"), T_NS + 20)
         try:
             _sent(store, right)
@@ -141,7 +120,7 @@ def _sent(store: Store, right: frozenset[int]) -> None:
         rows = store.waiting(sink, 0, 100)
         found += [row.record for row in rows]
         for row in rows:
-            _readable().make(row.record)
+            readable().make(row.record)
     known = {record.span_id: record.name for record in found}
     check(
         all(known.get(number) == f"span {number}" for number in right),
@@ -164,9 +143,9 @@ def spool(data: Data) -> None:
         with suppress(ValueError):
             encoding.decode_attributes(body)
         with suppress(ValueError):
-            _readable().make(encoding.decode(body))
+            readable().make(encoding.decode(body))
         return
-    path = Path(_folder().name) / "spool.db"
+    path = Path(folder().name) / "spool.db"
     right: frozenset[int] = frozenset()
     if kind == 1:
         _spoiled_bytes(data, path)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -23,7 +22,6 @@ import requests
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.resources import Resource
 
 from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
@@ -71,6 +69,7 @@ from dask_otel.settings.reading import knobs
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
+from fuzz.process import folder, readable
 from fuzz.spools import spool
 
 # ---------------------------------------------------------------------------------------- spans
@@ -148,11 +147,6 @@ def _hostile(data: Data) -> FinishedSpan:
     )
 
 
-@cache
-def _readable() -> ReadableSpans:
-    return ReadableSpans(Resource({}), "0")
-
-
 def spans(data: Data) -> None:
     """A finished span of which every field is wrong, in a batch with one that is right."""
     answers = (data.key(), data.key())
@@ -175,7 +169,7 @@ def spans(data: Data) -> None:
     good = translate(_finished(("good",), "good"), limits)
     for record in records:
         check_span(record)
-    request = encode_spans([_readable().make(record) for record in (*records, *good)])
+    request = encode_spans([readable().make(record) for record in (*records, *good)])
     sent = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
     check(len(sent) == expected + 1, "all of a batch are sent", len(sent))
 
@@ -517,12 +511,6 @@ def answers(data: Data) -> None:
 # --------------------------------------------------------------------------------------- report
 
 
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    # Goes with the process.
-    return tempfile.TemporaryDirectory(prefix="dask-otel-fuzz-")
-
-
 def _template() -> Any:
     def given(**values: Any) -> list[Any]:
         return [{"key": k.replace("_", "."), "value": v} for k, v in values.items()]
@@ -572,7 +560,7 @@ def _spoil(data: Data, value: Any) -> Any:
 
 def report(data: Data) -> None:
     """Any file: a report, or what could not be read; never markup out of it."""
-    path = Path(_folder().name) / data.choice(
+    path = Path(folder().name) / data.choice(
         ("telemetry.jsonl", "telemetry.json", "telemetry.json.gz")
     )
     if data.flag():
