@@ -483,6 +483,7 @@ def test_rows_of_an_exporter_whose_name_is_damaged_are_counted_and_removed(path:
     store.write(finished=[*spans(1), *spans(2, 3, sink="zipkin")], alive_ns=2)
     store.close(clean=True)
     spoil(path, "UPDATE sinks SET name = x'ff' WHERE name = 'zipkin'")
+    assert (summarize(path).waiting, summarize(path).unreadable) == (1, 2)
     with closing_clean(opened(path, "b")) as store:
         assert store.sinks() == {OTLP: 1}
         assert numbers(store) == [1]

@@ -105,7 +105,7 @@ def _read(connection: sqlite3.Connection, found: Summary) -> None:
             bool(over),
         )
     found.runs = list(runs.values())
-    sinks = dict(connection.execute("SELECT id, name FROM sinks"))
+    sinks = schema.sinks(connection)
     for sink, key, is_open, body in connection.execute("SELECT sink, run, open, body FROM spans"):
         run = runs.get(key)
         try:

@@ -128,6 +128,12 @@ def number(connection: sqlite3.Connection, pragma: str) -> int:
     return 0 if found is None else int(found[0])
 
 
+def sinks(connection: sqlite3.Connection) -> dict[int, str]:
+    """Return the exporters' names by id, but for damaged ones."""
+    rows = connection.execute("SELECT id, name FROM sinks")
+    return {key: name for key, name in rows if isinstance(name, str)}
+
+
 def logged_pages(max_bytes: int) -> int:
     """Return after how many pages the log goes into the file."""
     return max(16, min(_MOST_LOGGED, max_bytes // _LOG_SHARE // PAGE // 2))

@@ -378,11 +378,7 @@ class Store:
             with suppress(ValueError):
                 origin = Origin(encoding.decode_attributes(resource), str(version))
                 self._earlier[key] = _Earlier(origin, encoding.whole(alive_ns))
-        names = {
-            key: name
-            for key, name in connection.execute("SELECT id, name FROM sinks")
-            if isinstance(name, str)
-        }
+        names = schema.sinks(connection)
         self._state.sinks = {name: key for key, name in names.items()}
         for key, count in connection.execute("SELECT sink, count(*) FROM spans GROUP BY sink"):
             if key in names:
