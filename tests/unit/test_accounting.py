@@ -295,6 +295,15 @@ def test_workers_come_and_go() -> None:
     assert_true(cluster, totals)
 
 
+def with_a_task() -> Accounting:
+    """One thread, which has a task since the beginning."""
+    accounting = Accounting(0.0)
+    accounting.worker_added("w", 1, 0.0)
+    accounting.span_active("a", "a", 0.0)
+    accounting.task_assigned("w", "x", "a", 0.0)
+    return accounting
+
+
 def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
     """Heartbeats and ends come on two connections, in any order."""
     accounting, totals = Accounting(0.0), Totals()
@@ -313,10 +322,7 @@ def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
 
 def test_what_came_ahead_of_its_end_is_not_lost_with_the_worker() -> None:
     """The last heartbeat is cut when its task has ended and nobody has been told."""
-    accounting, totals = Accounting(0.0), Totals()
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting, totals = with_a_task(), Totals()
     accounting.heartbeat("w", {}, {"a": 0.5}, 0.7)
     accounting.task_done("w", "x", 0.5, 0.701)
     accounting.worker_removed("w", 1.0)
@@ -327,10 +333,7 @@ def test_what_came_ahead_of_its_end_is_not_lost_with_the_worker() -> None:
 
 
 def test_what_vanished_is_lost_once_with_the_worker() -> None:
-    accounting, totals = Accounting(0.0), Totals()
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting, totals = with_a_task(), Totals()
     accounting.heartbeat("w", {"x": 0.4}, {}, 0.5)
     accounting.heartbeat("w", {}, {}, 1.0)
     accounting.task_done("w", "x", 0.5, 1.001)
@@ -368,10 +371,7 @@ def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> N
 
 
 def test_seceded_seconds_that_come_before_the_end_is_told_are_excess_once() -> None:
-    accounting, totals = Accounting(0.0), Totals()
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
+    accounting, totals = with_a_task(), Totals()
     accounting.task_seceded("w", "x", 0.2, 0.2)
     accounting.heartbeat("w", {"x": 0.5}, {}, 0.5)
     accounting.heartbeat("w", {}, {"a": 0.9}, 1.0)

@@ -19,7 +19,16 @@ from dask_otel.core.records import OpenNote, Origin, SpanIdentity, SpanRecord
 from dask_otel.pump.journal import MOMENT
 from dask_otel.pump.pump import Pump, PumpLimits
 from dask_otel.pump.spool import Spool
-from tests.unit.test_pump import DROPPED, EXPORTED, LIMITS, Metrics, Spans, beat, finished
+from tests.unit.test_pump import (
+    DROPPED,
+    EXPORTED,
+    LIMITS,
+    Metrics,
+    Spans,
+    beat,
+    finished,
+    starve,
+)
 from tests.unit.test_pump import translate as translated
 from tests.waiting import eventually
 
@@ -689,21 +698,7 @@ def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(monkeypatch)
     with running(store, spans) as pump:
         journal = pump.journal
         assert journal is not None
-        take_in, add, starved = journal._take_in, pump._tally.add, [True]
-
-        def failing() -> Any:
-            if starved:
-                raise MemoryError
-            return take_in()
-
-        def telling(*series: Any, **count: int) -> None:
-            if starved:
-                starved.pop()
-                raise MemoryError
-            add(*series, **count)
-
-        monkeypatch.setattr(journal, "_take_in", failing)
-        monkeypatch.setattr(pump._tally, "add", telling)
+        starved = starve(monkeypatch, pump, journal)
         pump.offer_span(finished(1))
         eventually(lambda: spans.exported == [1])
         assert not starved

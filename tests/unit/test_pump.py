@@ -293,28 +293,33 @@ def test_the_thread_survives_what_should_not_happen(
     assert len([r for r in caplog.records if "swallowed" in r.message]) == 1
 
 
+def starve(monkeypatch: pytest.MonkeyPatch, pump: Pump, owner: Any) -> list[bool]:
+    """Let a thread have no memory until it has tried to tell of that; empty when it has."""
+    take_in, add, starved = owner._take_in, pump._tally.add, [True]
+
+    def failing() -> Any:
+        if starved:
+            raise MemoryError
+        return take_in()
+
+    def telling(*series: Any, **count: int) -> None:
+        if starved:
+            starved.pop()
+            raise MemoryError
+        add(*series, **count)
+
+    monkeypatch.setattr(owner, "_take_in", failing)
+    monkeypatch.setattr(pump._tally, "add", telling)
+    return starved
+
+
 def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spans, metrics = Spans(), Metrics()
     monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
     with running([spans], [metrics]) as pump:
-        lane = pump._spans[0]
-        take_in, add, starved = lane._take_in, pump._tally.add, [True]
-
-        def failing() -> None:
-            if starved:
-                raise MemoryError
-            take_in()
-
-        def telling(*series: Any, **count: int) -> None:
-            if starved:
-                starved.pop()
-                raise MemoryError
-            add(*series, **count)
-
-        monkeypatch.setattr(lane, "_take_in", failing)
-        monkeypatch.setattr(pump._tally, "add", telling)
+        starved = starve(monkeypatch, pump, pump._spans[0])
         pump.offer_span(finished(1))
         eventually(lambda: spans.exported == [1])
         assert not starved
