@@ -240,7 +240,9 @@ def written(seconds: float, path: str) -> None:
     """A run of which a killed process leaves a trace."""
     file = Path(path, f"{time.time()}-{id(path)}")
     with file.open("w") as record:
-        print(get_worker().address, time.time(), file=record, flush=True)
+        worker = get_worker()
+        key = worker.get_current_task()
+        print(worker.address, key, time.time(), file=record, flush=True)
         time.sleep(seconds)
         print(time.time(), file=record)
 
@@ -248,7 +250,10 @@ def written(seconds: float, path: str) -> None:
 def read(folder: Path) -> list[Run]:
     """The runs of which there is a trace; what was killed never stopped."""
     texts = [file.read_text().split() for file in folder.iterdir()]
-    return [Run(t[0], float(t[1]), float(t[2]) if len(t) > 2 else inf) for t in texts]
+    return [
+        Run(worker, float(start), float(stop[0]) if stop else inf, key)
+        for worker, key, start, *stop in texts
+    ]
 
 
 # ------------------------------------------------------------------------------ tasks
