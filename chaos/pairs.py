@@ -20,8 +20,11 @@ from chaos import ratios
 from chaos.ratios import BARE, FAULT, HEALTHY, TASKS
 from chaos.world import World, world
 
-#: Rounds before a verdict; twice as many if it is undecided. Six at least, for an interval.
+#: Rounds before a verdict, and again while it is undecided. Six at least, for an interval.
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "12"))
+#: How often it is looked whether that is enough. Each look has a chance of its own to be wrong, so
+#: that there are few.
+LOOKS = 4
 _ORDERS = list(permutations((FAULT, HEALTHY, BARE)))
 
 
@@ -64,11 +67,11 @@ class Pairs:
         # Imports, caches, and the first of everything.
         for one in worlds.values():
             one.block(TASKS)
-        self._rounds(worlds, ROUNDS)
-        self.cost = ratios.cost(self._cpu, self._rate, self._seconds)
-        if self.cost["verdict"] == ratios.UNDECIDED:
+        for _ in range(LOOKS):
             self._rounds(worlds, ROUNDS)
             self.cost = ratios.cost(self._cpu, self._rate, self._seconds)
+            if self.cost["verdict"] != ratios.UNDECIDED:
+                break
         healthy = self._peers[HEALTHY]
         healthy.all_spans_arrived()
         assert healthy.logged("WARNING") == [], healthy.logged("WARNING")

@@ -7,7 +7,8 @@ without and with the preload, which writes into files in a temporary folder. Wha
 it is run again by itself, both ways, so that a test that fails now and then is no verdict.
 
 What the bridge costs is seen in the CPU seconds of the processes, which other work on the machine
-changes little: `--pairs 6` runs each file so often without and with it in turn. `--refusing` sends
+changes little, and in the seconds that they took, which it changes much: `--pairs 6` runs each file
+so often without and with it in turn. `--refusing` sends
 to an endpoint that refuses connections instead. `--write` keeps the results, which
 `docs/reliability.md` shows.
 
@@ -153,7 +154,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
     parser.add_argument("-k", dest="only", default="", help="as pytest has it")
     parser.add_argument("--keep", type=Path, help="a folder for logs and telemetry")
-    parser.add_argument("--pairs", type=int, default=0, help="only compare CPU seconds, so often")
+    parser.add_argument("--pairs", type=int, default=0, help="only compare what it takes, so often")
     parser.add_argument("--refusing", action="store_true", help="to an endpoint that refuses")
     parser.add_argument("--write", action="store_true", help="keep the results")
     # Files may stand behind options.
@@ -233,9 +234,10 @@ def _compare(runner: Runner, file: str, only: str) -> dict[str, Any] | None:
 
 
 def _pairs(runner: Runner, file: str, only: str, count: int) -> dict[str, Any] | None:
-    """Return the CPU seconds of a file without and with the bridge, in turn."""
+    """Return what a file takes without and with the bridge, in turn."""
     more = ["-k", only] if only else []
     name = file.replace("/", ".").removesuffix(".py")
+    cpu: dict[bool, list[float]] = {False: [], True: []}
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for number in range(count):
         for bridge in (False, True) if number % 2 == 0 else (True, False):
@@ -243,19 +245,28 @@ def _pairs(runner: Runner, file: str, only: str, count: int) -> dict[str, Any] |
             if "passed" not in outcomes.tests.values():
                 print(f"{file}: nothing passed; see {outcomes.log}")
                 return None
-            seconds[bridge].append(round(outcomes.cpu, 2))
-    ratios = [b / a for a, b in zip(seconds[False], seconds[True], strict=True)]
+            cpu[bridge].append(round(outcomes.cpu, 2))
+            seconds[bridge].append(round(outcomes.seconds, 2))
+    return {
+        "tests": len(outcomes.tests),
+        **_ratios(f"{file}: CPU seconds", cpu[False], cpu[True]),
+        "elapsed": _ratios(f"{file}: seconds", seconds[False], seconds[True]),
+    }
+
+
+def _ratios(what: str, without: list[float], with_it: list[float]) -> dict[str, Any]:
+    """Return figures of pairs, with an interval for the median of their ratios."""
     # Run as a script, it finds its own folder alone.
     sys.path.insert(0, str(REPOSITORY))
     from benchmarks.results import interval
 
+    ratios = [b / a for a, b in zip(without, with_it, strict=True)]
     found = interval(ratios)
     shown = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
-    print(f"{file}: CPU seconds with / without: {shown}; median in {found}", flush=True)
+    print(f"{what} with / without: {shown}; median in {found}", flush=True)
     return {
-        "without": seconds[False],
-        "with": seconds[True],
-        "tests": len(outcomes.tests),
+        "without": without,
+        "with": with_it,
         "interval": found and [round(limit, 4) for limit in found],
     }
 

@@ -10,6 +10,14 @@ from dask_otel.scheduler.hand_over import HandOver
 from tests.unit.test_journal import note
 
 
+def hand_over_to(pump: Any, notes: Any) -> HandOver:
+    adapter: Any = SimpleNamespace(lifecycle=SimpleNamespace(notes=notes))
+    cost: Any = None
+    made = HandOver(adapter, ErrorBoundary(), cost, exports_default=True)
+    made.begin(pump)
+    return made
+
+
 def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
     waiting, noted = [note(1)], []
 
@@ -19,15 +27,24 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
         return taken
 
     notes = SimpleNamespace(take=take)
-    adapter: Any = SimpleNamespace(lifecycle=SimpleNamespace(notes=notes))
-    pump: Any = SimpleNamespace(takes_notes=True, has_room_for_notes=False, offer_note=noted.append)
-    cost: Any = None
-    hand_over = HandOver(adapter, ErrorBoundary(), cost, exports_default=True)
-    hand_over.begin(pump)
+    pump: Any = SimpleNamespace(
+        journal="there", takes_notes=True, has_room_for_notes=False, offer_note=noted.append
+    )
+    hand_over = hand_over_to(pump, notes)
 
     hand_over.notes()
     assert (waiting, noted) == ([note(1)], [])
 
-    pump.has_room_for_notes = True
+    # There is room, and meanwhile no spool: it is tried again.
+    pump.has_room_for_notes, pump.takes_notes = True, False
+    hand_over.notes()
+    assert (waiting, noted) == ([note(1)], [])
+
+    pump.takes_notes = True
     hand_over.notes()
     assert (waiting, noted) == ([], [note(1)])
+
+
+def test_without_a_spool_nothing_is_noted():
+    hand_over = hand_over_to(SimpleNamespace(journal=None), "notes")
+    assert hand_over._adapter.lifecycle.notes is None

@@ -143,8 +143,12 @@ class Memory:
 
 
 def spool(store: Memory | None, keys: Sequence[str] = ("otlp",)) -> Spool:
-    most = 0 if store is None else store.most
-    return Spool("there.db", most, lambda: store, keys)
+    def opened() -> Memory:
+        if store is None:
+            raise OSError("there.db is in use")
+        return store
+
+    return Spool("there.db", 0 if store is None else store.most, opened, keys)
 
 
 @contextmanager
@@ -516,6 +520,54 @@ def test_without_a_usable_spool_the_export_goes_on():
             assert pump.offer_span(finished(n))
         eventually(lambda: len(spans.exported) == 30)
     assert totals(pump) == {("exported",): 30}
+
+
+def test_a_spool_that_somebody_else_has_is_used_as_soon_as_it_is_free(caplog):
+    """As where a scheduler starts while the one before it still closes."""
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, spans = Memory(), Spans()
+    # What the one before leaves.
+    store.write(
+        finished=[("otlp", translated(finished(7))[0])], noted=(), over=(), settled=(), alive_ns=1
+    )
+    free = threading.Event()
+    tries = []
+
+    def opened() -> Memory:
+        tries.append(time.monotonic())
+        if not free.is_set():
+            raise OSError("there.db is in use by process 4711")
+        return store
+
+    pump = Pump([spans], [], translate, LIMITS, spool=Spool("there.db", 1, opened, ["otlp"]))
+    assert pump.open_spool(30) == ""
+    pump.start()
+    try:
+        assert pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        eventually(lambda: len(tries) >= 3)
+        assert not pump.takes_notes
+        assert pump.condition()["spool"]["reason"] == "there.db is in use by process 4711"
+        (message,) = caplog.messages
+        assert "otel.spool.path is there.db, and there.db is in use by process 4711" in message
+
+        free.set()
+        eventually(lambda: pump.takes_notes)
+        eventually(lambda: spans.exported == [1, 7])
+        pump.offer_note(note(2))
+        eventually(lambda: ("otlp", 2) in store.notes)
+        pump.offer_span(finished(3))
+        eventually(lambda: spans.exported == [1, 7, 3] and not store.rows)
+        assert store.next == 3, "the last span was written"
+        condition = pump.condition()["spool"]
+        assert (condition["usable"], condition["reason"]) == (True, "")
+    finally:
+        closes(pump, 30)
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1] == (
+        "dask-otel now uses the spool there.db, in which a span of an earlier run waits"
+    )
+    assert totals(pump) == {("exported",): 3}
 
 
 def test_an_error_of_ours_while_it_is_opened_costs_the_spool_alone(caplog):

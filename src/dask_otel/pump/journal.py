@@ -6,7 +6,8 @@ It stands between the event loop and the lanes of those sinks whose spans are sp
   exporter that hangs delays none of it.
 - The spool is the queue behind the lanes: they are fed in the order of its rows while they have
   room, and say which rows are settled.
-- Where the spool can't be opened or written, spans go to the lanes from memory, as without one.
+- Where the spool can't be opened or written, spans go to the lanes from memory, as without one,
+  until it can be: the scheduler before this one may still have it, or its volume is not there yet.
   Nothing of the spool ever stops the export.
 """
 
@@ -135,7 +136,7 @@ class Journal:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a spool, as far as that is known."""
+        """Whether there is a spool now, as far as that is known."""
         return self._store is not None or not self.opened.is_set()
 
     @property
@@ -216,23 +217,30 @@ class Journal:
     def _open(self) -> None:
         try:
             store = self._spool.open()
-        except Exception as error:
-            self._errors.take(error)
-            store = None
-        if store is None:
-            self._health.trouble = "it could not be opened"
+        except OSError as error:
+            self._health.not_opened(error)
             self._behind.clear()
             return
-        self._store = store
+        except Exception as error:
+            self._errors.take(error)
+            self._health.not_opened(error)
+            self._behind.clear()
+            return
         self._waiting, self._usage = store.count(), store.size
+        self._store = store
+        # Rows of earlier runs, and what is written from now on.
+        self._behind = set(self._lanes)
         self.found = found(self._spool.path, self._waiting, store.recovered)
+        self._health.opened(self.found)
 
     def _work(self) -> float:
         """Write and feed until nothing is to be done; return how long that may last."""
+        if self._store is None and not self._health.rest:
+            self._open()
         while self._step():
             if self.deadline is not None:
                 return 0.0
-        if self._health.trouble and self._store is not None:
+        if self._health.trouble:
             return max(_LOOK, self._health.rest)
         return ALIVE if self._noted or self._notes else 60.0
 

@@ -71,7 +71,8 @@ class Spool:
     #: For a person.
     path: str
     max_bytes: int
-    #: Opens it, in the thread that will use it. None where it can't be used: a person was told.
-    open: Callable[[], Store | None]
+    #: Opens it, in the thread that will use it. Raises OSError where it can't be used, as it is
+    #: told a person.
+    open: Callable[[], Store]
     #: Of each span sink, whose rows in the spool are its own; empty for one without.
     keys: Sequence[str]

@@ -9,7 +9,8 @@ from typing import Final
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds until the spool is tried again where it could not be written: the first, and the longest.
+#: Seconds until the spool is tried again where it could not be opened or written: the first, and
+#: the longest.
 FIRST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
 #: The part of what was in a full spool that must be gone before it counts as one that has room:
@@ -52,6 +53,24 @@ class SpoolHealth:
         """Leave it alone no longer: it is the last time."""
         self._retry_at = 0.0
 
+    def not_opened(self, error: Exception) -> None:
+        """Take note that it can't be had: somebody has it, its folder is missing, or the like."""
+        if not self.trouble:
+            logger.error(
+                "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is "
+                "not affected, and spans are exported; those that wait are lost if it is. It goes "
+                "on trying, without saying so each time.",
+                self._path,
+                error,
+            )
+        self._wait(error)
+
+    def opened(self, words: str) -> None:
+        """Take note that it can be used; `words` are those of `found`."""
+        if self.trouble:
+            logger.info("dask-otel now uses the %s", words)
+        self._well()
+
     def failed(self, error: OSError) -> None:
         """Take note that the disk makes trouble."""
         if not self.trouble:
@@ -62,15 +81,13 @@ class SpoolHealth:
                 self._path,
                 error,
             )
-        self.trouble = str(error)
-        self._retry_at = self._now() + self._retry_after
-        self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
+        self._wait(error)
 
     def ok(self, dropped: bool, usage: int) -> None:
         """Take note of a write: whether old spans had to go for it, and the bytes in use."""
         if self.trouble:
             logger.info("dask-otel uses its spool %s again", self._path)
-        self.trouble, self._retry_at, self._retry_after = "", 0.0, FIRST_RETRY
+        self._well()
         if dropped:
             self._full_at = usage
         if dropped and not self.full:
@@ -84,6 +101,14 @@ class SpoolHealth:
         elif self.full and not dropped and usage < self._full_at * (1 - _FREE):
             self.full = False
             logger.info("dask-otel: the spool %s has room again", self._path)
+
+    def _wait(self, error: Exception) -> None:
+        self.trouble = str(error)
+        self._retry_at = self._now() + self._retry_after
+        self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
+
+    def _well(self) -> None:
+        self.trouble, self._retry_at, self._retry_after = "", 0.0, FIRST_RETRY
 
 
 def found(path: str, waiting: int, recovered: int) -> str:

@@ -7,8 +7,9 @@ import time as clocks
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
+
+import distributed
 
 from dask_otel import semconv
 from dask_otel._version import __version__
@@ -110,7 +111,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         settings.environment,
         service_name="dask-scheduler",
         instance_id=instance_id,
-        service_version=version("distributed"),
+        service_version=distributed.__version__,
         cluster_name=settings.cluster_name,
         version=__version__,
         files=target,
@@ -207,21 +208,15 @@ def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: i
     return Spool(place, size, partial(_open_spool, place, size, run), keys)
 
 
-def _open_spool(place: str, max_bytes: int, run: Run) -> Store | None:
-    """Open the spool in the thread that will use it; tell a person where that is not possible."""
+def _open_spool(place: str, max_bytes: int, run: Run) -> Store:
+    """Open the spool, in the thread that will use it."""
     from dask_otel.spool.files import place as full_path
     from dask_otel.spool.store import SpoolError, Store
 
     try:
         return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), Breath())
-    except (SpoolError, OSError) as error:
-        logger.error(
-            "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is not "
-            "affected, and spans are exported; those that wait are lost if it is.",
-            place,
-            error,
-        )
-        return None
+    except SpoolError as error:
+        raise OSError(str(error)) from error
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:
