@@ -69,9 +69,6 @@ class HandOver:
     def begin(self, pump: Pump) -> None:
         """The exporters have been made: from now on there is somebody to hand over to."""
         self._pump = pump
-        if pump.journal is None:
-            # Notes of open spans would be of no use.
-            self._adapter.lifecycle.notes = None
 
     def stop(self) -> None:
         """Take no more steps of a hand-over that is under way."""
@@ -86,7 +83,10 @@ class HandOver:
         if notes is None or self._pump is None:
             return
         if not self._pump.takes_notes:
-            # There is no spool, as yet: those of the spans that are open then are made then.
+            # There is no spool as yet: those of the spans that are open then are made then.
+            if self._pump.journal is None:
+                # Nor will there be one.
+                self._adapter.lifecycle.notes = None
             return
         if not self._pump.has_room_for_notes:
             # They are made later: one that was made and got lost would not come again.
