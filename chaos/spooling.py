@@ -139,6 +139,45 @@ def _dead_collector(world: World) -> str:
 
 
 @scenario(
+    "spool-overlap",
+    section=_SECTION,
+    fault="A scheduler starts with the spool of one that still runs, with the collector down; then "
+    "that one closes (SIGTERM), as where a rollout starts the new one first",
+    promise="The second one says once that it has no spool, and has it once the first is gone: "
+    "each span arrives, once, with the resource of its own run",
+)
+def _overlap(world: World) -> str:
+    _start(world)
+    world.work(5)
+    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+    first = world.scheduler
+    # The second one writes a log of that name, too.
+    first.log = first.log.rename(world.folder / "first.log")
+    _start(world)
+    (refused,) = eventually(lambda: world.logged("ERROR"), PATIENCE, "it says that it has none")
+    assert f"is in use by process {first.popen.pid}" in refused, refused
+    began = time.monotonic()
+    first.popen.send_signal(signal.SIGTERM)
+    code = first.popen.wait(60)
+    closed = time.monotonic() - began
+    has_it = lambda: [x for x in world.logged("INFO") if "now uses the spool" in x]  # noqa: E731
+    eventually(has_it, PATIENCE, "the second one has it")
+    took = time.monotonic() - began - closed
+    world.work(3)
+    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+    world.gate.mode = "pass"
+    world.all_spans_arrived()
+    world.nothing_came_twice()
+    assert _runs(world) == 2
+    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    assert world.logged("ERROR") == [refused]
+    return (
+        f"{len(world.submitted)} of {len(world.submitted)} spans, of 2 runs; the first closed in "
+        f"{closed:.1f} s (exit code {code}), and the second had the spool {took:.1f} s later"
+    )
+
+
+@scenario(
     "spool-outage-beyond-queue",
     section=_SECTION,
     fault="The collector is down for longer than the queue holds (`OTEL_BSP_MAX_QUEUE_SIZE` is 64)",
