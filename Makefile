@@ -14,9 +14,6 @@ PYTHONS ?= this
 PYTEST_PROCESSES ?= 6
 PARALLEL := --numprocesses $(PYTEST_PROCESSES) --dist loadgroup
 
-# Python compiles what it imports. All that there is takes pip as long again as the rest.
-QUICK := --quiet --no-compile
-
 # The oldest releases that pyproject.toml admits; the suite runs against them, too.
 OLDEST_PINS := "dask==2025.1.0" "distributed==2025.1.0" "dask-expr==2.0.0" \
 	"opentelemetry-api==1.28.0" "opentelemetry-sdk==1.28.0" "opentelemetry-exporter-otlp==1.28.0"
@@ -121,14 +118,14 @@ $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "pip>=25.1"
-	$(BIN)/python -m pip install $(QUICK) --editable ".[demo]" --group lint --group test --group deploy
+	$(BIN)/python -m pip install --quiet --editable ".[demo]" --group lint --group test --group deploy
 	@touch $@
 
 $(OLDEST)/.done: pyproject.toml Makefile
 	@echo "Setting up $(OLDEST) with the oldest supported releases (once)"
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet "pip>=25.1"
-	$(OLDEST)/bin/python -m pip install $(QUICK) --editable ".[demo]" --group test $(OLDEST_PINS)
+	$(OLDEST)/bin/python -m pip install --quiet --editable ".[demo]" --group test $(OLDEST_PINS)
 	@touch $@
 
 $(DIST)/.done: pyproject.toml
