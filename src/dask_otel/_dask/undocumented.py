@@ -12,8 +12,8 @@ from typing import Final
 UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
         "_active_graph_updates",
+        "_last_tick_counter",
         "_last_tick_cycle",
-        "_tick_interval_observed",
         "clients",
         "extensions",
         "handlers",

@@ -148,9 +148,9 @@ class LoopHealth:
     """Seconds for which the event loops of scheduler and workers were blocked.
 
     A tick of Dask's is due every ``distributed.admin.tick.interval``; a loop that takes
-    longer from tick to tick was blocked for the difference. Dask measures the interval as
-    a mean over ``distributed.admin.tick.cycle`` (1 s), and workers report it with each
-    heartbeat.
+    longer from tick to tick was blocked for the difference. Dask counts the ticks of each
+    ``distributed.admin.tick.cycle`` (1 s); of its workers, which report it with each
+    heartbeat, the mean interval between them is known.
 
     Notes
     -----
@@ -164,6 +164,7 @@ class LoopHealth:
         #: Each worker's last report, and when it first came, on our clock.
         self._reports: dict[str, tuple[Any, float]] = {}
         self._cycle: float = scheduler._last_tick_cycle
+        self._ticks: int = scheduler._last_tick_counter
         self._blocked = {"scheduler": 0.0, "worker": 0.0}
 
     def worker_removed(self, address: str) -> None:
@@ -187,18 +188,21 @@ class LoopHealth:
         if before is not None:
             # A cycle has one tick at least, so it was no shorter than what it reports: one long
             # block can come in a report of its own.
-            self._add("worker", max(now - before[1], observed or 0.0), observed)
+            seconds = max(now - before[1], observed or 0.0)
+            if observed is not None and observed > self._configured:
+                self._blocked["worker"] += seconds * (1 - self._configured / observed)
 
     def tick(self) -> None:
-        """Take in the scheduler's own measurement; call it more often than once a cycle."""
-        cycle = self._scheduler._last_tick_cycle
-        if cycle != self._cycle:
-            seconds, self._cycle = cycle - self._cycle, cycle
-            self._add("scheduler", seconds, self._scheduler._tick_interval_observed)
+        """Take in the scheduler's own measurement.
 
-    def _add(self, role: str, seconds: float, observed: Any) -> None:
-        if observed is not None and observed > self._configured and seconds > 0:
-            self._blocked[role] += seconds * (1 - self._configured / observed)
+        After a block, two cycles can end one right after the other, for Dask's timer keeps to
+        its own beat: the ticks of all of them count, not the mean of the last one.
+        """
+        cycle, ticks = self._scheduler._last_tick_cycle, self._scheduler._last_tick_counter
+        if cycle != self._cycle:
+            seconds = (cycle - self._cycle) - (ticks - self._ticks) * self._configured
+            self._blocked["scheduler"] += max(0.0, seconds)
+            self._cycle, self._ticks = cycle, ticks
 
     def export(self, batch: MetricBatch) -> None:
         """Add the seconds since the last export to a batch."""
