@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos import suites
 from chaos.catalogue import SCENARIOS
-from chaos.ratios import ALLOWANCE, ALLOWED_CORE, TASKS
+from chaos.ratios import ALLOWANCE, ALLOWED_CORE, LOOKS, TASKS
 from chaos.results import REPOSITORY
 from chaos.scenario import SHORT, SKIPPED, Scenario
 
@@ -110,7 +110,7 @@ often as by default: beside no bridge, that costs more than it does elsewhere.
 
 A fault is "worse", and its promise broken, if an interval lies wholly beyond {ALLOWANCE:.2f} times
 the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f} times its seconds;
-"no worse" if the intervals end before that. Else it is "undecided", after four times
+"no worse" if the intervals end before that. Else it is "undecided", after {LOOKS} times
 as many rounds.
 
 | fault | CPU / no fault | more of a core | CPU / no bridge | tasks/s / no fault \

@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from chaos import ratios
-from chaos.ratios import BARE, FAULT, HEALTHY, TASKS
+from chaos.ratios import BARE, FAULT, HEALTHY, LOOKS, TASKS
 from chaos.world import World, world
 
 #: Rounds before a verdict, and again while it is undecided. Six at least, for an interval.
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "12"))
-#: How often it is looked whether that is enough. Each look has a chance of its own to be wrong, so
-#: that there are few.
-LOOKS = 4
 _ORDERS = list(permutations((FAULT, HEALTHY, BARE)))
 
 

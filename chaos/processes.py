@@ -20,7 +20,7 @@ from chaos.disks import fill, small_disk
 from chaos.gate import Gate
 from chaos.reconciled import CLOSES, RECONCILED, reconciled
 from chaos.scenario import HTTP, progress, scenario
-from chaos.world import PATIENCE, World
+from chaos.world import PATIENCE, World, ended
 
 #: Seconds after which what has ended must be at the collector: several intervals.
 _SEEN = 5.0
@@ -36,10 +36,7 @@ def _ended_mid_run(world: World, number: signal.Signals) -> str:
     world.work(3)
     name, futures = world.submit(20, seconds=0.5)
     world.wait_for_some(futures)
-    began = time.monotonic()
-    world.scheduler.popen.send_signal(number)
-    code = world.scheduler.popen.wait(60)
-    closed = time.monotonic() - began
+    code, closed = ended(world.scheduler, number)
     world.all_spans_arrived()
     world.nothing_came_twice()
     (cut,) = [one for one in world.spans() if one.path == name]

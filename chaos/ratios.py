@@ -10,6 +10,9 @@ from benchmarks.results import interval
 
 #: Tasks of a block.
 TASKS = 300
+#: How often it is looked whether the rounds are enough. Each look has a chance of its own to be
+#: wrong, so that there are few.
+LOOKS = 4
 #: How much worse than without the fault may still be called no worse: less can't be told apart
 #: from the noise of a machine in some seconds.
 ALLOWANCE = 1.10

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 from chaos.disks import fill, small_disk
 from chaos.scenario import HTTP, scenario
-from chaos.world import PATIENCE, World
+from chaos.world import PATIENCE, World, ended
 from dask_otel.spool.encoding import name_of
 
 _SECTION = "The spool"
@@ -53,6 +53,14 @@ def _names(world: World, is_open: bool | None = None) -> set[str]:
     return {name for name in found if name in world.submitted}
 
 
+def _all_wait(world: World) -> None:
+    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+
+
+def _nothing_waits(world: World) -> None:
+    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+
+
 def _is_lost(world: World, name: str) -> bool:
     (one,) = [one for one in world.spans() if one.path == name]
     said = one.attributes
@@ -78,12 +86,12 @@ def _runs(world: World) -> int:
 def _sigkill(world: World) -> str:
     _start(world)
     world.work(5)
-    ended = set(world.submitted)
+    done = set(world.submitted)
     began = time.monotonic()
     name, _futures = world.submit(20, seconds=2.0)
     eventually(lambda: _names(world, True) == {name}, PATIENCE, "the note of the open span")
     noted = time.monotonic() - began
-    eventually(lambda: _names(world, False) == ended, PATIENCE, "the spans that ended")
+    eventually(lambda: _names(world, False) == done, PATIENCE, "the spans that ended")
     world.scheduler.kill()
     world.gate.mode = "pass"
     _start(world)
@@ -94,10 +102,10 @@ def _sigkill(world: World) -> str:
     assert not any(_is_lost(world, other) for other in world.submitted if other != name)
     assert _runs(world) == 2
     (was,) = [one for one in world.spans() if one.path == name]
-    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    _nothing_waits(world)
     world.clean_log()
     return (
-        f"{len(ended)} of {len(ended)} spans that had ended are there, as they were; the one that "
+        f"{len(done)} of {len(done)} spans that had ended are there, as they were; the one that "
         f"was open is there as incomplete, {(was.end_ns - was.start_ns) / 1e9:.1f} s long; it was "
         f"in the file at most {noted:.1f} s after its submission"
     )
@@ -116,10 +124,7 @@ def _dead_collector(world: World) -> str:
     world.work(5)
     name, futures = world.submit(20, seconds=0.5)
     world.wait_for_some(futures)
-    began = time.monotonic()
-    world.scheduler.popen.send_signal(signal.SIGTERM)
-    code = world.scheduler.popen.wait(60)
-    closed = time.monotonic() - began
+    code, closed = ended(world.scheduler, signal.SIGTERM)
     (said,) = [line for line in world.logged("INFO") if "in the spool" in line and "wait" in line]
     assert not [line for line in world.logged("WARNING") if "could not be exported" in line
                 and "span" in line]  # fmt: skip
@@ -149,27 +154,25 @@ def _dead_collector(world: World) -> str:
 def _overlap(world: World) -> str:
     _start(world)
     world.work(5)
-    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+    _all_wait(world)
     first = world.scheduler
     # The second one writes a log of that name, too.
     first.log = first.log.rename(world.folder / "first.log")
     _start(world)
     (refused,) = eventually(lambda: world.logged("ERROR"), PATIENCE, "it says that it has none")
     assert f"is in use by process {first.popen.pid}" in refused, refused
-    began = time.monotonic()
-    first.popen.send_signal(signal.SIGTERM)
-    code = first.popen.wait(60)
-    closed = time.monotonic() - began
+    code, closed = ended(first, signal.SIGTERM)
+    gone = time.monotonic()
     has_it = lambda: [x for x in world.logged("INFO") if "now uses the spool" in x]  # noqa: E731
     eventually(has_it, PATIENCE, "the second one has it")
-    took = time.monotonic() - began - closed
+    took = time.monotonic() - gone
     world.work(3)
-    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+    _all_wait(world)
     world.gate.mode = "pass"
     world.all_spans_arrived()
     world.nothing_came_twice()
     assert _runs(world) == 2
-    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    _nothing_waits(world)
     assert world.logged("ERROR") == [refused]
     return (
         f"{len(world.submitted)} of {len(world.submitted)} spans, of 2 runs; the first closed in "
@@ -188,11 +191,11 @@ def _outage(world: World) -> str:
         world, workers=2, OTEL_BSP_MAX_QUEUE_SIZE="64", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="16"
     )  # fmt: skip
     world.work(80, tasks=4)
-    eventually(lambda: _names(world, False) == set(world.submitted), PATIENCE, "all of them wait")
+    _all_wait(world)
     world.gate.mode = "pass"
     said = world.all_arrived()
     assert not any(world.dropped(reason) for reason in ("queue_full", "spool_full"))
-    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    _nothing_waits(world)
     world.one_message_each()
     return f"{said}; 0 dropped"
 
@@ -233,7 +236,7 @@ def _kills(world: World) -> str:
         return True
 
     eventually(there, PATIENCE, "each span that was in the file")
-    eventually(lambda: not _names(world), PATIENCE, "nothing waits")
+    _nothing_waits(world)
     world.nothing_came_twice()
     copies = Counter(one.path for one in world.spans())
     assert set(copies.values()) == {1}, copies.most_common(3)

@@ -109,8 +109,8 @@ def _lines(kept: dict[str, Any]) -> Iterator[str]:
             "What it costs them, in seconds and in CPU seconds of all their processes, in pairs "
             "with and without in turn; behind, the median of the pairs' ratios, with an interval "
             "(95 %). Most tests start and close a cluster of their own; that is what is seen "
-            "here: about 0.01 to 0.03 s a cluster, for threads, the part that goes to each worker "
-            "and the last export, and 0.2 to 0.4 s once in each process with a scheduler, which "
+            "here: about 0.01 to 0.02 s a cluster, for threads, the part that goes to each worker "
+            "and the last export, and 0.2 to 0.3 s once in each process with a scheduler, which "
             "imports OpenTelemetry's SDK:"
         )
         yield ""

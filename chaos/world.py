@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,13 @@ QUICK = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
 }
 _LINE = r"^[\d-]+ [\d:,]+ - distributed\.dask_otel - {level} - (.*)$"
+
+
+def ended(process: Process, number: signal.Signals) -> tuple[int, float]:
+    """Send a process a signal that ends it; returns its exit code, and the seconds that it took."""
+    began = time.monotonic()
+    process.popen.send_signal(number)
+    return process.popen.wait(60), time.monotonic() - began
 
 
 def _increment(x: int, seconds: float) -> int:

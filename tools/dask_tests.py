@@ -8,9 +8,8 @@ it is run again by itself, both ways, so that a test that fails now and then is 
 
 What the bridge costs is seen in the CPU seconds of the processes, which other work on the machine
 changes little, and in the seconds that they took, which it changes much: `--pairs 6` runs each file
-so often without and with it in turn. `--refusing` sends
-to an endpoint that refuses connections instead. `--write` keeps the results, which
-`docs/reliability.md` shows.
+so often without and with it in turn. `--refusing` sends to an endpoint that refuses connections
+instead. `--write` keeps the results, which `docs/reliability.md` shows.
 
 Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise; 2 where the
 tests could not be run.
@@ -159,6 +158,8 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep the results")
     # Files may stand behind options.
     args = parser.parse_intermixed_args()
+    # Run as a script, it finds its own folder alone.
+    sys.path.insert(0, str(REPOSITORY))
     checkout = args.checkout.resolve()
     if not (checkout / "distributed" / "tests").is_dir():
         print(f"{checkout} is no checkout of distributed: it has no distributed/tests")
@@ -256,8 +257,6 @@ def _pairs(runner: Runner, file: str, only: str, count: int) -> dict[str, Any] |
 
 def _ratios(what: str, without: list[float], with_it: list[float]) -> dict[str, Any]:
     """Return figures of pairs, with an interval for the median of their ratios."""
-    # Run as a script, it finds its own folder alone.
-    sys.path.insert(0, str(REPOSITORY))
     from benchmarks.results import interval
 
     ratios = [b / a for a, b in zip(without, with_it, strict=True)]

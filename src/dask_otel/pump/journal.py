@@ -217,12 +217,9 @@ class Journal:
     def _open(self) -> None:
         try:
             store = self._spool.open()
-        except OSError as error:
-            self._health.not_opened(error)
-            self._behind.clear()
-            return
         except Exception as error:
-            self._errors.take(error)
+            if not isinstance(error, OSError):
+                self._errors.take(error)
             self._health.not_opened(error)
             self._behind.clear()
             return

@@ -82,13 +82,11 @@ class HandOver:
         notes = self._adapter.lifecycle.notes
         if notes is None or self._pump is None:
             return
-        if not self._pump.takes_notes:
-            # There is no spool as yet: those of the spans that are open then are made then.
-            if self._pump.journal is None:
-                # Nor will there be one.
-                self._adapter.lifecycle.notes = None
+        if self._pump.journal is None:
+            # There is no spool, nor will there be one: they are of no use.
+            self._adapter.lifecycle.notes = None
             return
-        if not self._pump.has_room_for_notes:
+        if not (self._pump.takes_notes and self._pump.has_room_for_notes):
             # They are made later: one that was made and got lost would not come again.
             return
         try:
