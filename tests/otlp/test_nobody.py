@@ -5,22 +5,30 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import requests
 
 from dask_otel._otel.sdk import exporters, outputs
+from dask_otel._otel.sdk.answers import Answers
+from dask_otel._otel.sdk.watching import watched_session
 from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
+from tests.certificates import self_signed
 from tests.otlp.conftest import PROTOCOLS
 from tests.otlp.pipeline import Export, make_batch, make_span
-from tests.receiver import Receiver
+from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
 
 #: Seconds for which the exporters try by themselves, and those of a close: nobody waits so long.
@@ -55,14 +63,63 @@ def refusal(server: Receiver, status: int, code: str) -> int | str:
     return code if server.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc" else status
 
 
+@contextmanager
+def hanging_up() -> Iterator[int]:
+    """Accept connections, and close each of them after its first bytes; give the port."""
+
+    class HangsUp(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangsUp) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _port(endpoint: str) -> int:
+    return urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").port or 0
+
+
+@contextmanager
+def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
+    """Give an endpoint that nothing can be delivered to."""
+    with ExitStack() as stack:
+        if fault == "refuses":
+            bound = stack.enter_context(socket.socket())
+            bound.bind(("127.0.0.1", 0))
+            yield "http://127.0.0.1:{1}".format(*bound.getsockname())
+        elif fault == "no name":
+            yield "http://nowhere.invalid:4318"
+        elif fault == "hangs up":
+            yield f"http://127.0.0.1:{stack.enter_context(hanging_up())}"
+        else:
+            certificate = None if fault == "no TLS there" else self_signed(folder)
+            server = stack.enter_context(receiver(protocol, tls=certificate))
+            scheme = "http" if fault == "TLS there" else "https"
+            yield f"{scheme}://127.0.0.1:{_port(server.endpoint)}"
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_refusing_endpoint_holds_up_no_close_and_keeps_no_thread(
-    protocol: str, refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "fault", ["refuses", "no name", "hangs up", "untrusted", "no TLS there", "TLS there"]
+)
+def test_an_endpoint_that_takes_nothing_holds_up_no_close_and_keeps_no_thread(
+    fault: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was configured: a collector has a moment to come back. Then the exporters are woken."""
+    with nowhere(fault, protocol, tmp_path) as endpoint:
+        _closes_in_time(endpoint, protocol, monkeypatch)
+
+
+def _closes_in_time(endpoint: str, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_with(
         monkeypatch,
-        OTEL_EXPORTER_OTLP_ENDPOINT="http://{}:{}".format(*refusing),
+        OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
         OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
         OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
     )
@@ -77,6 +134,22 @@ def test_a_refusing_endpoint_holds_up_no_close_and_keeps_no_thread(
     assert made.pump.closed
     assert took < LONG / 2
     eventually(lambda: not threads())
+
+
+def test_a_single_connection_that_breaks_is_tried_again_at_the_close() -> None:
+    """The server may just have closed one that was kept; the exporters try once more at once."""
+    answers = Answers()
+    answers.hurry = True
+    session = watched_session("traces", answers)
+    with hanging_up() as port:
+        url = f"http://127.0.0.1:{port}/v1/traces"
+        with pytest.raises(requests.ConnectionError):
+            session.post(url, data=b"x", timeout=LONG)
+        assert not answers.absent
+        with pytest.raises(requests.RequestException) as raised:
+            session.post(url, data=b"x", timeout=LONG)
+    assert not isinstance(raised.value, requests.ConnectionError)
+    assert answers.absent
 
 
 def test_at_the_deadline_an_exporter_is_woken_from_its_retries(

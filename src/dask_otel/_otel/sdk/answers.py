@@ -83,7 +83,8 @@ class Answers:
         self.problem = ""
         #: Whether the server says that it is because of what was in it.
         self.blames = False
-        #: Whether the last request found nobody: connection refused, a name that does not resolve.
+        #: Whether the last request found nobody: connection refused, a name that does not resolve,
+        #: TLS that one side does not want, connections that break one after the other.
         self.absent = False
         #: Seconds for which the server wants no other request; 0 if it said nothing of it.
         self.pause = 0.0

@@ -17,6 +17,7 @@ from datetime import timezone
 from email.utils import parsedate_to_datetime
 from io import BytesIO
 from socket import gaierror
+from ssl import SSLError
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -42,8 +43,13 @@ _COUNTS: Final = {
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame what was sent: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
-#: What gRPC says where nobody listens or a name does not resolve, as UNAVAILABLE.
-_NOBODY: Final = ("failed to connect to all addresses", "DNS resolution failed")
+#: What gRPC says where nobody listens or a name does not resolve (the last one: older versions),
+#: as UNAVAILABLE.
+_NOBODY: Final = (
+    "failed to connect to all addresses", "errors resolving", "DNS resolution failed"
+)  # fmt: skip
+#: The errors where nobody listens, a name does not resolve, or TLS is refused, over HTTP.
+_NO_WAY: Final = (ConnectionRefusedError, gaierror, SSLError)
 #: Bytes of an answer that are read: of one that is OTLP, and of any other, for its words.
 _MOST: Final = 65536
 _MOST_WORDS: Final = 4096
@@ -75,7 +81,9 @@ def watched_session(signal: str, answers: Answers) -> requests.Session:
                 _read(response, kwargs.get("timeout"))
             except Exception as error:
                 late = isinstance(error, requests.Timeout)
-                absent = isinstance(innermost(error), (ConnectionRefusedError, gaierror))
+                # One that was kept may have been closed since: the next one is new.
+                broke = isinstance(error, requests.ConnectionError) and not late
+                absent = isinstance(innermost(error), _NO_WAY) or (broke and bool(answers.problem))
                 answers.refused(words_of(error), late=late, absent=absent)
                 if absent and answers.hurry:
                     # No ConnectionError, which the exporter would try again.
