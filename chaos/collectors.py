@@ -399,8 +399,8 @@ def _queue_full(world: World) -> str:
 @collector(
     "dead-name",
     fault="Its name does not resolve, ever",
-    promise="Dask runs on; one warning says so; what is lost is told; from SIGTERM to the end of "
-    "the process it is 15 s at most: `otel.close-timeout` (5 s), and Dask's own close",
+    promise="Dask runs on; one warning says so; what is lost is told; the close takes a second "
+    "longer than without the bridge, in which a collector may come back",
 )
 def _dead_name(world: World) -> str:
     world.start(endpoint="http://no-such-host.invalid:4318")
@@ -409,11 +409,13 @@ def _dead_name(world: World) -> str:
     assert "resolve" in warning, warning
     world.compare()
     world.one_message_each(recovered=False)
-    world.close()
-    began = time.monotonic()
-    world.scheduler.terminate(60)
-    closed = time.monotonic() - began
-    assert closed < 15, f"the close took {closed:.1f} s"
+    assert world.pairs is not None
+    (_code, bare), (_code, closed) = (one.end() for one in (world.pairs.bare, world))
+    # Another second for the noise of a machine that does other things as well.
+    assert closed < bare + 2, f"the close took {closed:.1f} s, and {bare:.1f} s without the bridge"
     gave_up = [line for line in world.logged("INFO") if "could not be exported" in line]
     assert len(gave_up) >= 1, "what was lost is not told"
-    return f"one warning; SIGTERM to exit {closed:.1f} s; the log says what was lost"
+    return (
+        f"one warning; SIGTERM to exit {closed:.1f} s ({bare:.1f} s without the bridge); the log "
+        "says what was lost"
+    )

@@ -48,6 +48,11 @@ class Pairs:
         self._seconds: list[float] = []
         self._rate: dict[str, list[float]] = {FAULT: [], HEALTHY: [], BARE: []}
 
+    @property
+    def bare(self) -> World:
+        """The one without the bridge."""
+        return self._peers[BARE]
+
     def start(self, env: Mapping[str, str], workers: int) -> None:
         """Begin to start both, with variables of the third one's scheduler."""
         for name, one in self._peers.items():

@@ -139,7 +139,7 @@ def _dead_collector(world: World) -> str:
     return (
         f"{len(world.submitted)} of {len(world.submitted)} spans, the one that ran as cut off by "
         f"the close, which took {closed:.1f} s (exit code {code}); the log said: "
-        f"{said.replace(str(_path(world)), 'PATH')[:120]}"
+        f"{said.replace(str(_path(world)), 'PATH')}"
     )
 
 

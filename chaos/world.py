@@ -174,6 +174,11 @@ class World:
         if self._client is not None:
             self._client.close(timeout=5)
 
+    def end(self) -> tuple[int, float]:
+        """Let go of the client, and end the scheduler: its exit code and the seconds it took."""
+        self.close()
+        return ended(self.scheduler, signal.SIGTERM)
+
     def submit(self, tasks: int, seconds: float = 0.01) -> tuple[str, list[Any]]:
         """Submit one span; returns its name, and its futures."""
         name = f"work {next(self._numbers)}"
