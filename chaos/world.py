@@ -292,7 +292,7 @@ class World:
                 assert found == expected, f"{found} of {expected} tasks are counted"
             truth = self.client.run_on_scheduler(proof.truth)
             try:
-                proof.prove(self.collector, truth)
+                proof.prove(self.collector, truth, faults=1)
             except KeyError as error:
                 raise AssertionError(f"{error} is not exported") from error
             return True
