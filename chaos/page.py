@@ -63,8 +63,9 @@ _FOOT = """
   `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and said in the log. With a spool
   it stays there.
 - **A quick close where the collector says that it is busy** (429, 502, 503, 504; gRPC likewise) or
-  says nothing. It may take the data yet, and gets all of `otel.close-timeout`. Where nobody listens,
-  a name does not resolve, or one side refuses TLS, a close takes a second longer.
+  says nothing. It may take the data yet, and gets all of `otel.close-timeout`. Where nobody
+  listens, a name does not resolve, one side refuses TLS, or connections break, a close takes a
+  second longer.
 - **A warning about an answer whose head drips over HTTP.** The time that HTTP clients wait begins
   anew with each byte: until the head is there, the bridge waits, and says nothing.
 - **An answer that gets lost.** Nobody can tell whether the collector has the data: they are
