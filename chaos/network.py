@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tests.certificates import Certificate, self_signed
-from tests.receiver import Receiver, receiver
+from tests.receiver import Receiver, port_of, receiver
 from tests.waiting import eventually
 
 from chaos.collectors import ONCE, collector, through
@@ -24,12 +23,6 @@ from chaos.world import PATIENCE, World
 
 #: What every request holds, over HTTP and gRPC alike, and a header of its user's.
 _TELLTALE, _SECRET = b"dask.", "chaos-has-a-secret"
-
-
-def _port(server: Receiver) -> int:
-    port = urlsplit(server.endpoint).port
-    assert port is not None
-    return port
 
 
 @contextmanager
@@ -45,11 +38,11 @@ def _restarted(
         receiver(world.protocol, tls=right) as second,
     ):
         world.collector = second
-        world.gate.target = _port(first)
+        world.gate.target = port_of(first.endpoint)
 
         def restart() -> None:
             world.gate.mode = "closed"
-            world.gate.target = _port(second)
+            world.gate.target = port_of(second.endpoint)
             world.gate.mode = "pass"
 
         yield first, restart
@@ -221,7 +214,7 @@ def _http_proxy(world: World) -> str:
 def _connect_proxy(world: World) -> str:
     certificate = _certificate(world)
     with proxy() as made, receiver(world.protocol, tls=certificate) as server:
-        world.collector, world.gate.target = server, _port(server)
+        world.collector, world.gate.target = server, port_of(server.endpoint)
         way = {
             **_proxied(made.url),
             "OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate.certificate),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
@@ -337,6 +338,35 @@ def receiver(
             yield made
         finally:
             del RUNNING[made.endpoint]
+
+
+def port_of(endpoint: str) -> int:
+    """Return the port of an endpoint that names one."""
+    port = urlsplit(endpoint).port
+    assert port is not None, endpoint
+    return port
+
+
+@contextmanager
+def hanging_up() -> Iterator[int]:
+    """Accept connections, and close each of them at once; give the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(30)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dask_otel._otel.sdk.answers import Answers, plain, words_of
 from dask_otel._otel.sdk.watching import _retry_after, watch_stub
 from tests.otlp.conftest import PROTOCOLS, Build
 from tests.otlp.records import CHILD, ROOT, counter, number
-from tests.receiver import Receiver, receiver
+from tests.receiver import Receiver, port_of, receiver
 
 DOCUMENT = b"<!DOCTYPE html><html><body>Welcome to nginx!</body></html>"
 
@@ -101,7 +101,7 @@ def test_this_release_lets_its_stub_be_watched(exporter: Any) -> None:
 @pytest.mark.usefixtures("no_long_retries")
 def test_partial_success_is_seen_after_another_connection(build: Build) -> None:
     with receiver("grpc") as first:
-        port = int(first.endpoint.rpartition(":")[2])
+        port = port_of(first.endpoint)
         pairs = both(build, first)
         for sink, records in pairs:
             assert sink.export(records)

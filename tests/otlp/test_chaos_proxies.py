@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 from chaos import proxies
 from chaos.gate import Gate
 from chaos.proxies import Proxy, proxy
 
-from tests.receiver import Receiver, receiver, silent_server
+from tests.receiver import Receiver, port_of, receiver, silent_server
 
 
 @pytest.fixture
@@ -28,12 +27,6 @@ def nobody() -> Iterator[int]:
     gate.close()
 
 
-def _port(endpoint: str) -> int:
-    port = urlsplit(endpoint).port
-    assert port is not None
-    return port
-
-
 def _post(made: Proxy, path: str = "/v1/traces", times: int = 1) -> list[int]:
     """Return the answers to empty requests on one connection."""
     connection = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=30)
@@ -48,7 +41,7 @@ def _post(made: Proxy, path: str = "/v1/traces", times: int = 1) -> list[int]:
 
 
 def test_a_reverse_proxy_passes_on_and_keeps_the_connection(server: Receiver) -> None:
-    with proxy(_port(server.endpoint)) as made:
+    with proxy(port_of(server.endpoint)) as made:
         assert _post(made, times=3) == [200, 200, 200]
         assert made.connections == 1
     assert len(server.accepted) == 3
@@ -68,14 +61,14 @@ def test_a_server_that_is_away_is_a_502_on_a_connection_that_stays(nobody: int) 
 
 def test_a_server_that_does_not_answer_is_a_504(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxies, "GIVES_UP", 0.1)
-    with silent_server() as endpoint, proxy(_port(endpoint)) as made:
+    with silent_server() as endpoint, proxy(port_of(endpoint)) as made:
         assert _post(made) == [504]
 
 
 def test_a_tunnel_leads_to_the_server_or_is_refused(server: Receiver, nobody: int) -> None:
     with proxy() as made:
         through = http.client.HTTPConnection("127.0.0.1", made.server_port, timeout=30)
-        through.set_tunnel("127.0.0.1", _port(server.endpoint))
+        through.set_tunnel("127.0.0.1", port_of(server.endpoint))
         through.request("POST", "/v1/traces", b"")
         assert through.getresponse().status == 200
         through.close()

@@ -23,7 +23,7 @@ from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
 from tests.certificates import Certificate, self_signed
 from tests.otlp.conftest import PROTOCOLS
-from tests.receiver import Receiver, receiver, silent_server
+from tests.receiver import Receiver, hanging_up, receiver, silent_server
 
 GRPC, HTTP = PROTOCOLS
 pytestmark = pytest.mark.usefixtures("no_long_retries")
@@ -305,23 +305,8 @@ def test_who_listens(
 
 @pytest.fixture
 def hangs_up() -> Iterator[int]:
-    import threading
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                connection.close()
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join(30)
+    with hanging_up() as port:
+        yield port
 
 
 def test_who_does_not_listen(hangs_up: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -28,14 +26,14 @@ from dask_otel.settings.keys import Settings
 from tests.certificates import self_signed
 from tests.otlp.conftest import PROTOCOLS
 from tests.otlp.pipeline import Export, make_batch, make_span
-from tests.receiver import Receiver, receiver
+from tests.receiver import Receiver, hanging_up, port_of, receiver
 from tests.waiting import eventually
 
 #: Seconds for which the exporters try by themselves, and those of a close: nobody waits so long.
 LONG = 100
 
 
-@pytest.fixture
+@contextmanager
 def refusing() -> Iterator[tuple[str, int]]:
     """An address that nobody else can listen at, and nobody does."""
     with socket.socket() as bound:
@@ -64,35 +62,11 @@ def refusal(server: Receiver, status: int, code: str) -> int | str:
 
 
 @contextmanager
-def hanging_up() -> Iterator[int]:
-    """Accept connections, and close each of them after its first bytes; give the port."""
-
-    class HangsUp(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(1)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangsUp) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def _port(endpoint: str) -> int:
-    return urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").port or 0
-
-
-@contextmanager
 def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
     """Give an endpoint that nothing can be delivered to."""
     with ExitStack() as stack:
         if fault == "refuses":
-            bound = stack.enter_context(socket.socket())
-            bound.bind(("127.0.0.1", 0))
-            yield "http://127.0.0.1:{1}".format(*bound.getsockname())
+            yield "http://{}:{}".format(*stack.enter_context(refusing()))
         elif fault == "no name":
             yield "http://nowhere.invalid:4318"
         elif fault == "hangs up":
@@ -101,7 +75,7 @@ def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
             certificate = None if fault == "no TLS there" else self_signed(folder)
             server = stack.enter_context(receiver(protocol, tls=certificate))
             scheme = "http" if fault == "TLS there" else "https"
-            yield f"{scheme}://127.0.0.1:{_port(server.endpoint)}"
+            yield f"{scheme}://127.0.0.1:{port_of(server.endpoint)}"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -113,27 +87,23 @@ def test_an_endpoint_that_takes_nothing_holds_up_no_close_and_keeps_no_thread(
 ) -> None:
     """It was configured: a collector has a moment to come back. Then the exporters are woken."""
     with nowhere(fault, protocol, tmp_path) as endpoint:
-        _closes_in_time(endpoint, protocol, monkeypatch)
-
-
-def _closes_in_time(endpoint: str, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = made_with(
-        monkeypatch,
-        OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
-        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-        OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
-    )
-    assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
-    made.pump.start()
-    export = Export(made.pump)
-    export.spans(make_span())
-    export.metrics(make_batch())
-    eventually(lambda: all(one._answers.problem for one in retries(made.pump)))
-    # They try again, after a second, two, four; the oldest ones fail where a connection breaks.
-    took = export.close(LONG)
-    assert made.pump.closed
-    assert took < LONG / 2
-    eventually(lambda: not threads())
+        made = made_with(
+            monkeypatch,
+            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
+        )
+        assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
+        made.pump.start()
+        export = Export(made.pump)
+        export.spans(make_span())
+        export.metrics(make_batch())
+        eventually(lambda: all(one._answers.problem for one in retries(made.pump)))
+        # They try again, after a second, two, four; the oldest ones fail where a connection breaks.
+        took = export.close(LONG)
+        assert made.pump.closed
+        assert took < LONG / 2
+        eventually(lambda: not threads())
 
 
 def test_a_single_connection_that_breaks_is_tried_again_at_the_close() -> None:
@@ -170,9 +140,11 @@ def test_at_the_deadline_an_exporter_is_woken_from_its_retries(
 
 
 @pytest.fixture
-def default(refusing: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let nobody listen at the default endpoint, whatever runs on this machine."""
-    monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", refusing)
+    with refusing() as address:
+        monkeypatch.setattr(exporters, "_DEFAULT_ADDRESS", address)
+        yield
 
 
 def test_who_has_configured_nothing_gets_a_hint(

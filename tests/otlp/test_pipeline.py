@@ -28,7 +28,7 @@ from dask_otel.core.records import Failure
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import Settings
 from tests.otlp.pipeline import Export, T, make_batch, make_span
-from tests.receiver import Receiver, decode_points, silent_server
+from tests.receiver import Receiver, decode_points, port_of, silent_server
 from tests.receiver import receiver as run_receiver
 from tests.waiting import eventually
 
@@ -239,7 +239,7 @@ def test_a_collector_that_starts_late_gets_everything(
     )
     running.spans(make_span("a", groups=2), make_span("b"))
     eventually(lambda: warnings(caplog))
-    with run_receiver(protocol, int(endpoint.rpartition(":")[2])) as late:
+    with run_receiver(protocol, port_of(endpoint)) as late:
         eventually(lambda: sorted(span_ids(late)) == sorted(ids_of("a", "b")), 60)
         running.close(2)
 
