@@ -121,6 +121,7 @@ def request(client: Client) -> tuple[int, int, Any, Any]:
         found = client.gather(client.map(tasks.current, range(3)))
     context = caller.get_span_context()
     assert len(set(found)) == 1
+    assert found[0][2] == int(context.trace_flags), "also that its id is random, where it says so"
     assert outer.trace_id == etl.trace_id == f"{context.trace_id:032x}"
     return context.trace_id, context.span_id, found[0], etl
 
@@ -131,7 +132,7 @@ def test_a_tree_in_one_process(start: Start) -> None:
         received = bridged.exported()
         assert_tree(received, trace_id, above, "outer", "etl")
         exported = named(received, "etl")
-        assert inside == (trace_id, exported.span_id, 1), "scheduler and worker say the same"
+        assert inside[:2] == (trace_id, exported.span_id), "scheduler and worker say the same"
         # Also when it has long been exported.
         asked = dask_otel.trace_context(str(etl), bridged.client)
         assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
@@ -160,7 +161,7 @@ def test_a_tree_over_separate_processes(tmp_path: Path) -> None:
             trace_id, above, inside, etl = request(client)
             named(received, "outer")
             assert_tree(received, trace_id, above, "outer", "etl")
-            assert inside == (trace_id, named(received, "etl").span_id, 1)
+            assert inside[:2] == (trace_id, named(received, "etl").span_id)
             asked = dask_otel.trace_context(str(etl), client)
             assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
 
@@ -405,6 +406,19 @@ def test_garbage_is_ignored_and_counted(start: Start, garbage: Any) -> None:
         assert told(bridged, "malformed") == 1
 
 
+@pytest.mark.parametrize("junk", [{}, ["tenant"], 5])
+def test_baggage_that_is_no_text_is_ignored_alone(start: Start, junk: Any) -> None:
+    """Scheduler and worker name the same trace: the caller's."""
+    mine = {CARRIER_KEY: {"traceparent": f"00-{A:032x}-{7:016x}-03", "baggage": junk}}
+    with start(n_workers=1) as bridged:
+        with span("root"), dask.annotate(**mine):
+            found = bridged.client.submit(tasks.current, "x").result()
+        root = named(bridged.exported(), "root")
+        assert (root.trace_id, root.parent_id) == (A, 7)
+        assert found == (A, root.span_id, 3)
+        assert told(bridged, "malformed") == 0
+
+
 # ----------------------------------------------------------------------------- sampling
 
 
@@ -417,9 +431,9 @@ def test_a_caller_that_is_not_sampled_has_metrics_and_no_spans(start: Start) -> 
             also = bridged.client.submit(tasks.current, "y", key="y").result()
         received = bridged.received
         sampled = named(received, "sampled")
-        assert also == (A, sampled.span_id, 1), "of one trace, and with a decision of its own"
+        assert also == (A, sampled.span_id, 3), "of one trace, and with a decision of its own"
         assert found[0] == A
-        assert found[2] == 0
+        assert found[2] == 2
 
         def measured() -> bool:
             names = {

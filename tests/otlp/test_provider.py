@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
+from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
@@ -37,9 +38,13 @@ def make(sampler: Sampler | None = None) -> tuple[TracerProvider, InMemorySpanEx
     return provider, exporter
 
 
+def sink_of(provider: TracerProvider, version: str = "1") -> ProviderSpanSink:
+    return ProviderSpanSink(provider, version, TraceSampler(provider.sampler))
+
+
 def test_spans_go_through_it_with_our_ids_and_times() -> None:
     provider, exporter = make()
-    sink = ProviderSpanSink(provider, "1.2.3")
+    sink = sink_of(provider, "1.2.3")
     with sink.surroundings():
         # Children come before their parents.
         assert sink.export([CHILD, ROOT])
@@ -64,7 +69,7 @@ def test_spans_go_through_it_with_our_ids_and_times() -> None:
 
 def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
     provider, exporter = make()
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     sink.export([ROOT])
     sink.shutdown()
     with provider.get_tracer("the application").start_as_current_span("its own"):
@@ -78,7 +83,7 @@ def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
 
 def test_its_sampler_decides_for_whole_traces() -> None:
     provider, exporter = make(ParentBased(TraceIdRatioBased(0.25)))
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     for n in range(400):
         trace_id = identity.trace_id(f"{n}")
         pair = [replace(CHILD, trace_id=trace_id), replace(ROOT, trace_id=trace_id)]
@@ -94,7 +99,7 @@ def test_its_sampler_decides_for_whole_traces() -> None:
 def test_a_caller_s_trace_goes_on_in_it(flags: int) -> None:
     """Its sampler goes by parents, and would sample nothing else."""
     provider, exporter = make(ParentBased(TraceIdRatioBased(0.0)))
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
     root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
     child = replace(CHILD, trace_id=trace)
@@ -113,14 +118,14 @@ def test_its_limits_apply() -> None:
     provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    ProviderSpanSink(provider, "1").export([ROOT])
+    sink_of(provider).export([ROOT])
     (span,) = exporter.get_finished_spans()
     assert len(span.attributes) == 2
 
 
 def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
     provider, exporter = make()
-    sinks = [ProviderSpanSink(provider, "1"), ProviderSpanSink(provider, "1")]
+    sinks = [sink_of(provider), sink_of(provider)]
     start = threading.Barrier(2)
 
     def export(number: int) -> None:
@@ -151,7 +156,7 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
 
     provider, exporter = make()
     provider.add_span_processor(Failing())
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     for _ in range(2):
         assert sink.export([ROOT, replace(CHILD, name="bad"), CHILD])
