@@ -10,14 +10,23 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
 from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.spans import ProviderSpanSink
@@ -146,13 +155,16 @@ def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
         assert span.context.trace_id == span.context.span_id // 1000
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("hook", ["on_start", "on_end"])
 def test_a_processor_that_raises_loses_one_span_and_is_said_once(
-    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException], hook: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Failing(SpanProcessor):
-        def on_start(self, span, parent_context=None) -> None:  # type: ignore[no-untyped-def]
-            if span.name == "bad":
-                raise RuntimeError("a bug of the application")
+    def fail(self: Any, span: Any, parent_context: Any = None) -> None:
+        if span.name == "bad":
+            raise error("a bug of the application")
+
+    Failing = type("Failing", (SpanProcessor,), {hook: fail})
 
     provider, exporter = make()
     provider.add_span_processor(Failing())
@@ -161,8 +173,92 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
     for _ in range(2):
         assert sink.export([ROOT, replace(CHILD, name="bad"), CHILD])
         assert sink.lost == 1
-    assert [s.name for s in exporter.get_finished_spans()] == ["nightly", "load"] * 2
+    taken = [s.name for s in exporter.get_finished_spans() if s.name != "bad"]
+    assert taken == ["nightly", "load"] * 2
     assert len(caplog.records) == 1
+
+
+def rate_limited(most: int) -> Sampler:
+    """It takes so many, whatever they are, as limits of a rate do."""
+
+    class Limited(Sampler):
+        left = most
+
+        def should_sample(self, parent, trace_id, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
+            self.left -= 1
+            return (ALWAYS_ON if self.left >= 0 else ALWAYS_OFF).should_sample(parent, trace_id, "")
+
+        def get_description(self) -> str:
+            return "limited"
+
+    return Limited()
+
+
+def test_a_sampler_that_keeps_state_is_asked_once_for_a_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A root is dropped where its groups are, and whatever is counted has been exported."""
+    monkeypatch.setattr("dask_otel._otel.sdk.sampling.PATIENCE", 60.0)
+    provider, exporter = make(rate_limited(3))
+    sink = sink_of(provider)
+    counted = 0
+    for number in range(1, 9):
+        trace = Trace(number, "nightly")
+        group = replace(CHILD, trace_id=trace)
+        task = replace(group, span_id=7, parent_span_id=group.span_id)
+        # As the pump does it: what is wanted is queued, and exported later.
+        wanted = [one for one in (task, group, replace(ROOT, trace_id=trace)) if sink.wants(one)]
+        assert sink.export(wanted)
+        counted += len(wanted) - sink.lost
+    spans = exporter.get_finished_spans()
+    assert [s.context.trace_id for s in spans] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert counted == len(spans)
+
+
+@pytest.mark.parametrize("flags", [0x00, 0x01, 0x02, 0x03])
+def test_a_caller_that_is_not_sampled_may_be_below_a_sampler_that_does_not_follow(
+    flags: int,
+) -> None:
+    provider, exporter = make(ALWAYS_ON)
+    sink = sink_of(provider)
+    trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
+    root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
+    child = replace(CHILD, trace_id=trace)
+    sink.export([record for record in (child, root) if sink.wants(record)])
+    spans = exporter.get_finished_spans()
+    assert [int(s.context.trace_flags) & 1 for s in spans] == [1, 1]
+    assert [s.context.trace_state.get("x") for s in spans] == ["1", "1"]
+    assert {int(s.context.trace_flags) & 2 for s in spans} <= {0, flags & 2}
+
+
+def test_spans_that_its_processors_start_under_our_name_have_ids_and_a_sampler_of_their_own() -> (
+    None
+):
+    provider, exporter = make(TraceIdRatioBased(0.0))
+    sink = sink_of(provider)
+
+    class Starts(SpanProcessor):
+        started: ClassVar[list[Any]] = []
+
+        def on_start(self, span, parent_context=None) -> None:  # type: ignore[no-untyped-def]
+            self.started.append(provider.get_tracer("dask_otel", "1").start_span("its own"))
+
+    provider.add_span_processor(Starts())
+    assert sink.export([ROOT])
+    assert [s.name for s in exporter.get_finished_spans()] == ["nightly"]
+    (own,) = Starts.started
+    assert not own.is_recording(), "as the provider's sampler has it"
+    assert own.get_span_context().trace_id != ROOT.trace_id
+
+
+def test_what_a_provider_does_not_record_is_not_counted_as_exported() -> None:
+    provider, exporter = make()
+    sink = sink_of(provider)
+    off = SpanContext(1, 2, is_remote=False)
+    sink._tracer = SimpleNamespace(start_span=lambda *args, **options: NonRecordingSpan(off))
+    assert sink.export([ROOT, CHILD])
+    assert sink.lost == 2
+    assert not exporter.get_finished_spans()
 
 
 PROGRAM = """
