@@ -17,9 +17,12 @@ from distributed import Client, Future, get_client, span
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import dask_otel
+from dask_otel._otel.sdk import outputs
+from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.context import CARRIER_KEY
 from dask_otel.scheduler.wiring import make_pump
@@ -492,6 +495,52 @@ def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
         assert sent is not None
         assert waited == (*sent[:2], 0), "as it is exported"
         assert sent[2] == 1, "what is with a worker can't be told again"
+
+
+class Remote(Sampler):
+    """Asks somebody, who answers after some seconds that nothing is to be sampled."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.asked = threading.Event()
+        self.gone = threading.Event()
+
+    def should_sample(self, *args: Any, **options: Any) -> SamplingResult:
+        self.asked.set()
+        self.gone.wait(self.seconds)
+        return SamplingResult(Decision.DROP)
+
+    def get_description(self) -> str:
+        return "remote"
+
+
+@pytest.mark.parametrize("seconds", [2.0, 600.0])
+def test_a_sampler_that_takes_its_time_holds_up_neither_a_submission_nor_the_close(
+    start: Start, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """What tasks are told before it answers is the decision: what the default one decides."""
+    remote = Remote(seconds)
+    monkeypatch.setattr(outputs, "make_sampler", lambda resource: TraceSampler(remote))
+    with start(n_workers=1, config={"close-timeout": "30s"}) as bridged:
+        for number in range(4):
+            began = time.monotonic()
+            with span("own"):
+                found = bridged.client.submit(tasks.current, number, key=f"x{number}-0").result()
+            assert time.monotonic() - began < 1.0
+            assert found is not None
+            assert found[2] == 1
+        assert remote.asked.is_set()
+        with calling(A, flags=0), span("called"):
+            found = bridged.client.submit(tasks.current, "y", key="y").result()
+        assert found is not None
+        assert found[2] == 0
+        received = bridged.received
+        eventually(lambda: sum(s.name == "own" and s.type == "span" for s in received.spans) == 4)
+        began = time.monotonic()
+    assert time.monotonic() - began < 15.0
+    assert {s.attributes["dask.span.root.name"] for s in received.spans} == {"own"}
+    remote.gone.set()
+    eventually(lambda: "dask-otel-sampler" not in {t.name for t in threading.enumerate()})
 
 
 # ------------------------------------------------------------------------ continuations

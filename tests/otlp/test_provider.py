@@ -313,6 +313,61 @@ def test_the_global_provider_of_a_process_is_used(tmp_path: Path) -> None:
     assert said == {"result": "all is well"}
 
 
+LIMITED = """
+    from collections import defaultdict
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    import dask
+    from distributed import Client, LocalCluster, span
+    from dask_otel._otel.sdk import sampling
+    from tests.cluster import tasks
+    from tests.otlp.test_provider import rate_limited
+    from tests.waiting import eventually
+
+    if __name__ == "__main__":
+        sampling.PATIENCE = 60.0
+        provider, exporter = TracerProvider(sampler=rate_limited(3)), InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+        dask.config.set({
+            "distributed.scheduler.preload": ["dask_otel"],
+            "otel.spans.tasks.slowest": 2,
+            "otel.spans.default": "metrics-only",
+        })
+        told = {}
+        with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+            with Client(cluster) as client:
+                bridge = cluster.scheduler.plugins["dask-otel"].bridge
+                eventually(lambda: bridge._pump is not None, what="exporters")
+                for number in range(8):
+                    with span("etl") as dask_id, span("inner"):
+                        key = f"x{number}-{number}"
+                        told[dask_id] = client.submit(tasks.current, key=key).result()
+        kept = defaultdict(set)
+        for one in exporter.get_finished_spans():
+            kept[one.context.trace_id].add(one.attributes["dask.span.type"])
+        for trace_id, _, flags in told.values():
+            assert flags == (trace_id in kept), (told, kept)
+        assert all(types == {"span", "group", "task"} for types in kept.values()), kept
+        print(f"roots={len(kept)}")
+        print(f"exported={len(exporter.get_finished_spans())}")
+"""
+
+
+def test_a_sampler_that_keeps_state_decides_once_for_the_work_of_a_real_scheduler(
+    tmp_path: Path,
+) -> None:
+    with receiver() as received:
+        variables = {**received.environ, "OTEL_METRIC_EXPORT_INTERVAL": "300"}
+        root = str(Path(__file__).parents[2])
+        said = run(tmp_path, LIMITED, **variables, PYTHONPATH=root)
+        counted = received.last("dask.otel.exported")
+    assert said["roots"] == "3"
+    assert counted[("dask.otel.signal", "traces"),] == int(said["exported"])
+
+
 OWN = """
     from opentelemetry import trace
     from opentelemetry.sdk.resources import Resource

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -75,6 +74,12 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "PATIENCE", 60.0)
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads that nobody asks end soon."""
+    monkeypatch.setattr(sampling, "_IDLE", 0.05)
+
+
 def threads() -> int:
     return sum(thread.name == "dask-otel-sampler" for thread in threading.enumerate())
 
@@ -83,7 +88,6 @@ def threads() -> int:
 def no_more_threads() -> Iterator[None]:
     before = threads()
     yield
-    gc.collect()
     eventually(lambda: threads() <= before)
 
 
@@ -110,16 +114,14 @@ FOREIGN = Foreign()
 def test_only_the_sdks_own_samplers_are_asked_in_the_thread_that_wants_to_know(
     sampler: Sampler, prompt: bool
 ) -> None:
-    before = threads()
     asked = TraceSampler(sampler)
-    assert threads() == before + (not prompt)
+    assert (asked._apart is None) is prompt
     with no_more_threads():
         assert asked.decides(Trace(1 << 127)) in (True, False)
-        del asked
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_foreign_one_decides_in_one_thread_of_its_own() -> None:
+def test_a_foreign_one_decides_in_a_thread_of_its_own() -> None:
     with no_more_threads():
         foreign = Foreign(lambda name: name == "yes")
         sampler = TraceSampler(foreign)
@@ -128,9 +130,22 @@ def test_a_foreign_one_decides_in_one_thread_of_its_own() -> None:
             False,
             True,
         ]
-        assert len(foreign.threads) == 1
         assert threading.get_ident() not in foreign.threads
-        del sampler
+
+
+@pytest.mark.usefixtures("patient")
+def test_its_thread_ends_when_nobody_asks_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = Foreign(lambda name: False)
+    sampler = TraceSampler(foreign)
+    for number in range(3):
+        with no_more_threads():
+            assert not sampler.decides(Trace(number))
+    # Also where it is about to end: every question has its answer.
+    monkeypatch.setattr(sampling, "_IDLE", 0.0001)
+    for number in range(300):
+        assert not sampler.decides(Trace(number))
+        time.sleep(0.0001)
+    assert len(foreign.asked) == 303
 
 
 def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
@@ -158,9 +173,17 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         assert sampler.decides(own)
         assert all(map(sampler.decides, rest))
         assert foreign.asked == ["own"]
-        del sampler
     (record,) = caplog.records
     assert f"Waiting gave no answer within {PATIENCE:g} s" in record.getMessage()
+
+
+def test_without_room_for_a_thread_the_default_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sampler = TraceSampler(Foreign(lambda name: False))
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    assert all(sampler.decides(Trace(number)) for number in range(3))
 
 
 def test_one_that_was_late_is_asked_again_after_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ import logging
 import os
 import threading
 import time
-import weakref
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from opentelemetry.context import Context
@@ -45,6 +45,8 @@ logger = logging.getLogger("distributed.dask_otel")
 #: it costs the event loop a hundredth of its time at most.
 PATIENCE: Final = 0.02
 REST: Final = 2.0
+#: Seconds without a question after which its thread ends.
+_IDLE: Final = 10.0
 
 KINDS: Final = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -63,17 +65,16 @@ class _Question:
 class _Apart:
     """A thread that asks a sampler of somebody else's: it may take its time, or hang.
 
-    It has one question at a time, and ends when this object is gone.
+    It has one question at a time, and ends when there was none for a while.
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self._questions = SimpleQueue[_Question | None]()
+        self._sampler = sampler
+        self._questions = SimpleQueue[_Question]()
         self._last: _Question | None = None
         self._rest_until = 0.0
-        threading.Thread(
-            target=_answer, args=(sampler, self._questions), name="dask-otel-sampler", daemon=True
-        ).start()
-        weakref.finalize(self, self._questions.put, None)
+        self._lock = threading.Lock()
+        self._runs = False
 
     def ask(self, trace: Trace) -> _Question | None:
         """Ask, and wait a moment; None where the sampler is busy, or left alone."""
@@ -81,21 +82,38 @@ class _Apart:
         if busy or time.monotonic() < self._rest_until:
             return None
         question = self._last = _Question(trace)
-        self._questions.put(question)
+        with self._lock:
+            self._questions.put(question)
+            # Where there is no room for one more thread, there is no answer either.
+            with suppress(RuntimeError):
+                if not self._runs:
+                    # A daemon: one that hangs must not hold up the end of the process.
+                    threading.Thread(
+                        target=self._answer, name="dask-otel-sampler", daemon=True
+                    ).start()
+                    self._runs = True
         if not question.answered.wait(PATIENCE):
             self._rest_until = time.monotonic() + REST
         return question
 
+    def _answer(self) -> None:
+        with uninstrumented():
+            while (question := self._next()) is not None:
+                try:
+                    question.sampled = _ask(self._sampler, question.trace)
+                except BaseException as error:
+                    question.problem = f"raised {type(error).__name__}"
+                    logger.debug("dask-otel: the sampler raised", exc_info=True)
+                question.answered.set()
 
-def _answer(sampler: Sampler, questions: SimpleQueue[_Question | None]) -> None:
-    with uninstrumented():
-        while (question := questions.get()) is not None:
-            try:
-                question.sampled = _ask(sampler, question.trace)
-            except BaseException as error:
-                question.problem = f"raised {type(error).__name__}"
-                logger.debug("dask-otel: the sampler raised", exc_info=True)
-            question.answered.set()
+    def _next(self) -> _Question | None:
+        while True:
+            with suppress(Empty):
+                return self._questions.get(timeout=_IDLE)
+            with self._lock:
+                if self._questions.empty():
+                    self._runs = False
+                    return None
 
 
 def _ask(sampler: Sampler, trace: Trace) -> bool:
