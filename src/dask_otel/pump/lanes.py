@@ -92,7 +92,7 @@ class Lane:
     def _guarded(self, call: Callable[[], float]) -> float:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             self._errors.take(error)
             return _AFTER_ERROR
 
@@ -202,7 +202,7 @@ class SpanLane(Lane):
             finished = self._inbox.popleft()
             try:
                 self._outlet.put(self._translate(finished))
-            except Exception:
+            except BaseException:
                 self._tally.add(
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
                 )
@@ -412,7 +412,7 @@ class MetricLane(Lane):
     def _try(self, part: Sequence[MetricRecord]) -> bool:
         try:
             return self._exporter.export(part)
-        except Exception:
+        except BaseException:
             logger.debug("dask-otel: a metric exporter raised", exc_info=True)
             return False
 

@@ -139,7 +139,7 @@ def build(
     return Outputs(
         read,
         (
-            *([] if provider is None else [ProviderSpanSink(provider, version)]),
+            *([] if provider is None else [ProviderSpanSink(provider, version, sampler)]),
             *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
         ),
         tuple(
