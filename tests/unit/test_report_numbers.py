@@ -285,22 +285,91 @@ def test_the_bill_adds_up_to_the_capacity(tmp_path: Path) -> None:
 def test_compares_by_name(tmp_path: Path) -> None:
     (before,) = report(
         tmp_path,
-        traces(span(1, "a"), span(2, "b", seconds=2), span(3, "c"), span(4, "gone")),
+        traces(span(1, "a"), span(2, "b", seconds=2), span(4, "gone")),
         of_span("a", 1.0, thread_cpu=1.0),
     ).runs
     (after,) = report(
         tmp_path,
-        traces(span(1, "a", seconds=2), span(2, "b", seconds=1), span(3, "c"), span(4, "new")),
+        traces(span(1, "a", seconds=2), span(2, "b", seconds=1), span(4, "new")),
         of_span("a", 1.0, thread_cpu=1.5),
     ).runs
     found = compare([before], [after])
-    assert {one.name: one.verdict for one in found.names} == {
-        "a": "slower", "b": "faster", "c": "same", "gone": "gone", "new": "new",
-    }  # fmt: skip
+    assert (found.before, found.after) == ("A (1 run)", "B (1 run)")
+    assert {one.name: one.cells() for one in found.names} == {
+        # Nothing is known of the others' thread-time: it is not 0.
+        "a": ["1.00 s", "2.00 s", "2.00 s", "2.50 s"],
+        "b": ["2.00 s", "1.00 s", "", ""],
+        "gone": ["1.00 s", "", "", ""],
+        "new": ["", "1.00 s", "", ""],
+    }
     (a,) = [one for one in found.names if one.name == "a"]
-    assert (a.lasted, a.changes()) == (1.0, [("Computing", 0.5)])
-    # Nothing is known of the others' thread-time: it is not 0.
-    assert {one.before.seconds for one in found.names if one.before} == {2.0, None}
+    assert a.changes() == [("Computing", 0.5)]
+
+
+def of_function(**functions: tuple[int, float]) -> dict[str, Any]:
+    """How many tasks of each function ended, and their thread-seconds."""
+    name = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
+    every = {
+        key: {**name, "dask.task.prefix": key, "dask.activity": "thread-noncpu"}
+        for key in functions
+    }
+    return metrics(
+        counter("dask.task.finished", *(point(functions[key][0], every[key]) for key in functions)),
+        counter(
+            "dask.span.execute.time", *(point(functions[key][1], every[key]) for key in functions)
+        ),
+    )
+
+
+def test_a_slower_function_is_found_though_the_run_was_shorter(tmp_path: Path) -> None:
+    """Wall time is beside it: what else the machine did decides it as much."""
+    before = traces(span(1, "etl", seconds=13)), of_function(load=(40, 4.0), clean=(40, 2.0))
+    after = traces(span(1, "etl", seconds=11)), of_function(load=(40, 3.9), clean=(40, 6.0))
+    first, second = report(tmp_path, *before), report(tmp_path, *after)
+    clean, load = compare(first.runs, second.runs).functions
+    assert (clean.name, clean.tasks, clean.change) == ("clean", (40, 40), 4.0)
+    assert clean.each == [0.05, pytest.approx(0.15)]
+    assert clean.cells() == ["40", "40", "50 ms", "150 ms", "+4.00 s"]
+    assert load.cells()[-1] == "-100 ms"
+    compared = second.compared_with(first)
+    everything = compared.text() + json.dumps(compared.to_dict())
+    assert not [word for word in ("slower", "faster", "same", "verdict") if word in everything]
+
+
+def test_runs_of_one_side_are_averaged(tmp_path: Path) -> None:
+    """Two runs that are each like the other side's are no different."""
+    one = (
+        traces(span(1, "etl", seconds=2)),
+        of_function(load=(4, 8.0)),
+        cluster({"thread-cpu": 8.0, "idle": 2.0}, capacity=10.0),
+    )
+    single = report(tmp_path, *one)
+    again = json.loads(json.dumps(one).replace("Scheduler-1", "Scheduler-2"))
+    for request in again:
+        for entry in request.get("resourceSpans", ()):
+            entry["scopeSpans"][0]["spans"][0]["spanId"] = f"{77:016x}"
+    both = report(tmp_path, *one, *again)
+    assert len(both.runs) == 2
+    found = compare(single.runs, both.runs)
+    assert found.after == "B (2 runs)"
+    for row in (found.whole, *found.names):
+        lasted, lasted_after, seconds, seconds_after = row.cells()
+        assert (lasted, seconds) == (lasted_after, seconds_after)
+        assert row.changes() == []
+    assert [one.cells() for one in found.functions] == [["4", "4", "2.00 s", "2.00 s", "+0 s"]]
+
+
+def test_traces_alone_compare_by_their_groups(tmp_path: Path) -> None:
+    def run_with(seconds: float) -> Run:
+        group = span(2, "f tasks", parent=1, kind="group", dask_task_prefix="f")
+        group["attributes"] += [
+            {"key": "dask.task.count", "value": {"intValue": "4"}},
+            {"key": "dask.task_group.duration.compute", "value": {"doubleValue": seconds}},
+        ]
+        return run_of(tmp_path, traces(span(1, "etl"), group))
+
+    (found,) = compare([run_with(2.0)], [run_with(4.0)]).functions
+    assert found.cells() == ["4", "4", "500 ms", "1.00 s", "+2.00 s"]
 
 
 def test_text_and_json_are_what_they_should_be(tmp_path: Path) -> None:
@@ -315,4 +384,8 @@ def test_text_and_json_are_what_they_should_be(tmp_path: Path) -> None:
     assert "Computing" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     json.dumps(found.to_dict(), allow_nan=False)
+    # The sum closes to the last bit but one: that is no negative zero.
+    almost = cluster({"thread-cpu": 1.0}, capacity=1.0 + 1e-12)
+    shown = report(tmp_path, almost)
+    assert "remainder 0.000000 s" in shown.text()
     assert found.text(ascii_only=True).isascii()

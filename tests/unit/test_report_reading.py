@@ -375,7 +375,9 @@ def test_deltas_are_summed_up(tmp_path: Path) -> None:
 
 
 @given(st.permutations(range(40)), st.lists(st.integers(0, 39), max_size=40))
-def test_deltas_count_once_in_any_order_and_however_often(order: list[int], again: list[int]) -> None:
+def test_deltas_count_once_in_any_order_and_however_often(
+    order: list[int], again: list[int]
+) -> None:
     """Every third interval had nothing new, and so no point."""
     times = [n for n in order if n % 3]
     series = Series({}, monotone=True, delta=True, drawn=True)

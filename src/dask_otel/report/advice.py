@@ -68,8 +68,6 @@ def advice(run: Run) -> list[Advice]:
 
 
 def _stragglers(run: Run) -> Iterator[Advice]:
-    begin, end = run.start_ns, run.end_ns
-    length = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
     for found in islice(findings.stragglers(run), 3):
         task = found.task
         prefix = task.attributes.get(semconv.TASK_PREFIX) or task.name
@@ -77,7 +75,7 @@ def _stragglers(run: Run) -> Iterator[Advice]:
         where = f" on worker {worker}" if worker else ""
         # A quarter of the run is worth more than a note.
         yield Advice(
-            "warning" if task.seconds > length / 4 else "note",
+            "warning" if task.seconds > run.seconds / 4 else "note",
             f"{found.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
             f"The others took {words.seconds(found.average)} on average, and the span"
             f" {words.seconds(found.span_seconds)}: split that task, or start it first.",
@@ -95,8 +93,7 @@ def _failures(run: Run) -> Iterator[Advice]:
     if failed or kinds:
         what = ", ".join(sorted(kinds, key=lambda kind: -kinds[kind])[:4])
         count = max(failed, sum(kinds.values()))
-        plural = "s" if count != 1 else ""
-        title = f"{count:,} task{plural} failed for good" + (f": {what}" if what else "")
+        title = f"{words.counted(count, 'task')} failed for good" + (f": {what}" if what else "")
         yield Advice("bad", title, "Their messages and tracebacks are below.", weight=float(count))
     unfinished = [span for span in run.of_type("span") if span.unfinished]
     if unfinished and not run.running:
@@ -210,8 +207,7 @@ def _nothing_lost_but_seconds(run: Run) -> bool:
 
 
 def _loops(run: Run) -> Iterator[Advice]:
-    begin, end = run.metrics.start_ns, run.metrics.end_ns
-    seconds = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
+    seconds = run.metrics.seconds
     late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
     yield from _over(
         "DaskEventLoopBlocked",

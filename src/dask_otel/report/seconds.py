@@ -21,6 +21,7 @@ UNUSED: Final = "unused"
 LOST: Final = "lost"
 
 _ACTIVITY = semconv.SPAN_ACTIVITY_TIME + "."
+_DURATION = semconv.TASK_GROUP_DURATION + "."
 
 
 @dataclass
@@ -156,6 +157,21 @@ def span_activities(span: Span) -> dict[str, float]:
         and isinstance(value, (int, float))
         and not isinstance(value, bool)
     }
+
+
+def by_function(run: Run) -> dict[str, tuple[float, float]]:
+    """Return the tasks of each prefix and their thread-seconds; of groups without metrics."""
+    tasks = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_PREFIX)
+    seconds = run.metrics.by(semconv.SPAN_EXECUTE_TIME.name, semconv.TASK_PREFIX)
+    if not tasks:
+        seconds = {}
+        for group in run.of_type("group"):
+            prefix = text(group.attributes.get(semconv.TASK_PREFIX))
+            _add(tasks, prefix, group.number(semconv.TASK_COUNT) or 0.0)
+            for key in group.attributes:
+                if key.startswith(_DURATION):
+                    _add(seconds, prefix, group.number(key) or 0.0)
+    return {prefix: (count, seconds.get(prefix, 0.0)) for prefix, count in tasks.items() if count}
 
 
 def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from dask_otel import semconv
 from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice, outcome_counts
-from dask_otel.report.compare import Comparison, Difference, Side
+from dask_otel.report.compare import Comparison
 from dask_otel.report.money import Price, bill
 from dask_otel.report.seconds import cluster_time, merged, parts, span_activities, span_times
 from dask_otel.report.telemetry.model import Run, Skipped, Span, text
@@ -74,7 +74,7 @@ def _where(run: Run, marks: words.Glyphs) -> Iterator[str]:
     if cluster and cluster.remainder is not None:
         yield f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s"
         yield f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s"
-        yield f"  = remainder {cluster.remainder + 0.0:,.6f} s"
+        yield f"  = remainder {words.exact(cluster.remainder)}"
 
 
 def _advice(run: Run, width: int) -> Iterator[str]:
@@ -224,24 +224,22 @@ def comparison_lines(
 def _compared(found: Comparison, width: int, marks: words.Glyphs) -> Iterator[str]:
     yield f"A: {found.before}"
     yield f"B: {found.after}"
-    room = max(16, width - 56)
-    yield f"{'':<{room}}{'':>8}{'lasted A':>11}{'B':>11}{'threads A':>12}{'B':>11}"
+    room = max(16, width - 54)
+
+    def row(name: str, cells: Sequence[str]) -> str:
+        first, *others = (f"{cell:>11}" for cell in cells)
+        return (
+            f"{words.cut_beginning(name, room - 1, marks.ellipsis):<{room}}{first[1:]}"
+            + "".join(others)
+        )
+
+    yield ""
+    yield row("function", ("tasks A", "B", "a task A", "B", "change"))
+    yield from (row(one.name, one.cells()) for one in found.functions[:60])
+    yield ""
+    yield row("span", ("lasted A", "B", "threads A", "B"))
     for one in (found.whole, *found.names):
-        yield _difference(one, room, marks)
-        said = [f"{seconds:+.2f} s {words.inside(part)}" for part, seconds in one.changes()[:4]]
+        yield row(one.name, one.cells())
+        said = [f"{words.signed(seconds)} {words.inside(part)}" for part, seconds in one.changes()]
         if said:
-            yield "    " + ", ".join(said)
-
-
-def _difference(one: Difference, room: int, marks: words.Glyphs) -> str:
-    def lasted(side: Side | None) -> str:
-        return "" if side is None or side.lasted is None else words.seconds(side.lasted)
-
-    def threads(side: Side | None) -> str:
-        return "" if side is None or side.seconds is None else words.seconds(side.seconds)
-
-    name = words.cut_beginning(one.name, room - 1, marks.ellipsis)
-    return (
-        f"{name:<{room}}{one.verdict:>8}{lasted(one.before):>11}{lasted(one.after):>11}"
-        f"{threads(one.before):>12}{threads(one.after):>11}"
-    )
+            yield "    " + ", ".join(said[:4])

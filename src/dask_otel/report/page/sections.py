@@ -64,11 +64,9 @@ def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
     """Return the ten seconds: how long, where to, what failed."""
     by_part, cluster = _total(run, names)
     whole = sum(by_part.values())
-    begin, end = run.start_ns, run.end_ns
-    lasted = words.seconds((end - begin) / 1e9) if begin is not None and end is not None else "?"
     counts = outcome_counts(run)
     failed = int(counts.get("erred", 0))
-    tiles = [("lasted", lasted, "")]
+    tiles = [("lasted", words.seconds(run.seconds), "")]
     if cluster is not None and cluster.capacity is not None:
         tiles.append(("thread-time", words.seconds(cluster.capacity), ""))
         if price is not None:
@@ -77,23 +75,20 @@ def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
         tiles.append(("computing", f"{by_part['Computing'] / whole:.0%}", ""))
         tiles.append(("idle", f"{by_part['Idle'] / whole:.0%}", ""))
     if "memory" in counts:
-        tiles.append(("tasks done", f"{counts['memory']:,.0f}", ""))
+        done = counts["memory"]
+        tiles.append((f"{words.noun(done, 'task')} done", f"{done:,.0f}", ""))
     if counts:
-        tiles.append(("tasks failed", f"{failed:,}", "bad" if failed else "good"))
+        style = "bad" if failed else "good"
+        tiles.append((f"{words.noun(failed, 'task')} failed", f"{failed:,}", style))
     repeated = findings.retries(run)
     if repeated:
-        tiles.append(("runs repeated", f"{sum(repeated.values()):,.0f}", "warning"))
+        again = sum(repeated.values())
+        tiles.append((f"{words.noun(again, 'run')} repeated", f"{again:,.0f}", "warning"))
     threads = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
-    workers = len(findings.workers(run))
-    if workers:
-        tiles.append(("workers", f"{workers:,}", ""))
-    if threads and run.metrics.start_ns is not None and run.metrics.end_ns is not None:
-        length = (run.metrics.end_ns - run.metrics.start_ns) / 1e9
-        if length > 0:
-            # That begins with the bridge, not with the first span: what "lasted" is less.
-            tiles.append(
-                (f"mean threads in {words.seconds(length)}", f"{threads / length:.1f}", "")
-            )
+    if workers := len(findings.workers(run)):
+        tiles.append((words.noun(workers, "worker"), f"{workers:,}", ""))
+    if threads and run.metrics.seconds:
+        tiles.append(("mean threads", f"{threads / run.metrics.seconds:.1f}", ""))
     shown = "".join(
         f'<div class="tile"><b class="{style}">{safe(value)}</b><span>{safe(name)}</span></div>'
         for name, value, style in tiles
@@ -108,7 +103,7 @@ def _verdict(by_part: dict[str, float], failed: int) -> str:
         return f'<p class="verdict">{said}</p>'
     largest = sorted(by_part, key=lambda title: -by_part[title])[:3]
     said = ", ".join(f"{by_part[one] / whole:.0%} {words.inside(one)}" for one in largest)
-    ends = f' <b class="bad">{failed:,} tasks failed.</b>' if failed else ""
+    ends = f' <b class="bad">{words.counted(failed, "task")} failed.</b>' if failed else ""
     return f'<p class="verdict">Of the threads’ time: {safe(said)}.{ends}</p>'
 
 
@@ -194,7 +189,7 @@ def _closed(cluster: ClusterTime) -> str:
         for name, value, note in lines
     )
     rest = cluster.remainder
-    said = "not known" if rest is None else f"{rest + 0.0:,.6f} s"
+    said = "not known" if rest is None else words.exact(rest)
     return (
         "<details><summary>The sum, activity by activity: it closes"
         f" {'with a remainder of ' + said if rest is not None else 'as far as it was exported'}"
@@ -240,7 +235,8 @@ def idle_reasons(run: Run) -> str:
                 if value > 0
             ),
         )
-        found += f'<p class="about">By {why.samples:,} samples, one an export.</p>'
+        samples = words.counted(why.samples, "sample")
+        found += f'<p class="about">By {samples}, one an export.</p>'
     if names:
         found += table(
             ("idle most", "#idle", "#of its thread-time"),

@@ -88,8 +88,11 @@ class Run:
 
     @property
     def start_ns(self) -> int | None:
-        """When its first span or series began; None where there is neither."""
-        return min((span.start_ns for span in self.spans), default=self.metrics.start_ns)
+        """When the first thing that is known of it happened; None where there is neither."""
+        starts = [span.start_ns for span in self.spans]
+        if self.metrics.start_ns is not None:
+            starts.append(self.metrics.start_ns)
+        return min(starts, default=None)
 
     @property
     def end_ns(self) -> int | None:
@@ -98,6 +101,11 @@ class Run:
         if self.metrics.end_ns is not None:
             ends.append(self.metrics.end_ns)
         return max(ends, default=None)
+
+    @property
+    def seconds(self) -> float:
+        """From start to end."""
+        return max(0, (self.end_ns or 0) - (self.start_ns or 0)) / 1e9
 
     @property
     def title(self) -> str:

@@ -177,6 +177,11 @@ class Metrics:
         self.end_ns = point.time_ns if self.end_ns is None else max(self.end_ns, point.time_ns)
         return True
 
+    @property
+    def seconds(self) -> float:
+        """From the begin of the first series to the last point."""
+        return max(0, (self.end_ns or 0) - (self.start_ns or 0)) / 1e9
+
     def of(self, name: str) -> Iterator[Series]:
         """Yield the series of a metric."""
         return iter(self.series.get(name, {}).values())
