@@ -6,13 +6,14 @@ the same program slower, and one run of each can't tell the two apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any, Final
 
 from dask_otel.report import words
 from dask_otel.report.meanings import PART_TITLES
-from dask_otel.report.seconds import SpanTime, by_function, cluster_time, merged, span_times
+from dask_otel.report.seconds import SpanTime, by_function, merged, run_parts, span_times
 from dask_otel.report.telemetry.model import Run
 
 #: Thread-seconds from which on the change of a part is listed.
@@ -55,7 +56,7 @@ class Difference:
         sides = (self.before, self.after)
         values = [side.lasted if side else None for side in sides]
         values += [side.seconds if side else None for side in sides]
-        return ["" if value is None else words.seconds(value) for value in values]
+        return [*map(words.known, values)]
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,7 @@ class Function:
     def cells(self) -> list[str]:
         """Return the tasks in A and in B, the time of each, and by how much a run changed."""
         tasks = [f"{count:,.4g}" if count else "" for count in self.tasks]
-        each = ["" if value is None else words.seconds(value) for value in self.each]
-        return [*tasks, *each, words.signed(self.change)]
+        return [*tasks, *map(words.known, self.each), words.signed(self.change)]
 
 
 @dataclass(frozen=True)
@@ -96,25 +96,16 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-
-        def side(one: Side | None) -> dict[str, Any] | None:
-            return None if one is None else dict(vars(one))
-
-        def row(one: Difference) -> dict[str, Any]:
-            return {
-                "name": one.name,
-                "before": side(one.before),
-                "after": side(one.after),
-                "parts": dict(one.changes()),
-            }
-
+        whole, *spans = (
+            {**asdict(one), "parts": dict(one.changes())} for one in (self.whole, *self.names)
+        )
         return {
             "before": self.before,
             "after": self.after,
-            "whole": row(self.whole),
-            "spans": [row(one) for one in self.names],
+            "whole": whole,
+            "spans": spans,
             "functions": [
-                {**vars(one), "each": one.each, "change": one.change} for one in self.functions
+                {**asdict(one), "each": one.each, "change": one.change} for one in self.functions
             ],
         }
 
@@ -174,25 +165,21 @@ def _sides(runs: Sequence[Run]) -> dict[str, Side]:
         known = lasted.get(name, [])
         worked = entry.activities or entry.idle is not None
         seconds = entry.seconds / len(runs) if worked else None
-        result[name] = Side(len(known), _mean(known), seconds, _averages(entry.parts(), runs))
+        result[name] = Side(
+            len(known), fmean(known) if known else None, seconds, _averages(entry.parts(), runs)
+        )
     return result
 
 
 def _whole(runs: Sequence[Run]) -> Side:
     parts = dict.fromkeys(PART_TITLES, 0.0)
     for run in runs:
-        cluster = cluster_time(run)
-        own = cluster.parts() if cluster else merged("", span_times(run)).parts()
-        for part, seconds in own.items():
+        for part, seconds in run_parts(run).items():
             parts[part] += seconds
     parts = _averages(parts, runs)
-    return Side(len(runs), _mean([run.seconds for run in runs]), sum(parts.values()), parts)
+    lasted = fmean(run.seconds for run in runs) if runs else None
+    return Side(len(runs), lasted, sum(parts.values()), parts)
 
 
 def _averages(parts: dict[str, float], runs: Sequence[Run]) -> dict[str, float]:
     return {part: seconds / len(runs) for part, seconds in parts.items()}
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return sum(found) / len(found) if found else None

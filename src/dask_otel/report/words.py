@@ -42,6 +42,16 @@ def seconds(value: float) -> str:
     return "0 s" if value == 0 else "<1 ms"
 
 
+def known(value: float | None) -> str:
+    """Return a duration; empty where it is not known."""
+    return "" if value is None else seconds(value)
+
+
+def whole(value: float | None) -> str:
+    """Return a whole number; empty where it is not known."""
+    return "" if value is None else f"{value:,.0f}"
+
+
 def exact(value: float) -> str:
     """Return seconds to the microsecond; a negative zero is 0."""
     return f"{round(value, 6) + 0.0:,.6f} s"

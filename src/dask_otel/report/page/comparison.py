@@ -8,7 +8,7 @@ from dask_otel.report import words
 from dask_otel.report.compare import Comparison, Difference
 from dask_otel.report.page.markup import Markup, bar, table
 
-_FUNCTIONS = ("function", "#tasks in A", "#in B", "#a task in A", "#in B", "#thread-time of a run")
+_FUNCTIONS = ("function", "#tasks in A", "#in B", "#a task in A", "#in B", "#change of a run")
 _SPANS = ("span", "#lasted in A", "#in B", "#thread-time in A", "#in B", "by activity", "A, then B")
 _MOST = 60
 

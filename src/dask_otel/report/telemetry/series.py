@@ -46,6 +46,9 @@ class Point(NamedTuple):
     value: float
 
 
+_NONE: Final = Point(0, 0, 0.0)
+
+
 @dataclass(slots=True)
 class Series:
     """One series of one metric."""
@@ -60,7 +63,7 @@ class Series:
     #: The times that deltas were added of, as (start, end): sorted, and joined where they touch.
     times: list[tuple[int, int]] = field(default_factory=list)
     #: The last delta that was added.
-    newest: Point = Point(0, 0, 0.0)
+    newest: Point = _NONE
 
     def add(self, point: Point) -> None:
         """Take in a point. They may come in any order, and more than once."""
