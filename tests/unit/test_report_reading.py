@@ -356,6 +356,18 @@ def test_counters_count_their_last_point_and_every_birth(tmp_path: Path) -> None
     ]
 
 
+def test_work_of_no_span_is_a_row_where_there_is_some(tmp_path: Path) -> None:
+    """Dask makes ``default`` for data that was scattered, too, which is no task."""
+
+    def names(number: int, **more: Any) -> list[str]:
+        request = traces(ROOT, span(number, "default", dask_task_count=number - 7, **more))
+        (run,), _ = read(write(tmp_path / f"{number}.jsonl", request))
+        return [one.full_name for one in run.of_type("span")]
+
+    assert names(7) == ["etl"]
+    assert names(7, failed=True) == names(8) == ["etl", "default"]
+
+
 def test_deltas_are_summed_up(tmp_path: Path) -> None:
     requests = [
         metrics(counter("dask.cluster.time", point(2, time=n, start=n - 1), delta=True))
