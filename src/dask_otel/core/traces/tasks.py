@@ -7,7 +7,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord
-from dask_otel.core.text import Sanitizer, stacktrace_text
+from dask_otel.core.text import Sanitizer, label_text, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redaction import redacted
@@ -59,7 +59,7 @@ class TaskRecords(Parts):
         self._put_key(out, failure.key)
         self._put_shown(out, semconv.TASK_PREFIX, failure.prefix)
         if failure.worker_name is not None:
-            out[semconv.WORKER_NAME] = self._text(failure.worker_name)
+            out[semconv.WORKER_NAME] = label_text(failure.worker_name, sanitizer)
         return Event(semconv.EVENT_EXCEPTION, self._event_ns(failure.time), out)
 
     def _event_ns(self, seconds: float) -> int:
@@ -88,7 +88,7 @@ class TaskRecords(Parts):
             out[semconv.TASK_PREFIX] = prefix
         self._put_shown(out, semconv.TASK_GROUP_NAME, task.group)
         if task.worker is not None:
-            out[semconv.WORKER_NAME] = self._text(task.worker)
+            out[semconv.WORKER_NAME] = label_text(task.worker, self.sanitizer)
         if task.attempt is not None:
             self._put_count(out, semconv.TASK_ATTEMPT, task.attempt)
         if task.queued is not None:
