@@ -19,6 +19,7 @@ from tests.cluster.truth import (
     described_spans,
     own_values,
 )
+from tests.covering import uncovered
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
 
@@ -87,6 +88,7 @@ class Bridged:
         eventually(check, timeout, "everything is exported")
         assert_monotone(self.received)
         assert_closed(self.received, over=False)
+        assert not uncovered(self.received.spans)
         return self.received
 
 

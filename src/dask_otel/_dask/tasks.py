@@ -224,7 +224,7 @@ class TaskEvents:
         """A task has no work left to do, or is about to begin again."""
         stimulus_id: str = info["stimulus_id"]
         started = stopped = computed = 0.0
-        startstops = info.get("startstops")
+        startstops = info.get("startstops") or ()
         if startstops:
             started, stopped, seconds = run_times(startstops)
         assigned = run = None
@@ -260,10 +260,13 @@ class TaskEvents:
                 runs[group] = runs.get(group, 0) + 1
                 if stopped:
                     self._ran(group.prefix, computed)
-                    if computed > group.floor or self._shown.sampling:
+                    # What was done before it computed can be the first of its group.
+                    first = sent < group.start and len(startstops) > 1
+                    if computed > group.floor or self._shown.sampling or first:
                         ended = Ended(
                             info, computed, sent, started, stopped, queued, stimulus_id, assigned
                         )
+                        outcomes.prepared(group, self._shown.began(ended))
                         self._shown.succeeded(group, task, ended)
         elif finish == "erred":
             if info.get("cause") == key:
@@ -276,6 +279,7 @@ class TaskEvents:
                     ended = Ended(
                         info, computed, sent, started, stopped, queued, stimulus_id, assigned
                     )
+                    outcomes.prepared(group, self._shown.began(ended))
                     self._shown.failed(group, task, ended, failure)
             else:
                 outcomes.blamed(group, now)

@@ -197,6 +197,11 @@ class SpanTasks:
         self._removed(group, now)
 
     @staticmethod
+    def prepared(group: Group, start: float) -> None:
+        """A worker began to do something for a run that has ended, before it computed."""
+        group.start = min(group.start, max(start, group.span.start))
+
+    @staticmethod
     def lost(group: Group) -> None:
         """A run of a task was lost with its worker, whatever becomes of the task."""
         group.counts.lost += 1

@@ -66,19 +66,21 @@ class TaskRecords(Parts):
         time_ns = self._time(seconds)
         return self.end_ns if time_ns is None else time_ns
 
-    def _task(self, task: FinishedTask, parents: dict[tuple[str, int], int]) -> SpanRecord:
+    def _task(self, task: FinishedTask, parents: dict[tuple[str, int], SpanRecord]) -> SpanRecord:
         """Return a run of a task, with what the worker did for it before it computed.
 
         Parameters
         ----------
         parents
-            Span ids of the groups that are exported, by name and ordinal.
+            The groups that are exported, by name and ordinal.
         """
         who = self.who
         prefix = self._shown(semconv.TASK_PREFIX, task.prefix)
         computed_ns, end_ns = self._interval(task.start, task.stop)
-        if self.start_ns < computed_ns == self.end_ns:
-            # Of no length, at the very end of its span: it must not leave it.
+        parent = parents.get((task.group, task.ordinal))
+        above = self if parent is None else parent
+        if above.start_ns < computed_ns == above.end_ns:
+            # Of no length, at the very end of what is above it: it must not leave it.
             computed_ns, end_ns = computed_ns - 1, computed_ns
         events = self._task_events(task, computed_ns)
         start_ns = min([event.time_ns for event in events])
@@ -106,7 +108,7 @@ class TaskRecords(Parts):
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.task_span_id(who.dask_id, task.key, task.run),
-            parent_span_id=parents.get((task.group, task.ordinal), who.span_id),
+            parent_span_id=who.span_id if parent is None else parent.span_id,
             name=self._child_name(prefix or semconv.EMPTY, "task"),
             kind="internal",
             start_ns=start_ns,

@@ -252,7 +252,7 @@ class _Translation(_Described):
         if not self.finished.tasks:
             return [self._span(), *groups]
         parents = {
-            (group.name, group.ordinal): record.span_id
+            (group.name, group.ordinal): record
             for group, record in zip(self.finished.groups, groups, strict=True)
         }
         tasks = [self._task(task, parents) for task in self.finished.tasks]
