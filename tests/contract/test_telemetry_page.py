@@ -219,6 +219,7 @@ EVERYTHING = FinishedSpan(
             2.0,
             semconv.EVENT_TASK_RETRIED,
             {semconv.TASK_KEY: "k", semconv.TASK_RETRY_REASON: "error"},
+            FAILURE,
         ),
     ),
     dropped_incidents=1,

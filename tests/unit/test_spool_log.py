@@ -1,4 +1,4 @@
-"""A log that is damaged or gone is refused, and nothing is deleted: what was in it is nowhere else."""
+"""A log that is damaged or gone is refused, and nothing is deleted: its spans are nowhere else."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def test_any_string_is_read_back(text: str) -> None:
 
 def test_incidents_are_events_in_the_order_of_time():
     incidents = (
-        Incident(T + 9, "dask.task.retried", {"dask.task.prefix": "load"}),
+        Incident(T + 9, "dask.task.retried", {"dask.task.prefix": "load"}, make_failure()),
         Incident(T + 1, "dask.worker.lost", {"n": 2, "bad": math.nan}),
     )
     (record,) = translate(failed(incidents=incidents))
@@ -364,6 +364,13 @@ def test_incidents_are_events_in_the_order_of_time():
         "dask.task.retried",
     ]
     assert record.events[0].attributes == {"n": 2}
+    assert record.events[3].attributes == {
+        "dask.task.prefix": "load",
+        "exception.type": record.events[2].attributes["exception.type"],
+        "exception.message": record.events[2].attributes["exception.message"],
+    }
+    (record,) = translate(failed(incidents=incidents), SpanLimits(message=0))
+    assert set(record.events[3].attributes) == {"dask.task.prefix", "exception.type"}
 
 
 def test_what_is_left_out_is_counted():

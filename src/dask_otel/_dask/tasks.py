@@ -205,11 +205,13 @@ class TaskEvents:
         if reason == "rescheduled":
             # As it wished: no trouble, of which the events tell.
             return
+        said = self._time.failure_of(key).get("exception_text")
         self._outcomes.incident(
             group.span,
             now,
             semconv.EVENT_TASK_RETRIED,
             {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
+            Failure(now, str(key), group.prefix, None, said, None) if said else None,
         )
 
     def _cause(self, key: Hashable, stimulus_id: str) -> Cause:
@@ -308,7 +310,7 @@ class TaskEvents:
         """Return what is known of a run whose end the transition does not tell."""
         if stimulus_id.startswith("task-erred"):
             # It failed, with retries left.
-            started, stopped, _ = run_times(self._time.failed_run(key))
+            started, stopped, _ = run_times(self._time.failure_of(key).get("startstops") or ())
             if stopped:
                 worker = assigned.address
                 shown = self._clocks.shown(worker, started, stopped, stimulus_id, sent, time())

@@ -12,28 +12,12 @@ at all (`schema.mark`): it comes to the file after the log does, and goes before
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from struct import unpack, unpack_from
 
 from dask_otel.spool import files, schema
 from dask_otel.spool.problems import SpoolError
-
-#: Where the file's header has the number of `schema.mark`.
-_MARK: Final = slice(60, 64)
-#: The log's header: magic, version, size of a page, sequence, two salts, two checksums.
-_HEADER: Final = struct.Struct(">8I")
-_MAGIC: Final = 0x377F0682
-_SALTS: Final = slice(16, 24)
-#: Before each page: its number, the file's pages after a commit (else 0), salts, checksums.
-_FRAME: Final = struct.Struct(">6I")
-_FRAME_SALTS: Final = slice(8, 16)
-#: The index begins with a header, and a copy of it; then, how many frames are in the file.
-_INDEX: Final = 48
-_IS_MADE_AT: Final = 12
-_FRAMES_AT: Final = 16
-_INDEX_SALTS: Final = slice(32, 40)
 
 
 def check(path: Path, breathe: Callable[[], None]) -> None:
@@ -47,71 +31,67 @@ def check(path: Path, breathe: Callable[[], None]) -> None:
         Called after each page.
     """
     log = files.content(files.beside(path, "-wal"))
-    header = files.content(path, files.HEADER) or b""
-    if not header:
-        if log:
-            raise _lost(path, "is empty or gone, though it has a log")
-        return
-    index = files.content(files.beside(path, "-shm"), 2 * _INDEX + 4) or b""
-    frames = None
-    if index[:_INDEX] == index[_INDEX:-4] and index[_IS_MADE_AT : _IS_MADE_AT + 1] == b"\1":
-        (frames,) = struct.unpack_from("=I", index, _FRAMES_AT)
-        if frames <= struct.unpack_from("=I", index, 2 * _INDEX)[0]:
+    header = files.content(path, files.HEADER)
+    # A header of 48 bytes, a copy of it, and how many frames are in the file.
+    index = files.content(files.beside(path, "-shm"), 100) or b""
+    frames = 0
+    if index[:48] == index[48:96] and index[12:13] == b"\1":
+        frames, moved = unpack_from("=16xI76xI", index)
+        if frames <= moved and header:
             return
-    if not log:
-        marked = int.from_bytes(header[_MARK], "big") & schema.LOGGED
-        if frames or (log is None and marked):
-            raise _lost(path, "has lost its log")
-        return
-    found = _readable_frames(log, breathe)
-    if frames is not None and index[_INDEX_SALTS] != log[_SALTS]:
-        found = 0
-    if found < (frames or 1):
-        raise _lost(path, "has a damaged log")
+    what = "has a damaged log"
+    if not header:
+        lost, what = bool(log), "is empty or gone, though it has a log"
+    elif not log:
+        marked = int.from_bytes(header[60:64], "big") & schema.LOGGED
+        lost, what = bool(frames or (log is None and marked)), "has lost its log"
+    else:
+        lost = _frames(log, breathe) < frames or bool(frames and index[32:40] != log[16:24])
+    if lost:
+        wal, shm = files.beside(path, "-wal").name, files.beside(path, "-shm").name
+        raise SpoolError(
+            f"{path} {what} ({wal}): spans that were in it alone would be lost. Nothing is changed "
+            f"or deleted. Put back {path.name}, {wal} and {shm} if you have them; or move all "
+            f"three away, and a new one is made. To go on with {path.name} alone, move {wal} and "
+            f"{shm} away and make an empty {wal}"
+        )
 
 
-def _readable_frames(log: bytes, breathe: Callable[[], None]) -> int:
-    """Return up to which frame the log can be read; 0 if that is not up to its last commit."""
-    if len(log) < _HEADER.size:
-        return 0
-    magic, _, size, *_, first, second = _HEADER.unpack_from(log)
+def _frames(log: bytes, breathe: Callable[[], None]) -> int:
+    """Return how many frames of a log count; -1 where some can't be read that must.
+
+    It begins with magic, version, size of a page, sequence, two salts, and checksums. A frame has a
+    page's number, the file's pages after a commit (else 0), salts, checksums, and the page.
+    """
+    if len(log) < 32:
+        return -1
+    magic, _, size, *_ = unpack_from(">3I", log)
     order = ">" if magic & 1 else "<"
-    sums = _sums(order, log[:24], 0, 0)
-    if magic & ~1 != _MAGIC or sums != (first, second):
-        return 0
-    found, whole = 0, True
-    for number, at in enumerate(range(_HEADER.size, len(log), _FRAME.size + size), 1):
+    sums = _sums(order, log[:24], (0, 0))
+    if sums != unpack(">2I", log[24:32]):
+        return -1
+    counted, read, whole = 0, 0, True
+    for at in range(32, len(log) - size - 23, 24 + size):
         breathe()
-        frame = log[at : at + _FRAME.size + size]
-        if len(frame) < _FRAME.size + size or frame[_FRAME_SALTS] != log[_SALTS]:
-            # The rest of what was there before the log began anew, or of a write that was cut off.
-            whole = False
-            continue
-        _, commit, *_, first, second = _FRAME.unpack_from(frame)
-        if whole:
-            sums = _sums(order, frame[_FRAME.size :], *_sums(order, frame[:8], *sums))
-            whole = sums == (first, second)
-            if whole and commit:
-                found = number
+        # Others are of before the log began anew.
+        own = log[at + 8 : at + 16] == log[16:24]
+        commit = own and any(log[at + 4 : at + 8])
+        if own and whole:
+            sums = _sums(order, log[at : at + 8] + log[at + 24 : at + 24 + size], sums)
+            whole = sums == unpack_from(">2I", log, at + 16)
+            read += whole
+            counted = read if whole and commit else counted
         elif commit:
-            return 0
-    return found
+            return -1
+        whole = whole and own
+    return counted if read else -1
 
 
-def _sums(order: str, content: bytes, first: int, second: int) -> tuple[int, int]:
+def _sums(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:
     """Return SQLite's checksums, continued over more bytes."""
-    words = iter(struct.unpack(f"{order}{len(content) // 4}I", content))
+    first, second = sums
+    words = iter(unpack(f"{order}{len(content) // 4}I", content))
     for word, next_word in zip(words, words, strict=True):
         first = (first + word + second) & 0xFFFFFFFF
         second = (second + next_word + first) & 0xFFFFFFFF
     return first, second
-
-
-def _lost(path: Path, what: str) -> SpoolError:
-    log, index = files.beside(path, "-wal").name, files.beside(path, "-shm").name
-    return SpoolError(
-        f"{path} {what} ({log}): spans that were in it alone would be lost. Nothing is changed or "
-        f"deleted. Put back {path.name}, {log} and {index} if you have them; or move all three "
-        f"away, and a new one is made. To go on with {path.name} alone, move {log} and {index} "
-        f"away and make an empty {log}"
-    )

@@ -343,6 +343,8 @@ class _Translation(_Described):
             clean = self._value(value)
             if clean is not None:
                 out[self._text(key)] = clean
+        if incident.failure is not None:
+            self._put_exception(out, incident.failure)
         name = self._text(incident.name) or semconv.EMPTY
         return Event(name, self._event_ns(incident.time), out)
 
