@@ -16,15 +16,16 @@ def uncovered(spans: Iterable[Any]) -> list[str]:
 
     Notes
     -----
-    A span that is late came after its parent was exported. A sign of life tells of work until it
-    was made: that the last task had ended just before, the scheduler hears a moment later.
+    A span that is late, or a continuation, came after its parent was exported. A sign of life tells
+    of work until it was made: that the last task had ended just before, the scheduler hears later.
     """
     spans = list(spans)
     known = {(int(span.trace_id), span.span_id): span for span in spans}
     found = []
     for span in spans:
         parent = known.get((int(span.trace_id), _parent_of(span)))
-        if parent is None or span.attributes.get("dask.span.late"):
+        came_later = span.attributes.get("dask.span.generation", 1) > 1
+        if parent is None or came_later or span.attributes.get("dask.span.late"):
             continue
         sign = span.attributes["dask.span.type"] == "progress"
         if span.start_ns < parent.start_ns or (span.end_ns > parent.end_ns and not sign):

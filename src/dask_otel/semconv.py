@@ -167,6 +167,7 @@ EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
     EVENT_TASK_RETRIED: {
         TASK_KEY: _STRING,
         TASK_RETRY_REASON: _STRING,
+        TASK_PREFIX: _STRING,
         EXCEPTION_TYPE: _STRING,
         EXCEPTION_MESSAGE: _STRING,
     },

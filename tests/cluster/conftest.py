@@ -88,7 +88,8 @@ class Bridged:
         eventually(check, timeout, "everything is exported")
         assert_monotone(self.received)
         assert_closed(self.received, over=False)
-        assert not uncovered(self.received.spans)
+        outside = uncovered(self.received.spans)
+        assert not outside, outside
         return self.received
 
 

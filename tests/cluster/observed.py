@@ -160,7 +160,8 @@ class Observed:
         assert not adapter.blocks.leaving
         assert not adapter.lifecycle._lingering
         assert not adapter.callers._open
-        assert not uncovered(record for span in self.exported for record in translate(span))
+        outside = uncovered(record for span in self.exported for record in translate(span))
+        assert not outside, outside
         active = [k for k in self.observer.increments if k[0] == "dask.span.active"]
         assert all(self.observer.increments[k] == 0 for k in active)
 

@@ -92,9 +92,8 @@ def reserve(path: Path) -> None:
     """Take room on the disk, if there is any."""
     room = beside(path, "-reserve")
     with suppress(OSError):
-        if not room.exists():
-            make(room)
         room.write_bytes(bytes(RESERVE))
+        keep_private(room)
 
 
 def give_up_reserve(path: Path) -> None:

@@ -7,7 +7,7 @@ nothing is opened before this has been looked at, and nothing is written here.
 What must be in the log is known from three things. The index of the log (``-shm``), which outlives
 a kill, has the number of its frames that count, and how many of them are in the file already. The
 checksums say how many frames can be read. And a mark in the file's header says that there is a log
-at all (`schema.mark`): it comes to the file after the log does, and goes before it.
+at all (`schema.LOGGED`): it comes to the file after the log does, and goes before it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ def check(path: Path, breathe: Callable[[], None]) -> None:
         frames, moved = unpack_from("=16xI76xI", index)
         if frames <= moved and header:
             return
-    what = "has a damaged log"
+    what = ""
     if not header:
-        lost, what = bool(log), "is empty or gone, though it has a log"
+        what = "is empty or gone, though it has a log" if log else ""
     elif not log:
-        marked = int.from_bytes(header[60:64], "big") & schema.LOGGED
-        lost, what = bool(frames or (log is None and marked)), "has lost its log"
-    else:
-        lost = _frames(log, breathe) < frames or bool(frames and index[32:40] != log[16:24])
-    if lost:
+        # Whoever could not take the mark back has left an empty log.
+        marked = log is None and int.from_bytes(header[60:64], "big") & schema.LOGGED
+        what = "has lost its log" if frames or marked else ""
+    elif _frames(log, breathe) < frames or (frames and index[32:40] != log[16:24]):
+        what = "has a damaged log"
+    if what:
         wal, shm = files.beside(path, "-wal").name, files.beside(path, "-shm").name
         raise SpoolError(
             f"{path} {what} ({wal}): spans that were in it alone would be lost. Nothing is changed "
@@ -58,33 +59,25 @@ def check(path: Path, breathe: Callable[[], None]) -> None:
 
 
 def _frames(log: bytes, breathe: Callable[[], None]) -> int:
-    """Return how many frames of a log count; -1 where some can't be read that must.
+    """Return how many frames of a log can be read, from the first on; -1 for none.
 
     It begins with magic, version, size of a page, sequence, two salts, and checksums. A frame has a
-    page's number, the file's pages after a commit (else 0), salts, checksums, and the page.
+    page's number, the file's pages after a commit, salts, checksums, and the page.
     """
-    if len(log) < 32:
-        return -1
-    magic, _, size, *_ = unpack_from(">3I", log)
+    header = log[:32].ljust(32, b"\0")
+    magic, _, size, *_, first, second = unpack(">8I", header)
     order = ">" if magic & 1 else "<"
-    sums = _sums(order, log[:24], (0, 0))
-    if sums != unpack(">2I", log[24:32]):
-        return -1
-    counted, read, whole = 0, 0, True
-    for at in range(32, len(log) - size - 23, 24 + size):
+    sums = _sums(order, header[:24], (0, 0))
+    frames = range(32, len(log) - size - 23, 24 + size) if sums == (first, second) else ()
+    read = 0
+    for at in frames:
         breathe()
-        # Others are of before the log began anew.
-        own = log[at + 8 : at + 16] == log[16:24]
-        commit = own and any(log[at + 4 : at + 8])
-        if own and whole:
-            sums = _sums(order, log[at : at + 8] + log[at + 24 : at + 24 + size], sums)
-            whole = sums == unpack_from(">2I", log, at + 16)
-            read += whole
-            counted = read if whole and commit else counted
-        elif commit:
-            return -1
-        whole = whole and own
-    return counted if read else -1
+        sums = _sums(order, log[at : at + 8] + log[at + 24 : at + 24 + size], sums)
+        # Others are of before the log began anew, or of a write that was cut off.
+        if log[at + 8 : at + 16] != log[16:24] or sums != unpack_from(">2I", log, at + 16):
+            break
+        read += 1
+    return read or -1
 
 
 def _sums(order: str, content: bytes, sums: tuple[int, int]) -> tuple[int, int]:

@@ -124,11 +124,6 @@ def check_version(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def mark(connection: sqlite3.Connection, logged: bool) -> None:
-    """Write into the file whether there is a log beside it."""
-    connection.execute(f"PRAGMA user_version={VERSION | LOGGED * logged}")
-
-
 def number(connection: sqlite3.Connection, pragma: str) -> int:
     """Return what SQLite says of itself."""
     found = connection.execute(f"PRAGMA {pragma}").fetchone()

@@ -326,9 +326,8 @@ class Store:
 
     def count(self, sink: str | None = None) -> int:
         """Return how many finished rows wait, for one sink or for all. Any thread may ask."""
-        if sink is not None:
-            return self._state.counts[sink]
-        return max(0, sum(self._state.counts.copy().values()) - len(self._settled))
+        every = sum(self._state.counts.copy().values()) - len(self._settled)
+        return max(0, every) if sink is None else self._state.counts[sink]
 
     def sinks(self) -> dict[str, int]:
         """Return the sinks of which rows wait, and how many."""
@@ -370,10 +369,13 @@ class Store:
                 empty = rows is None
         finally:
             with suppress(sqlite3.Error):
-                schema.mark(self._connection, logged=False)
+                self._connection.execute(f"PRAGMA user_version={schema.VERSION}")
             with suppress(sqlite3.Error):
                 # What is in the log goes into the file, and the log is removed.
                 self._connection.close()
+            with suppress(OSError):
+                # Where the mark could not be taken back: nothing was lost with the log.
+                files.beside(self.path, "-wal").touch(files.MODE)
             if empty:
                 files.remove(self.path)
             self._lock.release(remove=empty)
@@ -382,7 +384,7 @@ class Store:
         """Take over what earlier runs left, and begin this one."""
         connection = self._connection
         with schema.transaction(connection):
-            schema.mark(connection, logged=True)
+            connection.execute(f"PRAGMA user_version={schema.VERSION | schema.LOGGED}")
             (recovered,) = connection.execute(
                 "SELECT count(*) FROM spans WHERE open AND run IN "
                 "(SELECT id FROM runs WHERE NOT over)"

@@ -11,6 +11,7 @@ goes on with what it has to do. What changes meanwhile may be told or not.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
@@ -268,11 +269,10 @@ def _metrics(adapter: SchedulerAdapter) -> Iterator[dict[str, Any]]:
 
 def _sums(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:
     """Return the sums of what has one name, as it is shown."""
-    sums: dict[str, float] = {}
-    for raw, value in values:
+    sums: dict[str, float] = defaultdict(float)
+    for name, value in values:
         if value is not None:
-            name = label_text(raw, Sanitizer())
-            sums[name] = sums.get(name, 0.0) + value
+            sums[label_text(name, Sanitizer())] += value
     return sums
 
 

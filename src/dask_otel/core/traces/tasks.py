@@ -42,18 +42,12 @@ class TaskRecords(Parts):
         self._messages[id(failure)] = message
         return message
 
-    def _put_exception(self, out: Written, failure: Failure) -> str | None:
-        """Add type and message of a failure; return the message, where it may be shown."""
-        out[semconv.EXCEPTION_TYPE] = error_type(failure, self.sanitizer)
+    def _exception(self, failure: Failure) -> Event:
+        sanitizer, limits = self.sanitizer, self.limits
+        out: Written = {semconv.EXCEPTION_TYPE: error_type(failure, sanitizer)}
         message = self._message(failure)
         if message is not None:
             out[semconv.EXCEPTION_MESSAGE] = message
-        return message
-
-    def _exception(self, failure: Failure) -> Event:
-        sanitizer, limits = self.sanitizer, self.limits
-        out: Written = {}
-        message = self._put_exception(out, failure)
         if limits.stacktrace and failure.traceback is not None:
             whole: str | None = exceptions.stacktrace(failure, message, sanitizer)
             if limits.redact is not None:

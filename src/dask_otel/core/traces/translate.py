@@ -344,7 +344,7 @@ class _Translation(_Described):
             if clean is not None:
                 out[self._text(key)] = clean
         if incident.failure is not None:
-            self._put_exception(out, incident.failure)
+            out.update(self._exception(incident.failure).attributes)
         name = self._text(incident.name) or semconv.EMPTY
         return Event(name, self._event_ns(incident.time), out)
 
