@@ -77,7 +77,7 @@ class ThreadTime:
         #: What `prepare` has closed, until `export` passes it on.
         self._closed: _Closed | None = None
         #: Key and ``startstops`` of the failure at hand.
-        self._failing: tuple[Hashable, Any] = None, None
+        self._failing: Mapping[str, Any] = {}
         #: Seconds of the event loop that this took, up to now.
         self.spent = 0.0
         self._wrappers = Wrappers()
@@ -137,16 +137,18 @@ class ThreadTime:
         """A task is no longer in processing, and the transition does not say how long it ran."""
         if stimulus_id.startswith(("task-erred", "reschedule")):
             # It failed, with retries left, or asked to run again: it has ended.
-            startstops = self.failed_run(key)
+            startstops = self.failure_of(key).get("startstops")
             seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(ws.address, key, seconds, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
 
-    def failed_run(self, key: Hashable) -> Iterable[Mapping[str, Any]]:
-        """Return the ``startstops`` of the failure that is being handled, if it is of that task."""
-        failed, startstops = self._failing
-        return startstops if startstops and failed == key else ()
+    def failure_of(self, key: Hashable) -> Mapping[str, Any]:
+        """Return what a worker says of the failure that is being handled, if it is that task's.
+
+        Where the task has retries left, its transitions do not say it.
+        """
+        return self._failing if self._failing.get("key") == key else {}
 
     def stolen(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
@@ -155,11 +157,11 @@ class ThreadTime:
     def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # `left` is called within the original.
         def task_erred(*args: Any, **kwargs: Any) -> Any:
-            self._failing = kwargs.get("key"), kwargs.get("startstops")
+            self._failing = kwargs
             try:
                 return original(*args, **kwargs)
             finally:
-                self._failing = None, None
+                self._failing = {}
 
         return task_erred
 
