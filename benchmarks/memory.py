@@ -42,12 +42,12 @@ async def per_open_span(count: int) -> tuple[float, float]:
     return ours / count, dask / count
 
 
-def size_of(observer: Observer) -> int:
+def size_of(adapter: Any, scheduler: Any) -> int:
     """Return the bytes of everything that the bridge holds, but for Dask's objects."""
-    dask = {id(observer.cluster.scheduler), id(observer.cluster.scheduler.extensions["spans"])}
+    dask = {id(scheduler), id(scheduler.extensions["spans"])}
     skipped = (type, types.ModuleType, types.FunctionType, types.MethodType)
     seen: set[int] = set()
-    waiting: list[Any] = [observer.adapter]
+    waiting: list[Any] = [adapter]
     total = 0
     while waiting:
         thing = waiting.pop()
@@ -80,7 +80,7 @@ async def over_history(checkpoints: list[int]) -> list[int]:
             # The bridge counts on Dask keeping them.
             observer.adapter.spans._seen = 0
             await asyncio.sleep(0)
-        sizes.append(size_of(observer))
+        sizes.append(size_of(observer.adapter, cluster.scheduler))
     await cluster.close()
     return sizes
 

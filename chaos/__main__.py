@@ -7,13 +7,13 @@ import logging
 import os
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from chaos import page, ratios, results
 from chaos.catalogue import SCENARIOS
 from chaos.scenario import BOUNDED, BROKEN, KEPT, SHORT, SKIPPED, CannotRun, Scenario
+from chaos.world import world
 
 
 def _arguments() -> argparse.Namespace:
@@ -31,21 +31,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any]:
-    # Not at the top: what only lists starts no cluster.
-    from chaos.pairs import pairs
-    from chaos.world import world
-
     began = time.monotonic()
     cost: dict[str, Any] = {}
     try:
-        with ExitStack() as stack:
-            made = stack.enter_context(world(folder, protocol))
-            if one.compared:
-                made.pairs = stack.enter_context(pairs(folder, protocol))
+        with world(folder, protocol, one.compared) as made:
             observed = one.run(made)
-            if made.pairs is not None:
-                assert made.pairs.cost is not None, "it was compared with nothing"
-                cost = {"cost": made.pairs.cost}
+            if one.compared:
+                assert made.cost is not None, "it was compared with nothing"
+                cost = {"cost": made.cost}
         verdict = BOUNDED if one.loses else KEPT
         if cost and cost["cost"]["verdict"] == ratios.WORSE:
             verdict = BROKEN
