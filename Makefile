@@ -87,7 +87,7 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 	$(BIN)/python -m benchmarks --check
 
 # What was interrupted goes on where it stopped; `CHAOS_SECONDS=300` kills workers for longer.
-chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability.md (up to two hours)
+chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability*.md (up to two hours)
 	$(BIN)/python -m chaos $(ARGS)
 
 .PHONY: dask-tests

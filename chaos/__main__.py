@@ -1,4 +1,4 @@
-"""Runs the scenarios that have no result for this code, and writes the page."""
+"""Runs the scenarios that have no result for this code, and writes the pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("name", nargs="*", help="only these, whether they have a result or not")
     parser.add_argument("--again", action="store_true", help="all, also those with a result")
     parser.add_argument("--list", action="store_true", help="show what there is, and run nothing")
-    parser.add_argument("--page", action="store_true", help="write the page, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the pages, and run nothing")
     parser.add_argument("--keep", type=Path, help="a folder for the logs, which stay")
     given = parser.parse_args()
     unknown = set(given.name) - SCENARIOS.keys()
@@ -56,7 +56,7 @@ def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any
 
 
 def main() -> int:
-    """Run, print a line for each, and write JSON and page; 1 if a promise was broken."""
+    """Run, print a line for each, and write JSON and pages; 1 if a promise was broken."""
     given = _arguments()
     if given.list:
         for one in SCENARIOS.values():
@@ -88,7 +88,7 @@ def main() -> int:
                 found["results"][key] = result
                 results.write(found)
                 print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "
-                      f"{result['observed']}{page.cost_said(result)}", flush=True)  # fmt: skip
+                      f"{result['observed']}{page.cost_in_words(result)}", flush=True)  # fmt: skip
     page.write(found)
     broken = [key for key, result in found["results"].items() if result["verdict"] == BROKEN]
     return 1 if broken else 0

@@ -9,7 +9,8 @@ it is run again by itself, both ways, so that a test that fails now and then is 
 What the bridge costs is seen in the CPU seconds of the processes, which other work on the machine
 changes little, and in the seconds that they took, which it changes much: `--pairs 6` runs each file
 so often without and with it in turn. `--refusing` sends to an endpoint that refuses connections
-instead. `--write` keeps the results, which `docs/reliability.md` shows.
+instead. `--write` keeps the results, which
+`docs/reliability-evidence.md` shows.
 
 Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise; 2 where the
 tests could not be run.
