@@ -47,15 +47,13 @@ def _replayed(without: str) -> Replay:
     """Return a replay of 20 tasks into a bridge, without calls of one kind."""
 
     async def replay() -> Replay:
-        cluster = SimulatedCluster(2)
-        await cluster.start()
-        recorder = Recorder(cluster.scheduler)
-        run_tasks(cluster, 20)
-        recorder.finish()
-        made = Replay(cluster.scheduler, recorder, bridged=True)
-        made.calls = [call for call in recorder.calls if call.kind != without]
-        made.run()
-        await cluster.close()
+        async with SimulatedCluster(2) as cluster:
+            recorder = Recorder(cluster.scheduler)
+            run_tasks(cluster, 20)
+            recorder.finish()
+            made = Replay(cluster.scheduler, recorder, bridged=True)
+            made.calls = [call for call in recorder.calls if call.kind != without]
+            made.run()
         return made
 
     return asyncio.run(replay())
