@@ -65,7 +65,7 @@ generate: $(VENV)/.done ## Write what is made of other files: settings, dashboar
 compatibility: ## Run the tests on both ends of the releases, and write down what ran
 	-DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test
 	-DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test-oldest
-	$(PYTHON) tools/build_compatibility.py
+	$(BIN)/python tools/build_compatibility.py
 
 .PHONY: docs
 docs: $(DOCS)/.done ## Build the site into build/site (Python 3.11 or later); any warning is an error
