@@ -13,7 +13,7 @@ _threads_before: set[str] = set()
 
 
 def record(dask_scheduler: Any) -> None:
-    """Write down every call that enters the bridge, from now on."""
+    """Record every call of the bridge from now on."""
     from benchmarks.recording import Recorder
 
     global _recorder
@@ -22,7 +22,7 @@ def record(dask_scheduler: Any) -> None:
 
 
 def begin_recording() -> None:
-    """Forget what was written down before."""
+    """Discard the calls so far."""
     _recorder.clear()
 
 

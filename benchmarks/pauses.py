@@ -1,8 +1,8 @@
 """Row 3: how late the scheduler's event loop is while the bridge exports.
 
-A process beside sends a message each millisecond; the kernel notes when it came, and the loop
-how old it is when it is read. So everything counts that keeps the loop from its work: callbacks
-of ours, of Dask, and other threads that hold the GIL.
+Another process sends a message each millisecond; the kernel notes the time of its arrival, and the
+loop its age when it reads it. So everything counts that keeps the loop from its work: callbacks of
+the bridge and of Dask, and other threads that hold the GIL.
 """
 
 from __future__ import annotations
