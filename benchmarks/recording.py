@@ -194,8 +194,8 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 class _Pump:
     """Takes the bridge's exports, and counts the tasks in them."""
 
-    #: With `otel.spool.path`.
-    takes_notes = True
+    #: With `otel.spool.path`: notes of open spans are always taken.
+    journal = takes_notes = has_room_for_notes = True
 
     def __init__(self) -> None:
         self.booked = 0
