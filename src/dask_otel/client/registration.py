@@ -218,3 +218,9 @@ async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
         raise answer.error()
     assert isinstance(answer, SpanMetrics)
     return answer
+
+
+# Python names what "was never awaited": with an asynchronous client, what the user called.
+_install.__qualname__ = "dask_otel.register"
+_run.__qualname__ = "dask_otel.unregister"
+_ask.__qualname__ = "dask_otel.span_metrics"
