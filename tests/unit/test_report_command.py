@@ -114,8 +114,6 @@ def test_wrong_arguments(capsys, arguments):
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),
-        (("top", "--interval", "often"), "'often' is not at least 1 second"),
-        (("top", "--spans", "all"), "'all' is no number from 0 to 200"),
     ],
 )
 def test_wrong_arguments_are_said_in_words(run, capsys, arguments, said):

@@ -3,9 +3,5 @@
 from __future__ import annotations
 
 
-class TopError(Exception):
-    """There is nothing to watch; the text says why, and what to do."""
-
-
 class DemoError(Exception):
     """A step of the demo failed; the text says which, and what to do."""
