@@ -92,30 +92,6 @@ async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
     return await examined(dask_scheduler, seconds)
 
 
-def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Refusal:
-    """Return what goes on, in so many spans and workers at most; see ``dask-otel top``.
-
-    Schedulers of versions before 0.1.0 do not know this question.
-    """
-    from dask_otel.scheduler.plugin import plugin_of
-
-    plugin = plugin_of(dask_scheduler)
-    if plugin is None or plugin.bridge is None:
-        return Refusal("no bridge", _NO_BRIDGE)
-    return plugin.bridge.present(spans, workers)
-
-
-async def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
-    """Return what the scheduler remembers, as OTLP/JSON; see ``dask-otel report --scheduler``.
-
-    So many spans at most, the youngest. Works without a bridge; then nothing is told of the
-    cluster's time. Schedulers of versions before 0.1.0 do not know this question.
-    """
-    from dask_otel.scheduler.plugin import remembered
-
-    return await remembered(dask_scheduler, spans)
-
-
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
     """Return the plugin that was pickled, for ``Client.register_plugin``."""
     from dask_otel.scheduler.plugin import OtelSchedulerPlugin
@@ -275,72 +251,6 @@ def _columns(key: MetricKey) -> tuple[Any, ...]:
         return (key[0], *middle, key[-1] if len(key) > 1 else None)[: len(KEY_COLUMNS)]
     # An activity of several parts, as Dask makes them of nested context meters.
     return (key[0], key[1], key[2:-1], key[-1])
-
-
-@dataclass(frozen=True)
-class PresentSpan:
-    """An open Dask span. Numbers are of its own tasks, seconds of one thread."""
-
-    id: str
-    #: The nearest open span above it.
-    parent: str | None
-    #: Its last tag.
-    name: str
-    #: ``open``, ``settling`` or ``lingering``.
-    phase: str
-    #: Seconds since it was enqueued.
-    age: float
-    #: Tasks that wait or run.
-    unfinished: int
-    #: All of its tasks, and those that failed for good; None where there were too many groups to
-    #: look at.
-    tasks: int | None
-    failed: int | None
-    #: Execute seconds that were reported, and its share of the idle seconds as of the last export.
-    busy: float
-    idle: float
-
-
-@dataclass(frozen=True)
-class PresentWorker:
-    """A worker, as the scheduler sees it. What it has not reported is None."""
-
-    name: str
-    threads: int
-    #: Tasks that run, and those that were sent to it.
-    executing: int
-    processing: int
-    #: Bytes of the process, and its limit.
-    memory: int | None
-    memory_limit: int | None
-    #: Cores in use.
-    cpu: float | None
-    #: Seconds since its last heartbeat.
-    seen: float
-
-
-@dataclass(frozen=True)
-class Present:
-    """What goes on at a scheduler. Seconds are of one thread, and grow from the bridge's start."""
-
-    #: Seconds since the epoch, on the scheduler's clock; when the bridge started.
-    time: float
-    since: float
-    threads: int
-    #: Threads that no task can occupy.
-    free: int
-    #: Execute seconds by activity.
-    seconds: Mapping[str, float]
-    idle: float
-    unused: float
-    lost: float
-    capacity: float
-    excess: float
-    #: Spans in an order in which what is above comes first, and how many were left out.
-    spans: tuple[PresentSpan, ...] = ()
-    more_spans: int = 0
-    workers: tuple[PresentWorker, ...] = ()
-    more_workers: int = 0
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dask_otel._wire import Refusal, present
 from dask_otel.cli import workflow
 from dask_otel.cli.cluster import (
     PRELOAD,
@@ -37,6 +36,7 @@ from dask_otel.cli.cluster import (
     observed_cluster,
 )
 from dask_otel.cli.problems import DemoError
+from dask_otel.client.traces import trace_context
 from dask_otel.core import identity
 from dask_otel.report import words as text
 from dask_otel.report.telemetry.model import Run
@@ -236,7 +236,7 @@ def _compute(
                 failure = error
         with step("Waiting for the spans to settle"):
             # Without a bridge nothing will come.
-            if not isinstance(client.run_on_scheduler(present, spans=0, workers=0), Refusal):
+            if trace_context(root_id, client).decided:
                 _wait_for_span(files, identity.span_id(root_id))
         with step("Closing the cluster"):
             cluster.close()

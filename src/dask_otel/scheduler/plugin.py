@@ -10,11 +10,10 @@ from weakref import WeakKeyDictionary, ref
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel._dask.adapter import UnsupportedScheduler
-from dask_otel._dask.asked.remembered import remembered as dask_remembered
 from dask_otel._wire import TraceContext, scheduler_plugin
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.reading import differences, setting
+from dask_otel.settings.reading import differences
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -159,19 +158,6 @@ def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     if isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None:
         return plugin
     return None
-
-
-async def remembered(scheduler: Scheduler, spans: int) -> dict[str, Any]:
-    """Return what a scheduler remembers, with or without a bridge; see `_dask.asked.remembered`."""
-    plugin = plugin_of(scheduler)
-    bridge = None if plugin is None else plugin.bridge
-    messages = (
-        setting("otel.spans.exception-message")
-        if bridge is None
-        else bridge.settings.spans.exception_message
-    )
-    adapter = None if bridge is None else bridge.adapter
-    return await dask_remembered(scheduler, adapter, spans, messages=bool(messages))
 
 
 def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
