@@ -23,6 +23,7 @@ from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import environment_of, settings_in_force, variables_in_force
+from dask_otel.settings.reading import read_settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -110,7 +111,7 @@ def process_facts(
     }
     if settings is None:
         try:
-            settings = Settings.from_config(overrides)
+            settings = read_settings(overrides)
         except ConfigurationError as error:
             facts["problems"] = list(error.problems)
             return facts

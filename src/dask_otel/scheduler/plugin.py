@@ -12,8 +12,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_otel._dask.adapter import UnsupportedScheduler
 from dask_otel._wire import TraceContext, scheduler_plugin
 from dask_otel.scheduler.bridge import Bridge
-from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.reading import differences
+from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.reading import differences, read_settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -68,7 +68,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
     def _start(self, scheduler: Scheduler) -> None:
         try:
-            settings = Settings.from_config(self.overrides)
+            settings = read_settings(self.overrides)
             if not settings.enabled:
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
@@ -192,7 +192,7 @@ def unused(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> tuple[s
     present = plugin_of(scheduler)
     if present is None or present.bridge is None:
         return ()
-    return tuple(differences(present.bridge.settings, Settings.from_config(overrides)))
+    return tuple(differences(present.bridge.settings, read_settings(overrides)))
 
 
 def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> None:

@@ -392,25 +392,6 @@ class Settings:
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
 
-    @classmethod
-    def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:
-        """Return the settings that Dask's configuration holds now.
-
-        Parameters
-        ----------
-        overrides
-            Nested like the section ``otel`` (``{"spans": {"linger": "5s"}}``), with ``_`` or
-            ``-`` in the keys; laid over the configuration for this bridge only.
-
-        Raises
-        ------
-        ConfigurationError
-            With every unknown key and every bad value, not only the first.
-        """
-        from dask_otel.settings.reading import read
-
-        return read(overrides)
-
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
     """Return a section and those in it, by their names."""
