@@ -1,10 +1,10 @@
 """What a client and its scheduler send each other: questions, and plain data as answers.
 
 Pickle names what it carries by module and name, and either side may be of a neighbouring version.
-So all of it is here, and nothing here is renamed, moved or taken away; what is added (a field, an
-argument) has a default. Questions run on the scheduler, on its event loop, and may only ask what is
-there: the rooms behind them can change. `tests/cluster/test_versions.py` has clients and schedulers
-of two versions talk to each other.
+So all of it is here, and from 0.1.0 on nothing here is renamed, moved or taken away; what is added
+(a field, an argument) has a default. Questions run on the scheduler, on its event loop, and may
+only ask what is there: the rooms behind them can change. `tests/cluster/test_versions.py` has
+clients and schedulers of two versions talk to each other.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:
     """Return what the bridge that runs does not use of a configuration; see `dask_otel.register`.
 
-    Full keys without values; none where it is not valid there. Schedulers of versions before
-    0.1.0 do not know this question.
+    Full keys without values; none where it is not valid there.
     """
     from dask_otel.scheduler.plugin import unused
     from dask_otel.settings.problems import ConfigurationError
@@ -102,8 +101,7 @@ def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
 def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
     """Return what the scheduler decided for a Dask span; None if it knows no such span.
 
-    Runs on the scheduler. One without it, of an older version or with no bridge, decides
-    nothing: there, ids follow from Dask's.
+    Runs on the scheduler. Without a bridge nothing is decided: there, ids follow from Dask's.
     """
     answer = getattr(dask_scheduler.plugins.get("dask-otel"), "trace_context", None)
     context: TraceContext | None = None if answer is None else answer(span_id)
@@ -130,11 +128,9 @@ class TraceContext:
         return _url(self.trace_id, self.span_id)
 
 
-def _url(trace_id: str | None, span_id: str | None) -> str | None:
+def _url(trace_id: str, span_id: str) -> str | None:
     from dask_otel.settings.reading import setting
 
-    if trace_id is None or span_id is None:
-        return None
     return fill(setting("otel.trace-url"), trace_id, span_id)
 
 
@@ -179,12 +175,12 @@ class SpanMetrics:
     dask_active_cpu_time: float
     #: Tree: Dask's "idle or other spans".
     dask_idle_time: float
+    #: The trace that it is in, 32 hex digits.
+    trace_id: str
+    #: Its OpenTelemetry span, 16 hex digits.
+    span_id: str
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
-    #: The trace that it is in, 32 hex digits; None from a scheduler of an older version.
-    trace_id: str | None = None
-    #: Its OpenTelemetry span, 16 hex digits; None as above.
-    span_id: str | None = None
 
     @property
     def url(self) -> str | None:
@@ -202,8 +198,7 @@ class SpanMetrics:
         return None if self.start is None else max(0.0, self.start - self.enqueued)
 
     def __repr__(self) -> str:
-        trace = "" if self.trace_id is None else f", trace {self.trace_id}"
-        return f"<SpanMetrics {self._path}: {', '.join(self._facts())}{trace}>"
+        return f"<SpanMetrics {self._path}: {', '.join(self._facts())}, trace {self.trace_id}>"
 
     def _repr_html_(self) -> str:
         name = anchor(self.url, self._path)
