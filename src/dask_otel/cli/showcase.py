@@ -20,14 +20,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dask_otel.cli import workflow
+import dask_otel
 from dask_otel.cli.cluster import (
     PRELOAD,
     WORKERS,
@@ -44,6 +45,18 @@ from dask_otel.report.telemetry.reading import Reader
 from dask_otel.report.terminal.time_table import TimeTable, time_by_span
 from dask_otel.report.terminal.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.settings.problems import ConfigurationError
+
+
+def _load_workflow() -> Any:
+    """Import the example: it is in the installed package, or in a checkout."""
+    package = Path(dask_otel.__file__).parent
+    packed, checkout = package / "_examples", package.parents[1] / "examples"
+    # Workers import it, too: they are started with the same path.
+    sys.path.append(str(packed if packed.exists() else checkout))
+    return import_module("demo_workflow")
+
+
+workflow: Final = _load_workflow()
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
 #: Where OTLP goes if nothing says where: host and port, and as an endpoint.
