@@ -36,7 +36,7 @@ from dask_otel.cli.cluster import (
     is_disabled,
     observed_cluster,
 )
-from dask_otel.cli.problems import DemoError
+from dask_otel.cli.terminal import DemoError
 from dask_otel.client.traces import trace_context
 from dask_otel.core import identity
 from dask_otel.report import words as text
@@ -136,20 +136,7 @@ def _check_writable(options: Options) -> None:
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:
-    """Say where the telemetry goes, beside the files.
-
-    Returns
-    -------
-    sent
-        Whether it goes anywhere.
-    endpoint
-        The default one, if it is to be used.
-
-    Raises
-    ------
-    DemoError
-        If a standard variable has a value that is not allowed.
-    """
+    """Say where the telemetry goes beside the files: whether anywhere, and the default endpoint."""
     # Imports the SDK.
     from dask_otel._otel.sdk.environment import defaults_for_environment
     from dask_otel._otel.sdk.exporters import destinations, is_named

@@ -27,8 +27,6 @@ logger = logging.getLogger("distributed.dask_otel")
 class _Instrumentation:
     """Who asked for it in this process, and what has been done about it.
 
-    Notes
-    -----
     Nothing is imported while the lock is held: another thread may be importing
     ``distributed.client``, hold its import lock, and wait for ours.
     """
