@@ -90,9 +90,18 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability*.md (up to two hours)
 	$(BIN)/python -m chaos $(ARGS)
 
+DASK_TESTS := .venv-dask-tests
+
 .PHONY: dask-tests
-dask-tests: $(VENV)/.done ## Run Dask's own tests with the bridge on and without (DASK=a checkout of distributed)
-	$(BIN)/python tools/dask_tests.py $(DASK) $(ARGS)
+dask-tests: $(DASK_TESTS)/.done ## Run Dask's own tests with the bridge on and without (DASK=a checkout of distributed)
+	$(DASK_TESTS)/bin/python tools/dask_tests.py $(DASK) $(ARGS)
+
+$(DASK_TESTS)/.done: pyproject.toml
+	@echo "Setting up $(DASK_TESTS) with what Dask's own tests are run with (once)"
+	$(PYTHON) -m venv $(DASK_TESTS)
+	$(DASK_TESTS)/bin/python -m pip install --quiet "pip>=25.1"
+	$(DASK_TESTS)/bin/python -m pip install --quiet --editable ".[demo]" --group dask-tests
+	@touch $@
 
 FUZZ := .venv-fuzz
 RUNS ?= 1000000
@@ -112,7 +121,7 @@ dist: $(DIST)/.done ## Build wheel and sdist, and try them in empty environments
 	$(DIST)/bin/python tools/check_dist.py --pythons $(PYTHONS)
 
 clean: ## Remove what was installed and built here
-	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) $(FUZZ) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) $(FUZZ) $(DASK_TESTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"

@@ -253,9 +253,9 @@ class Replay:
 
     def _put_bridge(self, stage: Stage, overrides: dict[str, Any] | None) -> None:
         from dask_otel.scheduler.bridge import Bridge
-        from dask_otel.settings.keys import Settings
+        from dask_otel.settings.reading import read_settings
 
-        self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
+        self._bridge = bridge = Bridge(stage, read_settings(overrides or {}))
         bridge.hand_over.begin(self._pump)
         bridge.adapter.attach()
         self._table |= {

@@ -57,9 +57,9 @@ def _bridge_arm() -> Callable[[int], int]:
     It gets them in one burst, and returns how many it exported.
     """
     from dask_otel.scheduler.wiring import make_pump
-    from dask_otel.settings.keys import Settings
+    from dask_otel.settings.reading import read_settings
 
-    made = make_pump(Settings.from_config({}), "benchmark", time.time_ns())
+    made = make_pump(read_settings({}), "benchmark", time.time_ns())
     assert made is not None
     pump = made.pump
     pump.start()

@@ -65,9 +65,9 @@ from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.report.document import read_report
-from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force, variables_in_force
-from dask_otel.settings.reading import knobs
+from dask_otel.settings.reading import knobs, read_settings
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
@@ -299,7 +299,7 @@ def settings(data: Data) -> None:
     overrides = section() if data.flag() else data.value()
     with dask.config.set({"otel": config}):
         try:
-            found = Settings.from_config(overrides)
+            found = read_settings(overrides)
         except ConfigurationError as error:
             check(len(str(error).encode().splitlines()) == 1, "an error is one line", str(error))
             return

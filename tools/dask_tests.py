@@ -2,7 +2,8 @@
 """Dask's own tests with the bridge on: none may fail that does not fail without it.
 
 `python tools/dask_tests.py PATH [FILE ...]`, with PATH a checkout of github.com/dask/distributed,
-best at the release that is installed (its tests are not in its wheel). Each file runs twice,
+best at the release that is installed (its tests are not in its wheel). `make dask-tests` has an
+environment for it, with the plugin that knows their marker `flaky`. Each file runs twice,
 without and with the preload, which writes into files in a temporary folder. What fails only with
 it is run again by itself, both ways, so that a test that fails now and then is no verdict.
 

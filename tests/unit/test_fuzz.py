@@ -25,8 +25,9 @@ from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
-from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
+from dask_otel.settings.reading import read_settings
 from tests.unit.test_translate import make_span
 
 
@@ -99,7 +100,7 @@ def test_a_time_that_no_clock_can_wait_for_is_never(monkeypatch):
 
 def test_a_key_that_lies_about_being_text_is_a_mistake_in_the_configuration():
     with pytest.raises(ConfigurationError, match="no such key"):
-        Settings.from_config({Pretender("linger"): 1})
+        read_settings({Pretender("linger"): 1})
 
 
 @pytest.mark.parametrize("key", ["cluster-name", "trace-url", "spans.baggage"])
@@ -107,7 +108,7 @@ def test_a_value_that_lies_about_being_text_is_the_text_that_it_is(key):
     """Such as a member of an enum that is text, which shows itself otherwise."""
     text = "https://h/{trace_id}" if key == "trace-url" else "a"
     given = Pretender(text)
-    settings = Settings.from_config({key: [given] if key == "spans.baggage" else given})
+    settings = read_settings({key: [given] if key == "spans.baggage" else given})
     found = {one.key: one.value for one in settings_in_force(settings)}[f"otel.{key}"]
     assert text in found
 

@@ -11,7 +11,7 @@ import pytest
 from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice
 from dask_otel.report.compare import compare
-from dask_otel.report.document import Report, read_report, report_of
+from dask_otel.report.document import Report, read_report
 from dask_otel.report.meanings import part_of
 from dask_otel.report.money import bill
 from dask_otel.report.seconds import by_root, cluster_time, flow, span_times
@@ -158,14 +158,6 @@ def test_advice_begins_where_an_alert_would(
     tmp_path: Path, seconds: dict[str, float], expected: dict[str, str]
 ) -> None:
     assert alerts(run_of(tmp_path, cluster(seconds, capacity=sum(seconds.values())))) == expected
-
-
-def test_a_scheduler_that_was_asked_has_not_died_with_its_open_spans() -> None:
-    sign = traces(span(11, "x", parent=1, kind="progress", dask_span_name="etl"))
-    for running, expected in ((False, {"DaskOtelSilent": "bad"}), (True, {})):
-        (run,) = report_of(sign, running=running).runs
-        assert [one.unfinished for one in run.of_type("span")] == [True]
-        assert alerts(run) == expected
 
 
 @pytest.mark.parametrize(

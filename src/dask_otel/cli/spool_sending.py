@@ -90,9 +90,9 @@ class Sending:
     def _send(self, store: Store, stack: ExitStack) -> None:
         # Not at the top: `--help` and an empty spool need none of it.
         from dask_otel._otel.sdk.outputs import build_for_spool
-        from dask_otel.settings.keys import Settings
+        from dask_otel.settings.reading import read_settings
 
-        sinks = build_for_spool(Settings.from_config().environment, __version__)
+        sinks = build_for_spool(read_settings().environment, __version__)
         if not sinks:
             raise SpoolError(
                 "OTEL_TRACES_EXPORTER names no exporter that spans could be sent with, or "

@@ -21,6 +21,8 @@ from dask_otel.core.masking import Mask, secrets_of
 _LOGGERS: Final = ("opentelemetry", "urllib3", "grpc")
 #: Characters of what others say, in our messages.
 _LONGEST: Final = 300
+#: Control characters that a text may have.
+_FEW: Final = 4
 #: Errors repeat the address that was asked, with the password in it.
 _MASK: Final = Mask()
 
@@ -33,6 +35,9 @@ def mask_of_environment() -> Mask:
 def plain(text: str, mask: Mask = _MASK) -> str:
     """Return what others say as one short line, without control characters and passwords."""
     line = mask(" ".join(text[: 4 * _LONGEST].split()))
+    if sum(not c.isprintable() for c in line) > _FEW:
+        # Another protocol, such as gRPC's where HTTP is expected.
+        line = line[: next(n for n, c in enumerate(line) if not c.isprintable())] + "(no text)"
     line = "".join([c if c.isprintable() else "\ufffd" for c in line])
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
@@ -59,7 +64,7 @@ def words_of(error: BaseException) -> str:
         # Its words have the value of a header, which may be secret.
         return name
     words = f"{root}: {inner}".rstrip(": ")
-    return plain(words if inner is error else f"{name} ({words})")
+    return plain(words if name == root else f"{name} ({words})")
 
 
 class Answers:
