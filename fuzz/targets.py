@@ -502,9 +502,7 @@ def answers(data: Data) -> None:
 
 
 def _template() -> Any:
-    load = report_files.span(
-        1, failed=True, events=(("exception", {}),), dask_span_capacity=3.5
-    )
+    load = report_files.span(1, failed=True, events=(("exception", {}),), dask_span_capacity=3.5)
     point = report_files.point(2.5, {"dask.span.name": "load"})
     counter = report_files.counter("dask.span.execute.time", point)
     return {**report_files.traces(load), **report_files.metrics(counter)}
