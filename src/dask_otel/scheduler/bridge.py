@@ -24,8 +24,7 @@ from dask_otel._dask.asked.settled import SettledSpans
 from dask_otel._dask.http import MetricRoutes, Page
 from dask_otel._dask.workers.delivery import Delivery
 from dask_otel._wire import Present
-from dask_otel.core.life.open_span import Limits
-from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.trace import Trace
 from dask_otel.pump.journal import MOMENT
 from dask_otel.pump.pump import Pump

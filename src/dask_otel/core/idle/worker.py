@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dask_otel.core import clock_step
 from dask_otel.core.idle.clock_delay import RecentMinimum
 from dask_otel.core.idle.sharing import ActiveSpan
-from dask_otel.core.idle.tasks import Observed, WorkerTasks
+from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
 
 
 class Settlement(NamedTuple):

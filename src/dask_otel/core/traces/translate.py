@@ -34,7 +34,7 @@ from dask_otel.core.text import (
 )
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redaction import redacted_tags, redacted_value
-from dask_otel.core.traces.tasks import TaskRecords, event_time
+from dask_otel.core.traces.task_records import TaskRecords, event_time
 from dask_otel.core.traces.values import Parts, SpanLimits, Written
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
