@@ -43,7 +43,7 @@ def run(workers: int, threads: int, queued: int, tasks: int, per_beat: int) -> f
                 accounting.heartbeat(worker, executing, {"span": per_beat * length}, now, 0.001)
         if i % 50_000 == 0:
             accounting.begin_export(now)
-            accounting.finish_export()
+            accounting.settle()
     return (time.process_time() - start) / tasks * 1e6
 
 

@@ -9,6 +9,7 @@ is retried.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -232,11 +233,11 @@ class ThreadTime:
 
     def span_opened(self, span: OpenSpan) -> None:
         """A generation begins: what is still to be exported was an earlier one's."""
-        span.begin_time(*self._pending(span.identity.dask_id))
+        span.begin_time(*self._accounting.pending(span.identity.dask_id))
 
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""
-        idle, capacity = self._pending(span.identity.dask_id)
+        idle, capacity = self._accounting.pending(span.identity.dask_id)
         return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
 
     def totals(self) -> ClusterSeconds:
@@ -266,36 +267,22 @@ class ThreadTime:
         accounting = self._accounting
         if self._closed is None:
             activities, self._activities = self._activities, {}
-            accounting.begin_export(monotonic())
-            self._closed = _Closed(activities)
+            self._closed = _Closed(activities, accounting.begin_export(monotonic()))
             # Last: an activity that can't be hashed any more costs this sum alone, not the export.
             for activity, seconds in activities.items():
                 if activity not in self._past and len(self._past) >= _MOST_ACTIVITIES:
                     activity = _OTHER_TIME
                 self._past[activity] = self._past.get(activity, 0.0) + seconds
             yield
-        closed = self._closed
-        if closed.since is None:
-            while not accounting.settle(STEP):
-                yield
-            closed.since = accounting.finish_export()
-        while not closed.credit(STEP, open_spans, tags_of):
+        while not accounting.settle(STEP):
+            yield
+        while not self._closed.credit(STEP, open_spans, tags_of):
             yield
 
     @property
     def prepared(self) -> bool:
         """Whether an interval has been closed and not exported."""
         return self._closed is not None
-
-    def _pending(self, span_id: str) -> tuple[float, float]:
-        """Return a span's idle and capacity seconds that it has not been credited with yet."""
-        idle, capacity = self._accounting.pending(span_id)
-        if self._closed is not None and self._closed.since is not None:
-            since = self._closed.since
-            more = since.span_idle.get(span_id, 0.0)
-            idle += more
-            capacity += more + since.span_reported.get(span_id, 0.0)
-        return idle, capacity
 
     def export(
         self,
@@ -312,7 +299,6 @@ class ThreadTime:
         assert self._closed is not None
         closed, self._closed = self._closed, None
         since = closed.since
-        assert since is not None
         name = semconv.CLUSTER_TIME.name
         for activity, seconds in closed.activities.items():
             batch.add(name, activity, value=seconds)
@@ -354,19 +340,16 @@ def _text(activity: Hashable) -> str:
     return str(activity)[:_LONGEST_ACTIVITY]
 
 
+@dataclass(slots=True)
 class _Closed:
     """An interval on its way into a batch."""
 
-    __slots__ = ("activities", "capacity", "idle", "since")
-
-    def __init__(self, activities: dict[Hashable, float]) -> None:
-        #: Execute seconds by activity.
-        self.activities = activities
-        #: None until all active spans are settled.
-        self.since: Increments | None = None
-        #: Seconds by tags: many spans share a name.
-        self.idle: dict[Tags, float] = {}
-        self.capacity: dict[Tags, float] = {}
+    #: Execute seconds by activity.
+    activities: dict[Hashable, float]
+    since: Increments
+    #: Seconds by tags: many spans share a name.
+    idle: dict[Tags, float] = field(default_factory=dict)
+    capacity: dict[Tags, float] = field(default_factory=dict)
 
     def credit(
         self,
@@ -375,7 +358,6 @@ class _Closed:
         tags_of: Callable[[str], Tags],
     ) -> bool:
         """Credit so many spans with their seconds; whether none is left."""
-        assert self.since is not None
         idle, reported = self.since.span_idle, self.since.span_reported
         for shares in (idle, reported):
             for _ in range(min(limit, len(shares))):
