@@ -8,9 +8,8 @@ import gc
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.batch import Distribution, MetricBatch, Observation, SpanDeltas
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
-from dask_otel.core.metrics.distribution import Distribution
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Exemplar, NumberPoint
 

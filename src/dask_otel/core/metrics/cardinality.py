@@ -1,8 +1,8 @@
-"""How many names and series may live, what replaces those beyond, and which may retire.
+"""Caps on names and series, the series that replace those beyond, and which may retire.
 
-Span names, prefixes and activities are free text of users. Each metric keeps at most so
-many series and all of them together so many span names; what comes beyond is booked under
-``_OTHER``, so that every sum stays right. A series gives its place back when it retires.
+Span names, prefixes and activities are users' free text. Each metric has a limited number of
+series, and all metrics together have a limited number of span names. Values beyond are booked
+under ``_OTHER``, so that every sum stays right. A series frees its place when it retires.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dask_otel.semconv import Metric
 
 _SECOND_NS: Final = 1_000_000_000
 
-#: A series is exported at least that long after its last change, whatever was configured:
-#: backends look a few minutes back and scrapers pause.
+#: A series is exported for at least this time after its last change, whatever is configured:
+#: backends look a few minutes back, and scrapers pause.
 MIN_RETIRE_AFTER_NS: Final = 15 * 60 * _SECOND_NS
 
-#: Labels that hold free text or come and go: only series with one of them retire. Labels
-#: of a few fixed values (a state, a reason) are the bridge's own.
+#: Labels with free text or changing values: only series with one of them retire. The other
+#: labels have a few fixed values of the bridge (a state, a reason).
 _FREE_LABELS: Final = frozenset(
     {
         semconv.SPAN,
@@ -32,12 +32,11 @@ _FREE_LABELS: Final = frozenset(
         semconv.WORKER_NAME,
     }
 )
-#: Labels that a folded series loses. The unit is not among them: numbers of different
-#: units don't add up.
+#: Labels that a folded series loses. Not the unit: numbers of different units don't add up.
 _FOLDED_LABELS: Final = frozenset(
     {*semconv.SPAN_KEYS, *_FREE_LABELS} - {semconv.UNIT, semconv.SPAN}
 )
-#: Places that only folded series get, so that the cap holds with them.
+#: Places reserved for folded series, so that the cap includes them.
 _RESERVED: Final = 8
 
 
@@ -45,18 +44,18 @@ _RESERVED: Final = 8
 class SeriesLimits:
     """Limits of the metric state, as configured."""
 
-    #: Distinct span names over all metrics, `_OTHER` not counted.
+    #: Distinct span names of all metrics, without `_OTHER`.
     max_names: int = 200
-    #: Series of one metric, those of `_OTHER` counted.
+    #: Series of one metric, with those of `_OTHER`.
     max_series: int = 2000
-    #: Never taken shorter than `MIN_RETIRE_AFTER_NS`.
+    #: At least `MIN_RETIRE_AFTER_NS`.
     retire_after_ns: int = 3600 * _SECOND_NS
-    #: The export interval: how far back a zero point may lie.
+    #: The export interval, which limits the age of a zero point.
     interval_ns: int = 60 * _SECOND_NS
 
 
 class NameSlots:
-    """The span names in use, each with the number of its series."""
+    """The names in use, each with the number of its series."""
 
     __slots__ = ("_limit", "_series")
 
@@ -68,16 +67,16 @@ class NameSlots:
         return len(self._series)
 
     def admits(self, name: str) -> bool:
-        """Return whether a series of this name may be born."""
+        """Return whether a new series may have this name."""
         return name == semconv.FOLDED or name in self._series or len(self) < self._limit
 
     def acquire(self, name: str) -> None:
-        """Count one more series of this name."""
+        """Add a series of this name."""
         if name != semconv.FOLDED:
             self._series[name] = self._series.get(name, 0) + 1
 
     def release(self, name: str) -> None:
-        """Count one series less; the last one gives the place back."""
+        """Remove a series of this name; the last one frees the place."""
         left = self._series.get(name, 0) - 1
         if left > 0:
             self._series[name] = left
@@ -98,15 +97,15 @@ def label_keys(metric: Metric, tag_labels: tuple[str, ...] = ()) -> tuple[str, .
 
 
 def may_retire(metric: Metric) -> bool:
-    """Return whether series of this metric retire; those of fixed labels stay for ever."""
+    """Return whether series of this metric retire; those with fixed labels alone never do."""
     return not _FREE_LABELS.isdisjoint(metric.labels)
 
 
 def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the label values that may replace those of a series beyond the cap.
 
-    First the free text is folded and the rest kept, then everything. With each comes the
-    number of places that must be left for it, so that the last one always has one.
+    The first one folds the free text alone, the second one everything. Each comes with the
+    number of places that must stay free, so that the last one always has a place.
     """
     kept = [
         semconv.FOLDED if key in _FOLDED_LABELS or key.startswith(semconv.TAG) else value

@@ -1,7 +1,7 @@
-"""What users decide about the labels of metrics: patterns, rules for names, tags.
+"""Users' rules for the labels of metrics: patterns, rules for names, tags.
 
-Only labels: spans keep the names that Dask has. Nothing here loses a number, as what a
-pattern does not let through is booked under ``_OTHER``.
+Only for labels: spans keep Dask's names. No number is lost: denied names are booked under
+``_OTHER``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final, Literal, NamedTuple
 from dask_otel import semconv
 from dask_otel.core.text import LABEL_LIMIT, Sanitizer, label_text, plain_text, span_path
 
-#: Characters of a tag that the rules see: the time that a pattern needs grows with them.
+#: Characters of a tag that the rules see: the time of a pattern grows with them.
 RULE_LIMIT: Final = LABEL_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """A regular expression and what each of its matches in a tag is replaced by."""
+    """A regular expression, and the replacement of each of its matches in a tag."""
 
     pattern: str
     replace: str = ""
@@ -32,7 +32,7 @@ class SpanTexts(NamedTuple):
 
     #: Values of `semconv.SPAN_KEYS`, then one for each tag label.
     values: tuple[str, ...]
-    #: Whether the patterns for span names do not let it through.
+    #: Whether the patterns deny its name.
     denied: bool
 
 
@@ -42,7 +42,7 @@ class Patterns:
     Parameters
     ----------
     allow
-        Without any, everything is allowed.
+        Everything, if empty.
     deny
         Wins over `allow`.
     """
@@ -53,8 +53,8 @@ class Patterns:
         self._allow = _compiled(allow)
         self._deny = _compiled(deny)
 
-    def let_through(self, text: str) -> bool:
-        """Return whether the text is allowed and not denied. Case matters."""
+    def allows(self, text: str) -> bool:
+        """Return whether the text is allowed and not denied, by case."""
         if self._deny is not None and self._deny.match(text):
             return False
         return self._allow is None or self._allow.match(text) is not None
@@ -70,12 +70,11 @@ class LabelRules:
     Parameters
     ----------
     names, prefixes
-        Which span names (as they are after the rules) and task prefixes keep their label.
+        Span names (after the rules) and task prefixes that keep their label.
     span_label
         ``root`` gives every span below a root the root's name.
     rules
-        Applied to each tag, one after the other. A tag that becomes empty is left out of
-        the name.
+        Applied to each tag, in order. An empty result is left out of the name.
     tags
         Keys of ``key:value`` tags that become a label ``dask.tag.<key>``.
     """
@@ -109,17 +108,17 @@ class LabelRules:
         name = label_text(span_path(shown, sanitizer), sanitizer)
         values = [name, label_text(root, sanitizer)]
         values += [label_text(self._value(key, tags), sanitizer) for key in self._tags]
-        return SpanTexts(tuple(values), not self._names.let_through(name))
+        return SpanTexts(tuple(values), not self._names.allows(name))
 
     def allows_prefix(self, prefix: str) -> bool:
-        """Return whether a prefix keeps its label; that there is none is always told."""
-        return prefix == semconv.EMPTY or self._prefixes.let_through(prefix)
+        """Return whether a prefix keeps its label. A missing one always does."""
+        return prefix == semconv.EMPTY or self._prefixes.allows(prefix)
 
     def _ruled(self, tag: object, sanitizer: Sanitizer) -> str:
         text = plain_text(tag, sanitizer)
         head, rest = text[:RULE_LIMIT], text[RULE_LIMIT:]
         for pattern, replace in self._rules:
-            # A replacement can make it longer again.
+            # A replacement can make it longer.
             head = pattern.sub(replace, head)[:RULE_LIMIT]
         return head + rest
 
