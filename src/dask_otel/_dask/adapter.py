@@ -19,7 +19,7 @@ from dask_otel._dask.boundary import Boundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.heartbeats import Heartbeats
-from dask_otel._dask.past import Past, leave, past_of
+from dask_otel._dask.past import PASTS, Past
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.task_spans import TaskSpans
 from dask_otel._dask.tasks import TaskEvents
@@ -105,7 +105,7 @@ class SchedulerAdapter:
         self._extension: SpansSchedulerExtension = extension
         self._boundary = boundary
         #: Of a bridge that was taken off this scheduler.
-        self._past = past = past_of(scheduler)
+        self._past = past = PASTS.get(scheduler)
         if past is None:
             self._summaries = Summaries(limits.remember)
         else:
@@ -135,7 +135,6 @@ class SchedulerAdapter:
             self.batches,
             boundary,
         )
-        self.time.on_executing = self.tasks.executing
         self.heartbeats = Heartbeats(
             scheduler,
             extension,
@@ -154,7 +153,7 @@ class SchedulerAdapter:
 
     def attach(self) -> None:
         """Begin to observe: take in what is there, then wrap what Dask calls."""
-        self.time.attach()
+        self.time.attach(self.tasks.executing)
         for address in self.scheduler.workers:
             self.heartbeats.first_report(address)
         self.tasks.attach()
@@ -183,8 +182,9 @@ class SchedulerAdapter:
             Whether anything was exported, for the next bridge to know.
         """
         if exported and self.attached:
-            past = Past(self.lifecycle.generations, self._summaries, self.spans.count)
-            leave(self.scheduler, past)
+            PASTS[self.scheduler] = Past(
+                self.lifecycle.generations, self._summaries, self.spans.count
+            )
         self.attached = False
         self.time.detach()
         self.heartbeats.detach()
@@ -297,7 +297,7 @@ class SchedulerAdapter:
     @property
     def spent(self) -> float:
         """Seconds of the event loop that heartbeats and submissions took, up to now."""
-        return self.spans.spent + self.heartbeats.spent + self.time.spent
+        return self.spans.spent + self.heartbeats.wrappers.spent + self.time.wrappers.spent
 
     # ------------------------------------------------- what the lifecycle asks and tells
 
@@ -329,7 +329,7 @@ class SchedulerAdapter:
     def span_opened(self, span: OpenSpan) -> None:
         """Let the accounting of its time begin; hold it, if a client is in its block."""
         self.time.span_opened(span)
-        self.blocks.span_opened(span)
+        self.blocks.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
@@ -351,7 +351,7 @@ class SchedulerAdapter:
 
     def span_exported(self, span: OpenSpan) -> None:
         """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
-        self.blocks.span_exported(span)
+        self.blocks.blocks.span_exported(span)
         self.contexts.exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:

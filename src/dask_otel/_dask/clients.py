@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.life.open_span import Limits
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -102,11 +102,3 @@ class ClientBlocks:
         """A client closed, or died."""
         self._leaving.pop(client, None)
         self.blocks.client_gone(client, now)
-
-    def span_opened(self, span: OpenSpan) -> None:
-        """A generation begins."""
-        self.blocks.span_opened(span)
-
-    def span_exported(self, span: OpenSpan) -> None:
-        """A generation is over."""
-        self.blocks.span_exported(span)

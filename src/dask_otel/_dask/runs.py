@@ -8,6 +8,7 @@ included: what was seen so is work of its span, with a start that is known.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dask_otel.core.life.lifecycle import Lifecycle
@@ -29,15 +30,13 @@ class Seen(NamedTuple):
     last: float
 
 
+@dataclass(slots=True)
 class _Cancelled:
-    """A task that was cancelled where it was processing, and may run."""
+    """A task that was cancelled in processing, and may still run."""
 
-    __slots__ = ("group", "heartbeats", "when")
-
-    def __init__(self, group: Group, when: float) -> None:
-        self.group = group
-        self.when = when
-        self.heartbeats = 0
+    group: Group
+    when: float
+    heartbeats: int = 0
 
 
 class RunsUnderWay:

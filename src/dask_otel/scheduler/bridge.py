@@ -21,7 +21,7 @@ from distributed.metrics import time
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel._dask.asked.present import present
 from dask_otel._dask.asked.settled import SettledSpans
-from dask_otel._dask.http import MetricRoutes, Page
+from dask_otel._dask.http import MetricRoutes
 from dask_otel._dask.workers.delivery import Delivery
 from dask_otel._wire import Present
 from dask_otel.core.life.open_span import Limits, TaskLimits
@@ -38,6 +38,8 @@ from dask_otel.settings.keys import ConfigurationError, Settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+    from dask_otel._prometheus.page import MetricPage
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -218,7 +220,7 @@ class Bridge:
             self.boundary.failed("sampler")
             return False
 
-    def _show(self, page: Page) -> None:
+    def _show(self, page: MetricPage) -> None:
         """Put the page on the scheduler's HTTP server; without it the bridge goes on."""
         try:
             routes = MetricRoutes(self._scheduler, page, self.boundary)

@@ -138,9 +138,7 @@ class Delivery:
                 return False
             if answer.get("status") != "OK":
                 raise RuntimeError(f"{address} answered {answer}")
-        except OSError:
+        except Exception as error:
             self._boundary.failed("worker context")
-            return False
-        except Exception:
-            self._boundary.failed("worker context")
+            return not isinstance(error, OSError)
         return True

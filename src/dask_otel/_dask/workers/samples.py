@@ -20,16 +20,6 @@ from dask_otel.core.metrics.batch import MetricBatch, RawSeries
 if TYPE_CHECKING:
     from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
-_USAGE: Final = semconv.WORKER_MEMORY_USAGE.name
-_LIMIT: Final = semconv.WORKER_MEMORY_LIMIT.name
-_MANAGED: Final = semconv.WORKER_MEMORY_MANAGED.name
-_SPILLED: Final = semconv.WORKER_MEMORY_SPILLED.name
-_THREADS: Final = semconv.WORKER_THREAD_COUNT.name
-_TASKS: Final = semconv.WORKER_TASK_COUNT.name
-_CPU: Final = semconv.WORKER_CPU_UTILIZATION.name
-_OCCUPANCY: Final = semconv.WORKER_OCCUPANCY.name
-_AGE: Final = semconv.WORKER_LAST_SEEN_AGE.name
-_BLOCKED: Final = semconv.EVENT_LOOP_BLOCKED_TIME.name
 
 #: Workers in a step of a hand-over.
 STEP: Final = 200
@@ -124,14 +114,14 @@ def _sums(
 ) -> Iterator[tuple[RawSeries, float]]:
     """Yield what may be added up over workers."""
     if memory is not None:
-        yield (_USAGE, name), memory.process
-        yield (_MANAGED, name), memory.managed
-        yield (_SPILLED, name), memory.spilled
+        yield (semconv.WORKER_MEMORY_USAGE.name, name), memory.process
+        yield (semconv.WORKER_MEMORY_MANAGED.name, name), memory.managed
+        yield (semconv.WORKER_MEMORY_SPILLED.name, name), memory.spilled
     if ws.memory_limit:  # 0 where there is none
-        yield (_LIMIT, name), ws.memory_limit
-    yield (_THREADS, name), ws.nthreads
-    yield (_TASKS, name, "executing"), len(ws.executing)
-    yield (_TASKS, name, "processing"), len(ws.processing)
+        yield (semconv.WORKER_MEMORY_LIMIT.name, name), ws.memory_limit
+    yield (semconv.WORKER_THREAD_COUNT.name, name), ws.nthreads
+    yield (semconv.WORKER_TASK_COUNT.name, name, "executing"), len(ws.executing)
+    yield (semconv.WORKER_TASK_COUNT.name, name, "processing"), len(ws.processing)
 
 
 def _gauges(
@@ -139,9 +129,9 @@ def _gauges(
 ) -> Iterator[tuple[RawSeries, float]]:
     """Yield what has no meaningful sum."""
     if cpu is not None and ws.nthreads:
-        yield (_CPU, name), cpu / 100 / ws.nthreads
-    yield (_OCCUPANCY, name), float(ws.occupancy)
-    yield (_AGE, name), max(0.0, now - ws.last_seen)
+        yield (semconv.WORKER_CPU_UTILIZATION.name, name), cpu / 100 / ws.nthreads
+    yield (semconv.WORKER_OCCUPANCY.name, name), float(ws.occupancy)
+    yield (semconv.WORKER_LAST_SEEN_AGE.name, name), max(0.0, now - ws.last_seen)
 
 
 class LoopHealth:
@@ -207,5 +197,5 @@ class LoopHealth:
     def export(self, batch: MetricBatch) -> None:
         """Add the seconds since the last export to a batch."""
         for role, seconds in self._blocked.items():
-            batch.add(_BLOCKED, role, value=seconds)
+            batch.add(semconv.EVENT_LOOP_BLOCKED_TIME.name, role, value=seconds)
             self._blocked[role] = 0.0

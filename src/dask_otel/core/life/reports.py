@@ -10,24 +10,23 @@ many spans wait, a look costs nothing for those about whom there is no news.
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from math import inf
 
 from dask_otel.core import clock_step
 from dask_otel.core.life.open_span import OpenSpan
 
 
+@dataclass(slots=True)
 class WorkerClock:
-    """What a worker's heartbeats say about how far its reports reach."""
+    """How far a worker's reports reach, by its heartbeats."""
 
-    __slots__ = ("beats", "began", "cancelled", "least_delay")
-
-    def __init__(self) -> None:
-        self.beats = 0
-        self.least_delay = math.inf
-        #: When its last heartbeat began, on the scheduler's clock.
-        self.began = 0.0
-        #: Cancelled tasks that still ran at its last heartbeat.
-        self.cancelled = 0
+    beats: int = 0
+    least_delay: float = inf
+    #: When its last heartbeat began, on the scheduler's clock.
+    began: float = 0.0
+    #: Cancelled tasks that still ran at its last heartbeat.
+    cancelled: int = 0
 
 
 class Reports:

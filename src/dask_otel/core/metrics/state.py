@@ -178,9 +178,10 @@ class MetricState:
         """Add a value to a series, which is not created for a bad value."""
         checked = number(value)
         series = None if checked is None else find(key)
-        if checked is None or (series is not None and not series.add(
-            checked, self._epoch, self._exemplar_ids(ids), time_ns
-        )):
+        if checked is None or (
+            series is not None
+            and not series.add(checked, self._epoch, self._exemplar_ids(ids), time_ns)
+        ):
             self._sanitizer.count("value")
 
     def _set(self, raw: RawSeries, value: float) -> None:
