@@ -29,7 +29,7 @@ KNOWN_CIRCLES = (
     },
 )
 #: Names that more than two files have, and how many; smaller numbers are entered here.
-KNOWN_NAMES = {"files.py": 4, "problems.py": 3, "reading.py": 3, "redaction.py": 3, "spool.py": 3}
+KNOWN_NAMES = {"files.py": 4, "problems.py": 3, "reading.py": 3, "spool.py": 3}
 
 
 def imports() -> dict[str, set[str]]:
