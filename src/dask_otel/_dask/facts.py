@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import islice
 from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.metrics import time
@@ -183,7 +184,7 @@ def workers_condition(scheduler: Scheduler, clocks: ClockOffsets | None) -> dict
 def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     """Return the integral of ``total_nthreads`` over the interval."""
     history = scheduler.total_nthreads_history
-    first = max(0, bisect_right(history, start, key=_time_of) - 1)
+    first = max(0, bisect_right(history, start, key=itemgetter(0)) - 1)
     total, since, threads = 0.0, start, 0
     for when, count in islice(history, first, None):
         if when >= stop:
@@ -198,9 +199,5 @@ def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
 def threads_at(scheduler: Scheduler, when: float) -> int:
     """Return ``total_nthreads`` at that time."""
     history = scheduler.total_nthreads_history
-    index = bisect_right(history, when, key=_time_of) - 1
+    index = bisect_right(history, when, key=itemgetter(0)) - 1
     return int(history[max(0, index)][1])
-
-
-def _time_of(entry: tuple[float, int]) -> float:
-    return entry[0]

@@ -141,8 +141,8 @@ class MetricPage:
             metrics = [self._metric(family, openmetrics) for family in snapshot.families.values()]
             if target_info:
                 metrics.append(_target_info(self._target))
-            write = openmetrics_format.generate_latest if openmetrics else _generate_text
-            done = snapshot.rendered[asked] = write(_Registry(metrics))
+            text = openmetrics_format if openmetrics else text_format
+            done = snapshot.rendered[asked] = text.generate_latest(_Registry(metrics))
         return done
 
     def _metric(self, family: _Family, openmetrics: bool) -> Metric:
@@ -175,10 +175,6 @@ class _Registry(CollectorRegistry):
 
     def collect(self) -> Sequence[Metric]:
         return self._metrics
-
-
-def _generate_text(registry: CollectorRegistry) -> bytes:
-    return text_format.generate_latest(registry)
 
 
 # ------------------------------------------------------------------------------------ names

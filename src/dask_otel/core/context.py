@@ -103,10 +103,8 @@ def bounded_tracestate(text: object) -> str:
         return ""
     if len(text) <= MAX_STATE:
         return text
-    entries = text.split(",")
-    if len(text) > MAX_STATE:
-        entries = [entry for entry in entries if len(entry) <= _LONG_ENTRY]
-    return _fitting(entries, MAX_STATE)
+    short = [entry for entry in text.split(",") if len(entry) <= _LONG_ENTRY]
+    return _fitting(short, MAX_STATE)
 
 
 def bounded_baggage(text: object) -> str:

@@ -109,14 +109,8 @@ class TaskCounts:
 
     def add(self, other: TaskCounts) -> None:
         """Add another span's counts to these."""
-        self.tasks += other.tasks
-        self.memory += other.memory
-        self.erred += other.erred
-        self.cancelled += other.cancelled
-        self.retried += other.retried
-        self.lost += other.lost
-        self.recomputed += other.recomputed
-        self.rescheduled += other.rescheduled
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(frozen=True, slots=True)

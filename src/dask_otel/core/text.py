@@ -45,8 +45,6 @@ _IS_SUFFIX: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LABEL_LIMIT}}}").fullmatch
 class Sanitizer:
     """Counts, by kind, the values that had to be changed (`semconv.OTEL_SANITIZED`)."""
 
-    __slots__ = ("counts",)
-
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 

@@ -1,6 +1,6 @@
-"""The scheduler's sampled view of its workers, and how long the event loops were blocked.
+"""Samples of the workers' levels, and the time for which event loops were blocked.
 
-The workers are not asked: everything comes from what the scheduler has of them anyway.
+Workers are not asked: the scheduler has all the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP: Final = 200
 
 
 class WorkerSamples:
-    """Levels of the workers, taken when the metrics are handed over.
+    """Levels of the workers at the hand-over of the metrics.
 
     Parameters
     ----------
@@ -43,17 +43,17 @@ class WorkerSamples:
     def __init__(self, scheduler: Scheduler, max_workers: int) -> None:
         self._scheduler = scheduler
         self._max_workers = max_workers
-        #: Workers with series of their own, by address, in the order in which they came.
+        #: Names of the workers with series of their own, by address, in the order of arrival.
         self._shown: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
-        #: What `prepare` has taken, until `sample` passes it on.
+        #: Levels that `prepare` has taken, for `sample`.
         self._taken: dict[RawSeries, float] | None = None
-        #: Readings that were left out, as they are no numbers.
+        #: Readings that are no numbers.
         self._wrong = 0
 
     def sample(self, batch: MetricBatch) -> None:
-        """Add the levels to a batch, and which series have ended. O(workers)."""
+        """Add the levels and the ended series to a batch. O(workers)."""
         for _ in self.prepare():
             pass
         levels, self._taken = self._taken or {}, None
@@ -65,10 +65,10 @@ class WorkerSamples:
         self._series = set(levels)
 
     def prepare(self) -> Iterator[None]:
-        """Take the present levels, ahead of `sample`: a short step for each item.
+        """Take the present levels, in short steps, before `sample`.
 
-        A thousand workers would be too many for one callback of the loop. Levels that have
-        been taken are not taken again.
+        A thousand workers would be too many for one callback of the loop. Levels that `sample` has
+        not used are not taken again.
         """
         if self._taken is not None:
             return
@@ -81,7 +81,7 @@ class WorkerSamples:
                 continue  # It left between two steps.
             name = shown.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
-            # What the metrics of all others would be lost by.
+            # A bad reading must not lose the metrics of the other workers.
             self._wrong += memory is None and "memory" in ws.metrics
             self._wrong += cpu is not None and measured(cpu) is None
             for series, value in _sums(ws, name or semconv.FOLDED, memory):
@@ -93,10 +93,10 @@ class WorkerSamples:
         self._taken = levels
 
     def _choose(self) -> dict[str, str]:
-        """Return the names of the workers that are shown, by address.
+        """Return the names of the workers with series of their own, by address.
 
-        Who is shown stays so until it leaves: a cluster that grows beyond the limit must not
-        end everybody's series.
+        A worker keeps its series until it leaves: a cluster that grows beyond the limit must not
+        end all series.
         """
         workers = self._scheduler.workers
         shown = {address: name for address, name in self._shown.items() if address in workers}
@@ -112,7 +112,7 @@ class WorkerSamples:
 def _sums(
     ws: WorkerState, name: str, memory: MemoryState | None
 ) -> Iterator[tuple[RawSeries, float]]:
-    """Yield what may be added up over workers."""
+    """Yield the levels that may be summed over workers."""
     if memory is not None:
         yield (semconv.WORKER_MEMORY_USAGE.name, name), memory.process
         yield (semconv.WORKER_MEMORY_MANAGED.name, name), memory.managed
@@ -127,7 +127,7 @@ def _sums(
 def _gauges(
     ws: WorkerState, name: str, now: float, cpu: float | None
 ) -> Iterator[tuple[RawSeries, float]]:
-    """Yield what has no meaningful sum."""
+    """Yield the levels without a meaningful sum."""
     if cpu is not None and ws.nthreads:
         yield (semconv.WORKER_CPU_UTILIZATION.name, name), cpu / 100 / ws.nthreads
     yield (semconv.WORKER_OCCUPANCY.name, name), float(ws.occupancy)
@@ -137,10 +137,9 @@ def _gauges(
 class LoopHealth:
     """Seconds for which the event loops of scheduler and workers were blocked.
 
-    A tick of Dask's is due every ``distributed.admin.tick.interval``; a loop that takes
-    longer from tick to tick was blocked for the difference. Dask counts the ticks of each
-    ``distributed.admin.tick.cycle`` (1 s); of its workers, which report it with each
-    heartbeat, the mean interval between them is known.
+    Dask's tick is due every ``distributed.admin.tick.interval``; a loop that takes longer from
+    tick to tick was blocked for the difference. Dask counts the ticks of each
+    ``distributed.admin.tick.cycle`` (1 s); workers report their mean interval with each heartbeat.
 
     Notes
     -----
@@ -151,7 +150,7 @@ class LoopHealth:
         self._scheduler = scheduler
         configured = dask.config.get("distributed.admin.tick.interval")
         self._configured: float = parse_timedelta(configured, default="ms")
-        #: Each worker's last report, and when it first came, on our clock.
+        #: Each worker's last report, and when it was first received.
         self._reports: dict[str, tuple[Any, float]] = {}
         self._cycle: float = scheduler._last_tick_cycle
         self._ticks: int = scheduler._last_tick_counter
@@ -162,12 +161,12 @@ class LoopHealth:
         self._reports.pop(address, None)
 
     def heartbeat(self, ws: WorkerState) -> None:
-        """Take in a worker's heartbeat, or its registration, with which the time begins.
+        """Read a worker's heartbeat, or its registration, at which its time begins.
 
-        A report stands for the time since the one before it. An unchanged one is old: where
-        heartbeats are more frequent than cycles, a block shows only in the next report. It is
-        a sample, no record: a report that the next cycle replaces before a heartbeat passes it
-        on is lost, and where heartbeats are rarer than cycles, one cycle stands for several.
+        A report covers the time since the one before it. An unchanged one is old: if heartbeats
+        are more frequent than cycles, only the next report is new. This is a sample: a report
+        that no heartbeat brings before the next cycle is lost, and if heartbeats are rarer than
+        cycles, one cycle stands for several.
         """
         observed = measured(ws.metrics.get("event_loop_interval"))
         before = self._reports.get(ws.address)
@@ -176,17 +175,17 @@ class LoopHealth:
         now = monotonic()
         self._reports[ws.address] = observed, now
         if before is not None:
-            # A cycle has one tick at least, so it was no shorter than what it reports: one long
-            # block can come in a report of its own.
+            # A cycle has at least one tick, so it was no shorter than the reported interval: one
+            # long block can have a report of its own.
             seconds = max(now - before[1], observed or 0.0)
             if observed is not None and observed > self._configured:
                 self._blocked["worker"] += seconds * (1 - self._configured / observed)
 
     def tick(self) -> None:
-        """Take in the scheduler's own measurement.
+        """Read the scheduler's own measurement.
 
-        After a block, two cycles can end one right after the other, for Dask's timer keeps to
-        its own beat: the ticks of all of them count, not the mean of the last one.
+        After a block two cycles can end at once, because Dask's timer keeps its rhythm: the ticks
+        of all cycles count, not the mean of the last one.
         """
         cycle, ticks = self._scheduler._last_tick_cycle, self._scheduler._last_tick_counter
         if cycle != self._cycle:

@@ -57,8 +57,6 @@ class SeriesLimits:
 class NameSlots:
     """The names in use, each with the number of its series."""
 
-    __slots__ = ("_limit", "_series")
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._series: dict[str, int] = {}

@@ -43,8 +43,6 @@ class SpanLabel:
 class Family:
     """One metric and its series, by their label values."""
 
-    __slots__ = ("has_span", "keys", "metric", "prefix_at", "retires", "series")
-
     def __init__(self, metric: Metric, tag_labels: tuple[str, ...]) -> None:
         self.metric = metric
         self.keys = cardinality.label_keys(metric, tag_labels)

@@ -47,8 +47,6 @@ class Patterns:
         Wins over `allow`.
     """
 
-    __slots__ = ("_allow", "_deny")
-
     def __init__(self, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
         self._allow = _compiled(allow)
         self._deny = _compiled(deny)
@@ -78,8 +76,6 @@ class LabelRules:
     tags
         Keys of ``key:value`` tags that become a label ``dask.tag.<key>``.
     """
-
-    __slots__ = ("_by_root", "_names", "_prefixes", "_rules", "_tags", "tag_labels")
 
     def __init__(
         self,
