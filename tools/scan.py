@@ -59,7 +59,7 @@ OWNERS: Mapping[str, frozenset[str]] = {
         }
     ),
     _LIFE + "reports": frozenset({"owing", "awaits", "reporters"}),
-    _LIFE + "progress": frozenset({"shown", "shown_until"}),
+    _LIFE + "progress": frozenset({"signs", "last_sign"}),
     _LIFE + "task_runs": frozenset({"runs", "slowest", "floor"}),
     _LIFE + "completion": frozenset({"below"}),
 }

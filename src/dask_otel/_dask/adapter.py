@@ -156,7 +156,7 @@ class SchedulerAdapter:
             self.heartbeats.first_report(address)
         self.tasks.attach()
         self.spans.attach(self._past)
-        self.time.take_in_tasks()
+        self.time.add_tasks()
         self.heartbeats.attach()
         self.attached = True
 

@@ -91,10 +91,10 @@ class ClientBlocks:
         """Release blocks of clients whose earlier messages have arrived."""
         for client, leaving in list(self._leaving.items()):
             state = self._scheduler.clients.get(client)
-            heard = state is None or state.last_seen != leaving.last_seen
+            arrived = state is None or state.last_seen != leaving.last_seen
             # An older heartbeat that was handled late may be followed by a graph.
             clear = not self._scheduler._active_graph_updates
-            if heard and (clear or not 0 <= now - leaving.since < self._patience):
+            if arrived and (clear or not 0 <= now - leaving.since < self._patience):
                 del self._leaving[client]
                 self.blocks.messages_arrived(client, now)
 

@@ -1,4 +1,4 @@
-"""Facts read from Dask's objects on demand: plain values, nothing is kept."""
+"""Facts of Dask's objects on demand, as plain values."""
 
 from __future__ import annotations
 

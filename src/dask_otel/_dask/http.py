@@ -97,19 +97,23 @@ class MetricRoutes:
         LookupError
             If the server has no ``/metrics`` page. No route is added then.
         """
-        found = self._dasks_own()
-        if found is None:
+        from distributed.http.scheduler.prometheus import routes
+
+        ((_, handler, _),) = routes
+        own = [rule for rule in self._application.wildcard_router.rules if rule.target is handler]
+        if not own:
             raise LookupError(
                 "this scheduler's HTTP server has no /metrics page; have "
                 "distributed.http.scheduler.prometheus in distributed.scheduler.http.routes"
             )
-        path, rule = found
+        # Only the rule has the prefix of the server's pages.
+        path: str = own[0].matcher.regex.pattern.rstrip("$")
         rules = self._application.default_router.rules
         before = list(rules)
         self._application.add_handlers(
             ".*$",
             [
-                (path, _extended(rule.target, self._page, self._boundary), rule.target_kwargs),
+                (path, _extended(handler, self._page, self._boundary), own[0].target_kwargs),
                 (path + SUFFIX, OtelMetricsHandler, {"page": self._page}),
             ],
         )
@@ -123,13 +127,3 @@ class MetricRoutes:
             if rule in rules:
                 rules.remove(rule)
         self._rules = []
-
-    def _dasks_own(self) -> tuple[str, Any] | None:
-        """Return path and rule of Dask's page. Only the rule has its prefix."""
-        from distributed.http.scheduler.prometheus import routes
-
-        ((_, handler, _),) = routes
-        for rule in self._application.wildcard_router.rules:
-            if rule.target is handler:
-                return rule.matcher.regex.pattern.rstrip("$"), rule
-        return None

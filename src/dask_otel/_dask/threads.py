@@ -97,7 +97,7 @@ class ThreadTime:
         self.wrappers.handler(handlers, "long-running", seceded)
         self.wrappers.handler(handlers, "task-erred", self._wrapped_task_erred)
 
-    def take_in_tasks(self) -> None:
+    def add_tasks(self) -> None:
         """Add the tasks in processing; the active spans must be known."""
         for ws in self._scheduler.workers.values():
             for task in ws.processing:

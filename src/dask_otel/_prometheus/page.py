@@ -132,14 +132,14 @@ class MetricPage:
             Whether to add the resource's attributes.
         """
         snapshot = self._snapshot
-        asked = (openmetrics, target_info)
-        done = snapshot.rendered.get(asked)
+        form = (openmetrics, target_info)
+        done = snapshot.rendered.get(form)
         if done is None:
             metrics = [self._metric(family, openmetrics) for family in snapshot.families.values()]
             if target_info:
                 metrics.append(_target_info(self._target))
             text = openmetrics_format if openmetrics else text_format
-            done = snapshot.rendered[asked] = text.generate_latest(_Registry(metrics))
+            done = snapshot.rendered[form] = text.generate_latest(_Registry(metrics))
         return done
 
     def _metric(self, family: _Family, openmetrics: bool) -> Metric:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-#: A heartbeat that seems older than the one before it by more seconds shows that a clock was set.
-#: Less can be the unknown part of the delay.
+#: If a heartbeat seems older than the one before it by more than this, in seconds, a clock was set.
+#: A smaller difference can be an error in the delay.
 CLOCK_STEP: Final = 10.0
 
 
 def was_set(began: float, before: float) -> bool:
-    """Whether the beginnings of a heartbeat and of the one `before` it show that a clock was set.
+    """Whether a clock was set between two heartbeats, by their beginnings.
 
     Heartbeats are sent in order: none is older than the one before it.
     """

@@ -44,7 +44,7 @@ class WorkerSamples:
         self._scheduler = scheduler
         self._max_workers = max_workers
         #: Names of the workers with series of their own, by address, in the order of arrival.
-        self._shown: dict[str, str] = {}
+        self._named: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
         #: Levels that `prepare` has taken, for `sample`.
@@ -73,13 +73,13 @@ class WorkerSamples:
         if self._taken is not None:
             return
         levels: dict[RawSeries, float] = {}
-        shown = self._choose()
+        named = self._choose()
         now = time()
         workers = self._scheduler.workers
         for number, (address, ws) in enumerate(list(workers.items()), 1):
             if address not in workers:
                 continue  # It left between two steps.
-            name = shown.get(address)
+            name = named.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
             # A bad reading must not lose the metrics of the other workers.
             self._wrong += memory is None and "memory" in ws.metrics
@@ -99,14 +99,14 @@ class WorkerSamples:
         end all series.
         """
         workers = self._scheduler.workers
-        shown = {address: name for address, name in self._shown.items() if address in workers}
+        named = {address: name for address, name in self._named.items() if address in workers}
         for address, ws in workers.items():
-            if len(shown) >= self._max_workers:
+            if len(named) >= self._max_workers:
                 break
-            if address not in shown:
-                shown[address] = str(ws.name)
-        self._shown = shown
-        return shown
+            if address not in named:
+                named[address] = str(ws.name)
+        self._named = named
+        return named
 
 
 def _sums(

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 
-#: The elapsed seconds of a task may grow by so much more than the time between two cuts. More
-#: shows that the wall clock was set, with which the worker measures them.
+#: Seconds by which a task's elapsed time may grow more than the time between two cuts. The worker
+#: measures it with the wall clock: if it grows more, that clock was set.
 CLOCK_SLACK: Final = 0.25
 
 
@@ -32,14 +32,14 @@ class Observed(NamedTuple):
     unseen: int
     #: Elapsed seconds of tasks that vanished without a known end (rule 9).
     vanished: float
-    #: The most metered seconds of this cut whose ends are not known yet.
+    #: The most metered seconds that came with this cut before their ends.
     ahead: float
     #: The most seconds of runs that ended before the previous cut, and whose ends became known
     #: after it.
     late: float
     #: Seconds of seceded tasks after they seceded, since the previous cut (rule 10).
     excess: float
-    #: Whether a seceded task may have ended whose seconds have come, but not its end.
+    #: Whether the seconds of a seceded task may have come before its end.
     unannounced: bool
 
 

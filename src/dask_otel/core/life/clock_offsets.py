@@ -19,9 +19,9 @@ starts again.
 
 The worker reads its clock when it makes the message, a little after the end of the run: usually
 0.3 ms, which its event loop needs to notice, and more if threads compete for Python's lock. The
-offset that the worker assumes is constant between two heartbeats; the quickest of some messages
-shows it. The times of the other runs are then shifted by its error, for a tenth of the work, if
-the bounds of the run allow it.
+offset that the worker assumes is constant between two heartbeats, and is known from the quickest
+of the first messages. The later runs are only shifted by its error, which takes a tenth of the
+work, if their bounds allow it.
 
 Only times are corrected. Seconds stay as the worker measured them.
 """
@@ -36,7 +36,7 @@ from typing import Final
 #: slews by less than that after its first minutes.
 DRIFT: Final = 1e-4
 
-#: Messages of runs, after a heartbeat, that show the offset which the worker assumes.
+#: Messages of runs after a heartbeat from which the worker's own offset is known.
 SAMPLES: Final = 3
 
 #: Round trips of a heartbeat after which its answer has certainly arrived.

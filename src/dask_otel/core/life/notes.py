@@ -92,7 +92,7 @@ class OpenNotes:
             looked_at += 1
             span = self._open[dask_id]
             note = self._note(span, now)
-            if _tells_more(note, current.last):
+            if _differs(note, current.last):
                 current.last = note
                 notes.append(note)
             self._push(now + _wait(span, now), dask_id, current)
@@ -139,7 +139,7 @@ def _wait(span: OpenSpan, now: float) -> float:
     return max(RENEWAL, SHARE * (now - span.start))
 
 
-def _tells_more(note: OpenNote, last: OpenNote) -> bool:
+def _differs(note: OpenNote, last: OpenNote) -> bool:
     """Whether anything but the time has changed."""
     return (
         note.counts != last.counts

@@ -259,6 +259,7 @@ class OpenSpan:
         "identity",
         "idle",
         "incidents",
+        "last_sign",
         "last_stop",
         "late",
         "open_children",
@@ -271,8 +272,7 @@ class OpenSpan:
         "requested",
         "reruns",
         "runs",
-        "shown",
-        "shown_until",
+        "signs",
         "start",
         "unfinished",
         "workers",
@@ -343,8 +343,8 @@ class OpenSpan:
         #: The user's attributes.
         self.attributes: Attributes | None = None
         #: Number of signs of life, and the time of the last one.
-        self.shown = 0
-        self.shown_until = self.start
+        self.signs = 0
+        self.last_sign = self.start
         self.below: Below | None = None
         #: Runs to be exported, except the groups' slowest.
         self.runs: ShownRuns | None = None

@@ -107,13 +107,13 @@ class LongSpans:
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:
-    ordinal = span.shown
-    span.shown += 1
+    ordinal = span.signs
+    span.signs += 1
     if not ordinal:
         return Progress(span.identity, 0, span.start, span.start)
     # The clock may have been set back.
-    since = min(span.shown_until, now)
-    span.shown_until = now
+    since = min(span.last_sign, now)
+    span.last_sign = now
     return Progress(span.identity, ordinal, since, now, counts_so_far(span))
 
 

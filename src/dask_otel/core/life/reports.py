@@ -64,7 +64,7 @@ class Reports:
             clock.least_delay, late = delay, 0.0
         clock.began = received - late
         clock.cancelled = cancelled
-        self._heard_of(worker)
+        self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
         """Return when a worker's last heartbeat began, by the scheduler's clock; 0.0 if none."""
@@ -74,7 +74,7 @@ class Reports:
     def left(self, worker: str) -> None:
         """Forget a worker that is gone: no span waits for it any longer."""
         self._workers.pop(worker, None)
-        self._heard_of(worker)
+        self._check_waiting(worker)
 
     def clock_set_back(self, now: float) -> None:
         """Ignore heartbeats from the future after the scheduler's clock was set back."""
@@ -82,9 +82,9 @@ class Reports:
             if clock.began > now:
                 clock.began = 0.0
         for worker in list(self._waiting):
-            self._heard_of(worker)
+            self._check_waiting(worker)
 
-    def _heard_of(self, worker: str) -> None:
+    def _check_waiting(self, worker: str) -> None:
         waiting = self._waiting.pop(worker, None)
         if waiting is not None:
             for span in waiting:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.semconv import Metric
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -22,7 +21,7 @@ MIN_RETIRE_AFTER_NS: Final = 15 * 60 * _SECOND_NS
 
 #: Labels with free text or changing values: only series with one of them retire. The other
 #: labels have a few fixed values of the bridge (a state, a reason).
-_FREE_LABELS: Final = frozenset(
+FREE_LABELS: Final = frozenset(
     {
         semconv.SPAN,
         semconv.TASK_PREFIX,
@@ -33,9 +32,7 @@ _FREE_LABELS: Final = frozenset(
     }
 )
 #: Labels that a folded series loses. Not the unit: numbers of different units don't add up.
-_FOLDED_LABELS: Final = frozenset(
-    {*semconv.SPAN_KEYS, *_FREE_LABELS} - {semconv.UNIT, semconv.SPAN}
-)
+_FOLDED_LABELS: Final = frozenset({*semconv.SPAN_KEYS, *FREE_LABELS} - {semconv.UNIT, semconv.SPAN})
 #: Places reserved for folded series, so that the cap includes them.
 _RESERVED: Final = 8
 
@@ -52,6 +49,11 @@ class SeriesLimits:
     retire_after_ns: int = 3600 * _SECOND_NS
     #: The export interval, which limits the age of a zero point.
     interval_ns: int = 60 * _SECOND_NS
+
+    @property
+    def ordinary_series(self) -> int:
+        """Series of one metric that are not folded."""
+        return self.max_series - max(1, min(_RESERVED, self.max_series // 2))
 
 
 class NameSlots:
@@ -82,23 +84,6 @@ class NameSlots:
             self._series.pop(name, None)
 
 
-def label_keys(metric: Metric, tag_labels: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the attribute keys of a metric's points.
-
-    The span label stands for `semconv.SPAN_KEYS` and the labels made of tags.
-    """
-    span_keys = semconv.SPAN_KEYS + tag_labels
-    keys: list[str] = []
-    for label in metric.labels:
-        keys.extend(span_keys if label == semconv.SPAN else (label,))
-    return tuple(keys)
-
-
-def may_retire(metric: Metric) -> bool:
-    """Return whether series of this metric retire; those with fixed labels alone never do."""
-    return not _FREE_LABELS.isdisjoint(metric.labels)
-
-
 def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the label values that may replace those of a series beyond the cap.
 
@@ -111,8 +96,3 @@ def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tup
     ]
     yield tuple(kept), 1
     yield (semconv.FOLDED,) * len(keys), 0
-
-
-def ordinary_places(max_series: int) -> int:
-    """Return how many series of one metric need not be folded."""
-    return max_series - max(1, min(_RESERVED, max_series // 2))

@@ -7,6 +7,7 @@ the caps (`dask_otel.core.metrics.cardinality`) a raw key leads to a series of `
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from itertools import chain
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
@@ -20,7 +21,7 @@ from dask_otel.core.records import WorkerMetricKey
 from dask_otel.core.text import Sanitizer, label_text
 from dask_otel.semconv import METRICS, Metric
 
-#: Raw keys whose series is cached, and the longest text in one of them.
+#: Limits of the cache from raw keys to series: its size, and the characters of a text in a key.
 _MAX_ROUTES: Final = 20_000
 _MAX_ROUTE_TEXT: Final = 256
 
@@ -45,12 +46,16 @@ class Family:
 
     def __init__(self, metric: Metric, tag_labels: tuple[str, ...]) -> None:
         self.metric = metric
-        self.keys = cardinality.label_keys(metric, tag_labels)
+        span_keys = semconv.SPAN_KEYS + tag_labels
+        keys = [span_keys if label == semconv.SPAN else (label,) for label in metric.labels]
+        #: Attribute keys of the points.
+        self.keys = tuple(chain.from_iterable(keys))
         #: Index of the prefix among the labels without the span's; -1 if there is none.
         plain = [label for label in metric.labels if label != semconv.SPAN]
         self.prefix_at = plain.index(semconv.TASK_PREFIX) if semconv.TASK_PREFIX in plain else -1
         self.has_span = semconv.SPAN in metric.labels
-        self.retires = cardinality.may_retire(metric)
+        #: Series with fixed labels alone never retire.
+        self.retires = not cardinality.FREE_LABELS.isdisjoint(metric.labels)
         self.series: dict[tuple[str, ...], AnySeries] = {}
 
     def create(self, identity: tuple[str, ...]) -> AnySeries:
@@ -232,7 +237,7 @@ class Families:
         if found := family.series.get(identity):
             return found
         limit = self._limits.max_series
-        if len(family.series) >= cardinality.ordinary_places(limit):
+        if len(family.series) >= self._limits.ordinary_series:
             self._count_folded("series", family.metric.name)
             for candidate, others in cardinality.folded(family.keys, identity):
                 identity = candidate

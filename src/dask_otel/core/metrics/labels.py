@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from dask_otel import semconv
 from dask_otel.core.text import LABEL_LIMIT, Sanitizer, label_text, plain_text, span_path
@@ -25,15 +25,6 @@ class NameRule:
 
     pattern: str
     replace: str = ""
-
-
-class SpanTexts(NamedTuple):
-    """A Dask span as label values."""
-
-    #: Values of `semconv.SPAN_KEYS`, then one for each tag label.
-    values: tuple[str, ...]
-    #: Whether the patterns deny its name.
-    denied: bool
 
 
 class Patterns:
@@ -93,18 +84,23 @@ class LabelRules:
         self._tags = [f"{tag}:" for tag in tags]
         self.tag_labels = tuple([f"{semconv.TAG}.{tag}" for tag in tags])
 
-    def span(self, tags: tuple[Hashable, ...], sanitizer: Sanitizer) -> SpanTexts:
-        """Return the label values of a span with these tags."""
-        shown: Sequence[object] = tags[:1] if self._by_root else tags
+    def span(
+        self, tags: tuple[Hashable, ...], sanitizer: Sanitizer
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the label values of a span with these tags, and whether its name is denied.
+
+        The values are those of `semconv.SPAN_KEYS`, then one for each tag label.
+        """
+        parts: Sequence[object] = tags[:1] if self._by_root else tags
         root = tags[0] if tags else ""
         if self._rules:
-            shown = [self._ruled(tag, sanitizer) for tag in shown]
-            root = shown[0] if shown else ""
-            shown = [tag for tag in shown if tag]
-        name = label_text(span_path(shown, sanitizer), sanitizer)
+            parts = [self._ruled(tag, sanitizer) for tag in parts]
+            root = parts[0] if parts else ""
+            parts = [tag for tag in parts if tag]
+        name = label_text(span_path(parts, sanitizer), sanitizer)
         values = [name, label_text(root, sanitizer)]
         values += [label_text(self._value(key, tags), sanitizer) for key in self._tags]
-        return SpanTexts(tuple(values), not self._names.allows(name))
+        return tuple(values), not self._names.allows(name)
 
     def allows_prefix(self, prefix: str) -> bool:
         """Return whether a prefix keeps its label. A missing one always does."""

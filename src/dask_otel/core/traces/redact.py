@@ -37,12 +37,12 @@ def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> 
     """
     text = clean_text(plain_text(value, sanitizer)[-LONGEST:], sanitizer)
     try:
-        shown = redact(name, text)
+        result = redact(name, text)
     except (Exception, SystemExit):  # noqa: BLE001 - foreign code
         sanitizer.count("redact")
         return None
-    if shown is None or isinstance(shown, str):
-        return shown
+    if result is None or isinstance(result, str):
+        return result
     sanitizer.count("redact")
     return None
 
@@ -62,8 +62,8 @@ def redacted_value(
 ) -> AttributeValue | None:
     """Return a user's attribute; numbers are redacted as text, and stay numbers."""
     if isinstance(value, (tuple, list)):
-        shown = [redacted(redact, name, item, sanitizer) for item in value]
-        return tuple([item for item in shown if item is not None])
+        result = [redacted(redact, name, item, sanitizer) for item in value]
+        return tuple([item for item in result if item is not None])
     if isinstance(value, str):
         return redacted(redact, name, value, sanitizer)
     # A bool, int or float stays one if its text does.

@@ -159,7 +159,7 @@ class _Described(TaskRecords):
             return []
         return [Event(semconv.EVENT_START, max(started, self.start_ns), {})]
 
-    def _put_given(self, out: Written, attributes: Attributes) -> None:
+    def _put_user_attributes(self, out: Written, attributes: Attributes) -> None:
         """Add the user's attributes, which do not overwrite the bridge's."""
         for raw, given in attributes.items():
             key, value = self._text(raw), self._value(given)
@@ -167,11 +167,11 @@ class _Described(TaskRecords):
                 self.sanitizer.count("reserved")
             elif key and value is not None:
                 if self.limits.redact is not None:
-                    value = self._asked(key, given)
+                    value = self._redacted_attribute(key, given)
                 if value is not None:
                     out[key] = value
 
-    def _asked(self, key: str, given: AttributeValue) -> AttributeValue | None:
+    def _redacted_attribute(self, key: str, given: AttributeValue) -> AttributeValue | None:
         """Return a user's attribute, redacted before it is cut; None to leave it out."""
         redact = self.limits.redact
         shown = given if redact is None else redacted_value(redact, key, given, self.sanitizer)
@@ -231,7 +231,7 @@ class _LostTranslation(_Described):
         if note.counts is not None:
             self._put_counts(out, note.counts)
         self._put_origin(out, note)
-        self._put_given(out, note.attributes)
+        self._put_user_attributes(out, note.attributes)
         return self._record(
             out,
             tuple(self._started(note.first_start)),
@@ -292,7 +292,7 @@ class _Translation(_Described):
             self._put_count(out, semconv.SPAN_DROPPED_TASK_COUNT, finished.dropped_tasks)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
-        self._put_given(out, finished.attributes)
+        self._put_user_attributes(out, finished.attributes)
         return out
 
     def _error_type(self) -> str | None:
