@@ -28,7 +28,7 @@ def batch(tags, prefix="inc", value=1.0) -> MetricBatch:
 
 
 def labels(rules, *tags):
-    return rules.span(tags, Sanitizer()).values
+    return rules.span(tags, Sanitizer())[0]
 
 
 def exported(state, seconds=60):
@@ -127,7 +127,7 @@ def test_rules_work_with_patterns_and_by_root():
         span_label="root", rules=[NameRule(r"\d+", "#")], names=Patterns(allow=["run-#"])
     )
     assert rules.span(("run-17", "x"), Sanitizer()) == (("run-#", "run-#"), False)
-    assert rules.span(("job-17",), Sanitizer()).denied
+    assert rules.span(("job-17",), Sanitizer())[1]
 
 
 def test_rules_see_a_bounded_part_of_a_long_tag():

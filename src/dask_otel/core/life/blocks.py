@@ -12,12 +12,14 @@ then its last graph may be on the way.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import Attributes
+
+if TYPE_CHECKING:
+    from dask_otel.core.life.lifecycle import Lifecycle
 
 #: Topic of clients' reports by ``Client.log_event``. The message is ``{CLIENT: id, BLOCKS:
 #: [[ENTERED or LEFT, Dask span id], …]}``, optionally with ``ATTRIBUTES: {Dask span id:
@@ -31,20 +33,6 @@ LEFT: Final = "left"
 
 #: Spans whose attributes are kept for later generations; each has at most 8 KiB.
 DESCRIBED: Final = 1000
-
-
-class Holder(Protocol):
-    """What keeps spans open; see `Lifecycle`."""
-
-    @property
-    def open(self) -> Mapping[str, OpenSpan]:
-        """Return the open spans by Dask id."""
-
-    def hold(self, span: OpenSpan) -> None:
-        """Keep a span open."""
-
-    def unhold(self, span: OpenSpan, ended: float, now: float) -> None:
-        """Undo one `hold`."""
 
 
 @dataclass(slots=True)
@@ -61,15 +49,15 @@ class Blocks:
 
     Parameters
     ----------
-    holder
-        Keeps the spans open.
+    lifecycle
+        Has the open spans, and keeps them open.
     remember
         Limit of the blocks that wait for their span, and of those left before they were
         entered. (The open spans limit the blocks that hold one.)
     """
 
-    def __init__(self, holder: Holder, remember: int = 10_000) -> None:
-        self._holder = holder
+    def __init__(self, lifecycle: Lifecycle, remember: int = 10_000) -> None:
+        self._lifecycle = lifecycle
         self._remember = remember
         #: Blocks by Dask span id, with and without their span.
         self._holding: dict[str, _Block] = {}
@@ -93,7 +81,7 @@ class Blocks:
         if dask_id in self._holding or dask_id in self._waiting:
             return
         block = _Block(client)
-        span = self._holder.open.get(dask_id)
+        span = self._lifecycle.open.get(dask_id)
         if span is not None:
             self._hold(block, span)
             return
@@ -118,7 +106,7 @@ class Blocks:
         self._described.move_to_end(dask_id)
         if len(self._described) > min(self._remember, DESCRIBED):
             self._described.popitem(last=False)
-        span = self._holder.open.get(dask_id)
+        span = self._lifecycle.open.get(dask_id)
         if span is not None:
             span.describe(attributes)
 
@@ -150,10 +138,10 @@ class Blocks:
     def _hold(self, block: _Block, span: OpenSpan) -> None:
         block.span = span
         self._holding[span.identity.dask_id] = block
-        self._holder.hold(span)
+        self._lifecycle.hold(span)
 
     def _release(self, dask_id: str, now: float) -> None:
         self._waiting.pop(dask_id, None)
         block = self._holding.pop(dask_id, None)
         if block is not None and block.span is not None:
-            self._holder.unhold(block.span, now if block.left is None else block.left, now)
+            self._lifecycle.unhold(block.span, now if block.left is None else block.left, now)
