@@ -62,7 +62,7 @@ class Heartbeats:
         self._batches = batches
         self._boundary = boundary
         self.wrappers = Wrappers()
-        #: The batch's keys of metrics, without span ids, each to itself.
+        #: One tuple for each key of the batch without its span id, by itself.
         self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
     def attach(self) -> None:
@@ -75,7 +75,7 @@ class Heartbeats:
         self.wrappers.take_off()
 
     def batch_taken(self) -> None:
-        """A new batch begins."""
+        """Forget the keys of the last batch."""
         self._own_keys = {}
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:

@@ -28,7 +28,7 @@ Every quantity is in seconds of one thread. The rules:
    they hold the GIL and so stop the heartbeats until they end.
 10. Seconds of a task after it seceded do not occupy a thread: they are excess.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
-    its tasks can have used since its last cut, less those that came with it before their ends.
+    its tasks can have used since its last cut, less those that came with that cut already.
 12. Without active spans, idle is `unused`: nobody could have used it.
 13. Idle is shared lazily: O(1) for a change, O(executing + ended) for a heartbeat, O(workers +
     active spans) for an export, the spans in parts as small as the caller likes. Idle that is

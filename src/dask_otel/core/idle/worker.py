@@ -92,7 +92,7 @@ class WorkerTime:
         self._reported = self._idle = self._lost = self._excess = 0.0
         #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
         self._open_at_cut = self._maybe_busy = 0.0
-        #: Rule 8: seconds owed since before the last cut, and seconds that came before their ends.
+        #: Rule 8: seconds owed since before the last cut, and seconds whose ends are not known yet.
         self._owed = self._credit = 0.0
         #: Rule 10: excess booked as debt that may belong to a seceded task whose end comes later.
         self._excess_ahead = 0.0
@@ -138,7 +138,7 @@ class WorkerTime:
         now
             When it was received.
         delay
-            Receipt less sending time, each by its own wall clock; None if not known.
+            Time of receipt less time of sending, by two wall clocks; None if unknown.
         """
         before = self.tasks.cut
         at = self._taken_at(now, delay)

@@ -32,14 +32,14 @@ class Observed(NamedTuple):
     unseen: int
     #: Elapsed seconds of tasks that vanished without a known end (rule 9).
     vanished: float
-    #: The most metered seconds that came with this cut before their ends.
+    #: The most metered seconds that came with this cut and whose ends are not known yet.
     ahead: float
     #: The most seconds of runs that ended before the previous cut, and whose ends became known
     #: after it.
     late: float
     #: Seconds of seceded tasks after they seceded, since the previous cut (rule 10).
     excess: float
-    #: Whether the seconds of a seceded task may have come before its end.
+    #: Whether a seceded task may have ended: its seconds have come, its end is not known.
     unannounced: bool
 
 
@@ -215,7 +215,7 @@ class WorkerTasks:
         Parameters
         ----------
         credit
-            Seconds that came with the last cut, before their ends.
+            Seconds that came with the last cut before their ends were known.
         """
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
         for key, (before, _) in self.seceded.items():

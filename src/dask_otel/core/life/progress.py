@@ -5,7 +5,7 @@ keeps the first copy of a span id. So a long span exports children of itself: a 
 at its start, then, from time to time, its progress since the last sign. Their ids are
 deterministic, like all others.
 
-Their number needs no cap, after which a week-long span would be silent: the wait for the next sign
+A cap on their number would silence a week-long span. Instead, the wait for the next sign grows: it
 is the configured interval, but at least a tenth of the span's age. With 5 minutes that is about 45
 signs in the first day and 65 in the first week.
 """

@@ -94,7 +94,7 @@ class MetricState:
         age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
         # An export is usually a little late; the zero point must still be at the previous one.
         self._max_zero_age_ns = age + age // 4 + _SECOND_NS
-        # The export of the next change, the last export sent, and the last one accepted.
+        # Numbers of exports: of the next one, the last one sent, and the last one accepted.
         self._epoch = 1
         self._sent_epoch = 0
         self._accepted_epoch = 0
@@ -177,11 +177,12 @@ class MetricState:
     ) -> None:
         """Add a value to a series, which is not created for a bad value."""
         checked = number(value)
-        series = None if checked is None else find(key)
-        if checked is None or (
-            series is not None
-            and not series.add(checked, self._epoch, self._exemplar_ids(ids), time_ns)
-        ):
+        if checked is None:
+            self._sanitizer.count("value")
+            return
+        series = find(key)
+        ids = self._exemplar_ids(ids)
+        if series is not None and not series.add(checked, self._epoch, ids, time_ns):
             self._sanitizer.count("value")
 
     def _set(self, raw: RawSeries, value: float) -> None:
@@ -225,8 +226,8 @@ class MetricState:
     ) -> Iterator[MetricRecord]:
         """Begin an export, and return its points, each of which is made on demand.
 
-        All points at once would be thousands of objects that live for the whole export, in memory
-        and before Python's garbage collector.
+        All points at once would be thousands of objects that live for the whole export: memory,
+        and work for Python's garbage collector.
 
         Parameters
         ----------

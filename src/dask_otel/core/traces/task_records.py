@@ -136,7 +136,7 @@ class TaskRecords(Parts):
 
 
 def _readable(key: object) -> object:
-    """Return a key as Dask shows it; a tuple as a key is not counted as sanitised."""
+    """Return a key as text like Dask, without counting tuples and numbers as sanitised."""
     if isinstance(key, (tuple, int, float)):
         try:
             return str(key)

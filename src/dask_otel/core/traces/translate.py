@@ -71,7 +71,7 @@ def translate_progress(
     limits: SpanLimits = _DEFAULT_LIMITS,
     sanitizer: Sanitizer | None = None,
 ) -> list[SpanRecord]:
-    """Return the child that shows an open span. Never raises."""
+    """Return a sign of life, a child of an open span. Never raises."""
     parts = _ProgressTranslation(
         progress.identity, progress.start, progress.stop, limits, sanitizer or Sanitizer()
     )
