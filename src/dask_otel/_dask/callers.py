@@ -44,7 +44,7 @@ class TaskContexts:
         self._context = self._state = ""
 
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
-        """Find the callers that new spans begin with: of the first task with a context.
+        """Find the caller of each new span: that of its first task with a context.
 
         Parameters
         ----------
