@@ -65,7 +65,7 @@ generate: $(VENV)/.done ## Write what is made of other files: settings, dashboar
 compatibility: ## Run the tests on both ends of the releases, and write down what ran
 	-DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test
 	-DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test-oldest
-	$(PYTHON) tools/build_compatibility.py
+	$(BIN)/python tools/build_compatibility.py
 
 .PHONY: docs
 docs: $(DOCS)/.done ## Build the site into build/site (Python 3.11 or later); any warning is an error
@@ -87,7 +87,7 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 	$(BIN)/python -m benchmarks --check
 
 # What was interrupted goes on where it stopped; `CHAOS_SECONDS=300` kills workers for longer.
-chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability.md (up to two hours)
+chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability*.md (up to two hours)
 	$(BIN)/python -m chaos $(ARGS)
 
 .PHONY: dask-tests

@@ -164,7 +164,13 @@ EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
         TASK_PREFIX: _STRING,
         WORKER_NAME: _STRING,
     },
-    EVENT_TASK_RETRIED: {TASK_KEY: _STRING, TASK_RETRY_REASON: _STRING},
+    EVENT_TASK_RETRIED: {
+        TASK_KEY: _STRING,
+        TASK_RETRY_REASON: _STRING,
+        TASK_PREFIX: _STRING,
+        EXCEPTION_TYPE: _STRING,
+        EXCEPTION_MESSAGE: _STRING,
+    },
     EVENT_TASK_TRANSFER: {TASK_PART_TIME: _DOUBLE},
     EVENT_TASK_DISK_READ: {TASK_PART_TIME: _DOUBLE},
     EVENT_TASK_COMPUTE: {TASK_PART_TIME: _DOUBLE},
@@ -385,6 +391,20 @@ EVENT_LOOP_BLOCKED_TIME: Final = Metric(
     _S,
     (PROCESS_ROLE,),
     "Seconds by which the ticks of event loops were late, summed over processes",
+)
+EVENT_LOOP_CPU_TIME: Final = Metric(
+    "dask.event_loop.cpu.time",
+    "counter",
+    _S,
+    (PROCESS_ROLE,),
+    "CPU seconds of the thread of the scheduler's event loop",
+)
+EVENT_LOOP_STARVED_TIME: Final = Metric(
+    "dask.event_loop.starved.time",
+    "counter",
+    _S,
+    (PROCESS_ROLE,),
+    "Seconds for which the thread of the scheduler's event loop was ready to run and had no CPU",
 )
 WORKER_MEMORY_USAGE: Final = Metric(
     "dask.worker.memory.usage",

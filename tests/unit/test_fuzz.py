@@ -22,6 +22,7 @@ from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
 from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.settings.keys import ConfigurationError, Settings
@@ -155,6 +156,26 @@ def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict
     assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
     assert batch.increments == {(semconv.OTEL_SANITIZED.name, "value"): 1}
     assert sum(map(facts.spilled, workers.values())) in (7, 14)
+
+
+def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:
+    names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
+    workers = {f"tcp://{i}": worker(name, GOOD) for i, name in enumerate(names)}
+    scheduler: Any = SimpleNamespace(workers=workers)
+    batch = MetricBatch()
+    WorkerSamples(scheduler, 10).sample(batch)
+    state = MetricState(0)
+    state.apply(batch)
+    points = {
+        (record.name, point.attributes["dask.worker.name"]): point.value
+        for record in state.collect(1_000_000_000)
+        for point in record.points
+        if "dask.worker.name" in point.attributes
+    }
+    threads = {who: value for (name, who), value in points.items() if name.endswith("thread.count")}
+    assert threads == {"_EMPTY": 4, "a\ufffdb": 4, "1": 4, "alone": 2}
+    # What has no meaningful sum is told of those alone that have their name to themselves.
+    assert {who for name, who in points if name.endswith("occupancy")} == {"alone"}
 
 
 @pytest.mark.parametrize(

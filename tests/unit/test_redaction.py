@@ -64,7 +64,9 @@ def full_span(**changes) -> FinishedSpan:
                 failure=failure,
             ),
         ),
-        incidents=(Incident(T + 1, "dask.task.retried", {"dask.task.key": f"load-{SECRET}"}),),
+        incidents=(
+            Incident(T + 1, "dask.task.retried", {"dask.task.key": f"load-{SECRET}"}, failure),
+        ),
         code=(f"/home/{SECRET}/a.py", 17, f"run_{SECRET}"),
         requested=(f"other {SECRET}",),
         attributes={

@@ -485,7 +485,9 @@ def test_bad_patterns(bad):
     assert "Allowed: a list of at most 100 glob patterns" in line
 
 
-@pytest.mark.parametrize("bad", ["a b", ["ä"], ["a", "a"], ["a.b"], [*"abcdefghi"], [1]])
+@pytest.mark.parametrize(
+    "bad", ["a b", ["ä"], ["a", "a"], ["a-b", "a_b"], ["a.b"], [*"abcdefghi"], [1]]
+)
 def test_bad_tag_keys(bad):
     assert metrics(tag_attributes=["team", "cost-centre"]).tag_attributes == ("team", "cost-centre")
     [line] = problems({"metrics": {"tag-attributes": bad}})

@@ -20,7 +20,7 @@ import pytest
 from dask_otel.cli.spool_view import as_text
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
-from dask_otel.spool import lock
+from dask_otel.spool import lock, schema
 from dask_otel.spool.reading import summarize
 from dask_otel.spool.store import Run, SpoolError, Store
 
@@ -518,6 +518,64 @@ def test_a_full_disk_is_an_oserror_and_nothing_has_changed(path: Path) -> None:
         store._connection.execute("PRAGMA max_page_count=1000000")
         store.write(finished=spans(2, 3, text="x" * 100_000), alive_ns=3)
         assert (numbers(store), store.open_notes) == ([1, 2, 3], 0)
+
+
+@contextmanager
+def full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let every transaction fail, but for one while the reserve has been given up."""
+    transaction = schema.transaction
+    reserve = path.with_name("spool.db-reserve")
+
+    @contextmanager
+    def full(connection: sqlite3.Connection) -> Iterator[None]:
+        with transaction(connection):
+            yield
+            if reserve.exists():
+                raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "transaction", full)
+        yield
+
+
+def test_on_a_full_disk_what_has_arrived_is_removed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing_clean(opened(path)) as store:
+        told = store.write(finished=spans(1, 2, 3), alive_ns=2)
+        with full_disk(path, monkeypatch), pytest.raises(OSError, match="full"):
+            store.write(finished=spans(4), settled=told.ids[:2], alive_ns=3)
+        assert (numbers(store), store.count()) == ([3], 1)
+    with closing_clean(opened(path, "b")) as store:
+        told = store.write(finished=spans(5), alive_ns=2)
+        with full_disk(path, monkeypatch):
+            # Nothing comes with it that would be lost.
+            store.write(settled=told.ids, alive_ns=3)
+        assert (numbers(store), store.count()) == ([3], 1)
+
+
+def test_what_has_arrived_does_not_wait_where_it_can_not_be_removed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    told = store.write(finished=spans(1, 2, 3), alive_ns=2)
+    path.with_name("spool.db-reserve").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "transaction", broken)
+        for _ in range(2):
+            with pytest.raises(OSError, match="broken"):
+                store.write(settled=told.ids[:2], alive_ns=3)
+            assert store.count() == 1
+    # As soon as the disk works, it is removed, though nobody says it again.
+    store.write(alive_ns=4)
+    assert (numbers(store), store.count()) == ([3], 1)
+    store.close(clean=True)
+
+
+@contextmanager
+def broken(connection: sqlite3.Connection) -> Iterator[None]:
+    raise OSError(errno.EIO, "broken")
+    yield
 
 
 _CONFINED = """

@@ -74,8 +74,8 @@ class ThreadTime:
         self.since = time()
         #: The interval that `prepare` has closed and `export` has not taken.
         self._closed: _Closed | None = None
-        #: Key and ``startstops`` of the failure that is being handled.
-        self._failing: tuple[Hashable, Any] = None, None
+        #: The message of the failure that is being handled.
+        self._failing: Mapping[str, Any] = {}
         self.wrappers = Wrappers()
 
     # ------------------------------------------------------------------ attach, detach
@@ -134,16 +134,18 @@ class ThreadTime:
         """Book a task that left processing by a transition without its times."""
         if stimulus_id.startswith(("task-erred", "reschedule")):
             # It failed and will be retried, or it asked to run again: the run has ended.
-            startstops = self.failed_run(key)
+            startstops = self.failure_of(key).get("startstops")
             seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(ws.address, key, seconds, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
 
-    def failed_run(self, key: Hashable) -> Iterable[Mapping[str, Any]]:
-        """Return the ``startstops`` of the failure that is being handled, if it is this task's."""
-        failed, startstops = self._failing
-        return startstops if startstops and failed == key else ()
+    def failure_of(self, key: Hashable) -> Mapping[str, Any]:
+        """Return the worker's message of the failure that is being handled, if it is this task's.
+
+        The transitions of a task that will be retried do not have it.
+        """
+        return self._failing if self._failing.get("key") == key else {}
 
     def stolen(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """Book that a task was stolen before it started."""
@@ -152,11 +154,11 @@ class ThreadTime:
     def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # `left` is called within the original.
         def task_erred(*args: Any, **kwargs: Any) -> Any:
-            self._failing = kwargs.get("key"), kwargs.get("startstops")
+            self._failing = kwargs
             try:
                 return original(*args, **kwargs)
             finally:
-                self._failing = None, None
+                self._failing = {}
 
         return task_erred
 

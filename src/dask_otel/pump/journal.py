@@ -208,7 +208,7 @@ class Journal:
     def _guarded(self, call: Callable[[], float]) -> float:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             self._errors.take(error)
             # Whatever was written and not fed is read.
             self._behind = set(self._lanes)
@@ -285,7 +285,7 @@ class Journal:
         try:
             records = self._translate(item)
             return [(lane, one) for lane in self._lanes for one in records if lane.wants(one)]
-        except Exception:
+        except BaseException:
             self._drop("untranslatable", item.weight * len(self._lanes))
             logger.debug("dask-otel: a span could not be translated", exc_info=True)
             return []
@@ -297,7 +297,7 @@ class Journal:
             try:
                 (record,) = self._translate(note)
                 found += [(lane, record) for lane in self._lanes if lane.wants(record)]
-            except Exception:
+            except BaseException:
                 logger.debug("dask-otel: a span could not be noted", exc_info=True)
         return found
 

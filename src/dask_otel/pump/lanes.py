@@ -92,7 +92,7 @@ class Lane:
     def _guarded(self, call: Callable[[], float]) -> float:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             self._errors.take(error)
             return _AFTER_ERROR
 
@@ -202,7 +202,7 @@ class SpanLane(Lane):
             finished = self._inbox.popleft()
             try:
                 self._outlet.put(self._translate(finished))
-            except Exception:
+            except BaseException:
                 self._tally.add(
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
                 )
@@ -264,6 +264,8 @@ class MetricLane(Lane):
         Called before the last export; returns when all other counts are in.
     interval
         The least number of seconds between two exports; batches may come more often.
+    hurried
+        Whether each batch is exported all the same, for now.
     """
 
     def __init__(
@@ -276,6 +278,7 @@ class MetricLane(Lane):
         own: Callable[[], MetricBatch],
         before_last: Callable[[], None],
         interval: float = 0.0,
+        hurried: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
         #: The lanes of other sinks; one whose exporter hangs is relieved by this one.
@@ -290,6 +293,7 @@ class MetricLane(Lane):
         self._own = own
         self._before_last = before_last
         self._interval = interval
+        self._hurried = hurried or (lambda: False)
         self._exported_at = time.monotonic()
         #: Until when the server wants to be left alone.
         self._not_before = 0.0
@@ -338,7 +342,8 @@ class MetricLane(Lane):
         for peer in self.peers:
             peer.relieve()
         now = time.monotonic()
-        return self._work(due=now - self._exported_at >= self._interval and now >= self._not_before)
+        interval = 0.0 if self._hurried() else self._interval
+        return self._work(due=now - self._exported_at >= interval and now >= self._not_before)
 
     def _work(self, due: bool) -> float:
         while (batch := self._next_batch()) is not None:
@@ -412,7 +417,7 @@ class MetricLane(Lane):
     def _try(self, part: Sequence[MetricRecord]) -> bool:
         try:
             return self._exporter.export(part)
-        except Exception:
+        except BaseException:
             logger.debug("dask-otel: a metric exporter raised", exc_info=True)
             return False
 

@@ -158,7 +158,8 @@ class Outlet:
             return False
         except (TypeError, ValueError, OverflowError):
             raise
-        except Exception:
+        except BaseException:
+            # Also SystemExit: it would end this thread without a word.
             logger.debug("dask-otel: a span exporter raised", exc_info=True)
             return False
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from dask_otel.spool import schema
+from dask_otel.spool import files, schema
 from dask_otel.spool.state import Ids, State
 
 #: Rows that one statement takes; SQLite knows 999 parameters at least.
@@ -195,5 +195,5 @@ def rows_limit(max_bytes: int) -> int:
 
     The log has the others, and what is written before there is room for it.
     """
-    rest = max_bytes - 2 * schema.logged_pages(max_bytes) * schema.PAGE
+    rest = max_bytes - files.RESERVE - 2 * schema.logged_pages(max_bytes) * schema.PAGE
     return rest * _PIECE // (_PIECE + 1)

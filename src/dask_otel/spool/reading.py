@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dask_otel.spool import encoding, files, lock, schema
+from dask_otel.spool import encoding, files, lock, log, schema
 from dask_otel.spool.problems import SpoolError
 
 
@@ -71,11 +71,12 @@ def summarize(path: Path) -> Summary:
     if not files.check(path):
         raise SpoolError(f"there is no {path}")
     found = Summary(path, files.disk_use(path), lock.holder(path))
+    if found.holder is None:
+        log.check(path, lambda: None)
     if not path.stat().st_size:
         return found
-    log = files.beside(path, "-wal")
     # Nobody writes: so SQLite need not make a log of its own, which would stay.
-    still = found.holder is None and not (log.exists() and log.stat().st_size)
+    still = found.holder is None and not files.content(files.beside(path, "-wal"), 1)
     connection = schema.connect_to_read(path, still)
     try:
         connection.execute("BEGIN")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.records import Origin, SpanRecord
-from dask_otel.spool import encoding, files, schema
+from dask_otel.spool import encoding, files, log, schema
 from dask_otel.spool.change import Change, rows_limit
 from dask_otel.spool.lock import Lock
 from dask_otel.spool.problems import SpoolError, as_os_error
@@ -102,6 +102,8 @@ class Store:
         self._stat = os.stat(path)
         self._earlier: dict[int, _Earlier] = {}
         self._damaged: set[int] = set()
+        #: Rows that are settled, and could not be removed.
+        self._settled: set[int] = set()
         self._size = 0
 
     @classmethod
@@ -142,9 +144,12 @@ class Store:
         connection = None
         try:
             # Again: nobody else has it now.
-            if not files.check(path):
+            there = files.check(path)
+            log.check(path, breathe)
+            if not there:
                 files.make(path)
             files.keep_private(path)
+            files.reserve(path)
             connection = schema.connect(path, max_bytes)
             store = cls(path, lock, connection, max_bytes, breathe)
             store._recover(run, now_ns)
@@ -191,7 +196,7 @@ class Store:
         ------
         OSError
             If the disk makes trouble: full, read-only, broken, or the file was removed. Nothing
-            has changed then.
+            has changed then, but that what is settled waits no more: it is removed if possible.
         """
         self._check_there()
         ended = self._encoded(finished)
@@ -203,23 +208,32 @@ class Store:
             if (sink, ids) not in done and ids not in ids_over
         }
         self._know_sinks([*finished, *noted])
+        self._settled.update(settled)
         change = Change(self._state)
-        with schema.transaction(self._connection):
-            change.settle([*settled, *self._damaged])
-            for ids in ids_over:
-                change.forget(ids, None)
-            for (sink, ids), body in notes.items():
-                change.note(sink, ids, body)
-            for sink, ids, body in ended:
-                change.forget(ids, sink)
-                change.finish(sink, body)
-            change.flush()
-            self._connection.execute(
-                "UPDATE runs SET alive_ns = ? WHERE id = ?", (_fitting(alive_ns), self._state.run)
-            )
-            size = self._state.used()
+        try:
+            with schema.transaction(self._connection):
+                change.settle([*self._settled, *self._damaged])
+                for ids in ids_over:
+                    change.forget(ids, None)
+                for (sink, ids), body in notes.items():
+                    change.note(sink, ids, body)
+                for sink, ids, body in ended:
+                    change.forget(ids, sink)
+                    change.finish(sink, body)
+                change.flush()
+                self._connection.execute(
+                    "UPDATE runs SET alive_ns = ? WHERE id = ?",
+                    (_fitting(alive_ns), self._state.run),
+                )
+                size = self._state.used()
+        except OSError:
+            # What has arrived needs no room for what comes.
+            if not self._remove_settled() or ended or notes or ids_over:
+                raise
+            return Written(ids=(), dropped=0)
         unreadable = len(self._damaged)
         self._damaged.clear()
+        self._settled.clear()
         self._size = size
         change.take_effect()
         return Written(
@@ -229,6 +243,17 @@ class Store:
             unreadable=unreadable,
             absent=tuple(change.absent),
         )
+
+    def _remove_settled(self) -> bool:
+        """Remove what is settled where there is no room for more; whether that was possible."""
+        files.give_up_reserve(self.path)
+        change = Change(self._state)
+        with suppress(OSError):
+            with schema.transaction(self._connection):
+                change.settle(self._settled)
+            change.take_effect()
+            self._settled.clear()
+        return not self._settled
 
     def _encoded(self, records: Iterable[tuple[str, SpanRecord]]) -> list[_Encoded]:
         encoded: list[_Encoded] = []
@@ -301,7 +326,8 @@ class Store:
 
     def count(self, sink: str | None = None) -> int:
         """Return how many finished rows wait, for one sink or for all. Any thread may ask."""
-        return sum(self._state.counts.copy().values()) if sink is None else self._state.counts[sink]
+        every = sum(self._state.counts.copy().values()) - len(self._settled)
+        return max(0, every) if sink is None else self._state.counts[sink]
 
     def sinks(self) -> dict[str, int]:
         """Return the sinks of which rows wait, and how many."""
@@ -329,6 +355,7 @@ class Store:
             had been killed.
         """
         empty = False
+        files.give_up_reserve(self.path)
         try:
             if clean:
                 with suppress(OSError, sqlite3.Error), schema.transaction(self._connection):
@@ -342,8 +369,13 @@ class Store:
                 empty = rows is None
         finally:
             with suppress(sqlite3.Error):
+                self._connection.execute(f"PRAGMA user_version={schema.VERSION}")
+            with suppress(sqlite3.Error):
                 # What is in the log goes into the file, and the log is removed.
                 self._connection.close()
+            with suppress(OSError):
+                # Where the mark could not be taken back: nothing was lost with the log.
+                files.beside(self.path, "-wal").touch(files.MODE)
             if empty:
                 files.remove(self.path)
             self._lock.release(remove=empty)
@@ -352,6 +384,7 @@ class Store:
         """Take over what earlier runs left, and begin this one."""
         connection = self._connection
         with schema.transaction(connection):
+            connection.execute(f"PRAGMA user_version={schema.VERSION | schema.LOGGED}")
             (recovered,) = connection.execute(
                 "SELECT count(*) FROM spans WHERE open AND run IN "
                 "(SELECT id FROM runs WHERE NOT over)"
@@ -371,6 +404,9 @@ class Store:
                     ),
                 )
                 self._state.run = cursor.lastrowid or 0
+        with suppress(sqlite3.Error):
+            # The mark has to be in the file itself.
+            connection.execute("PRAGMA wal_checkpoint")
         self.recovered = recovered
         for key, version, resource, alive_ns in connection.execute(
             "SELECT id, version, resource, alive_ns FROM runs WHERE over"

@@ -11,7 +11,8 @@ goes on with what it has to do. What changes meanwhile may be told or not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 from itertools import islice
 from time import perf_counter
@@ -25,7 +26,7 @@ from dask_otel._dask.facts import UNFINISHED
 from dask_otel._version import __version__
 from dask_otel.core import identity
 from dask_otel.core.records import Failure
-from dask_otel.core.text import Sanitizer, attribute_text, span_path
+from dask_otel.core.text import Sanitizer, attribute_text, label_text, span_path
 from dask_otel.core.traces import exceptions
 
 if TYPE_CHECKING:
@@ -244,8 +245,9 @@ def _root(span: Span) -> Span:
 def _metrics(adapter: SchedulerAdapter) -> Iterator[dict[str, Any]]:
     now = present(adapter, 0, 200)
     since, at = now.since, now.time
-    seconds: dict[str, float] = dict(now.seconds)
-    seconds.update(idle=now.idle, unused=now.unused, lost=now.lost)
+    # A user's activity can have one of these names, too.
+    own = (("idle", now.idle), ("unused", now.unused), ("lost", now.lost))
+    seconds = _sums((*now.seconds.items(), *own))
     yield _counter(
         semconv.CLUSTER_TIME,
         since,
@@ -255,18 +257,23 @@ def _metrics(adapter: SchedulerAdapter) -> Iterator[dict[str, Any]]:
     yield _counter(semconv.CLUSTER_CAPACITY_TIME, since, at, [({}, now.capacity)])
     yield _counter(semconv.CLUSTER_EXCESS_TIME, since, at, [({}, now.excess)])
     for metric, values in (
-        (semconv.WORKER_THREAD_COUNT, {one.name: one.threads for one in now.workers}),
-        (semconv.WORKER_MEMORY_USAGE, {one.name: one.memory for one in now.workers}),
-        (semconv.WORKER_MEMORY_LIMIT, {one.name: one.memory_limit for one in now.workers}),
+        (semconv.WORKER_THREAD_COUNT, [(one.name, one.threads) for one in now.workers]),
+        (semconv.WORKER_MEMORY_USAGE, [(one.name, one.memory) for one in now.workers]),
+        (semconv.WORKER_MEMORY_LIMIT, [(one.name, one.memory_limit) for one in now.workers]),
     ):
-        points = [
-            ({semconv.WORKER_NAME: name}, float(value))
-            for name, value in values.items()
-            if value is not None
-        ]
+        points = [({semconv.WORKER_NAME: name}, value) for name, value in _sums(values).items()]
         made = _counter(metric, since, at, points)
         made["sum"]["isMonotonic"] = False
         yield made
+
+
+def _sums(values: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Return the sums of what has one name, as it is shown."""
+    sums: dict[str, float] = defaultdict(float)
+    for name, value in values:
+        if value is not None:
+            sums[label_text(name, Sanitizer())] += value
+    return sums
 
 
 def _counter(

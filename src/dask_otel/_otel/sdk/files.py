@@ -58,6 +58,7 @@ class FileExporter:
         self._success = SpanExportResult.SUCCESS if traces else MetricExportResult.SUCCESS
         self._file = file
         self._breathe = Breath()
+        self.is_first: Callable[[], bool] = lambda: file.is_first
         self.shutdown = file.close
 
     def export(self, data: Any, **_options: Any) -> Any:

@@ -58,6 +58,8 @@ class Outputs:
     environment: Environment
     span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
     metric_sinks: tuple[ExporterMetricSink, ...]
+    #: By name of a metric sink, whether it takes metrics every `Environment.file_interval`.
+    hurried: Mapping[str, Callable[[], bool]]
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
@@ -124,12 +126,15 @@ def build(
         sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}
         readers = len(exporter_names("metrics")) * sent["metrics"] + to_files
         internal = internal_metrics(resource, read.temporality, readers)
-        to_file = {}
+        to_file, hurried = {}, {}
         if files is not None:
             # Before the others, which would have to be closed.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
             to_file = {signal: make_file_exporter(signal, files, run) for signal in sent}
+            if read.file_interval is not None:
+                # Until one file is full: the older ones of a long run are to stay, too.
+                hurried[to_file["metrics"].label] = to_file["metrics"].exporter.is_first
         traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
         metrics = _make_metrics(traces, internal) if sent["metrics"] else []
         if to_file:
@@ -139,7 +144,7 @@ def build(
     return Outputs(
         read,
         (
-            *([] if provider is None else [ProviderSpanSink(provider, version)]),
+            *([] if provider is None else [ProviderSpanSink(provider, version, sampler)]),
             *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
         ),
         tuple(
@@ -153,6 +158,7 @@ def build(
             )
             for index, named in enumerate(metrics)
         ),
+        hurried,
         _exemplar_filter(read, sampler),
         sampler.decides,
         resource.attributes,

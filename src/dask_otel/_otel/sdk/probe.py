@@ -216,7 +216,7 @@ class _Try:
                 try:
                     ok = sink.export(self._records)
                     reason = "" if ok else sink.last_error()
-                except Exception as error:
+                except BaseException as error:
                     reason = type(error).__name__
                 probed.ok, probed.reason = (ok if self._tells else None), reason
                 probed.lost, probed.said = sink.lost, getattr(sink, "said", "")

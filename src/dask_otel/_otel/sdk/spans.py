@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import Event as SdkEvent
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link as SdkLink
@@ -24,7 +25,15 @@ from dask_otel import semconv
 from dask_otel._otel.sdk.answers import ExporterLogs, uninstrumented
 from dask_otel._otel.sdk.environment import count
 from dask_otel._otel.sdk.exporters import NamedExporter
-from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, state_of, trace_of
+from dask_otel._otel.sdk.sampling import (
+    KINDS,
+    SAMPLED,
+    TraceSampler,
+    flags_of,
+    parent_of,
+    state_of,
+    trace_of,
+)
 from dask_otel._otel.sdk.sink import ExporterSink
 from dask_otel.core.records import Attributes, Origin, SpanRecord
 from dask_otel.core.text import CUT
@@ -87,17 +96,18 @@ class ReadableSpans:
         limits = self._limits
         parent = None
         trace_id = int(record.trace_id)
-        state = state_of(trace_of(record))
+        trace = trace_of(record)
+        state, flags = state_of(trace), flags_of(trace)
         resource, its_scope = self._resource, self._scope
         if record.origin is not None:
             _, resource, its_scope = self._of(record.origin)
         if record.parent_span_id is not None:
             parent = SpanContext(
-                trace_id, record.parent_span_id, record.remote_parent, SAMPLED, state
+                trace_id, record.parent_span_id, record.remote_parent, flags, state
             )
         return ReadableSpan(
             name=record.name,
-            context=SpanContext(trace_id, record.span_id, False, SAMPLED, state),
+            context=SpanContext(trace_id, record.span_id, False, flags, state),
             parent=parent,
             resource=resource,
             attributes=_attributes(
@@ -208,29 +218,57 @@ def _check_texts(record: SpanRecord) -> None:
         event.name.encode()
 
 
-class _Ids(IdGenerator):
-    """Gives our tracer the ids of the record at hand, in the thread that has one at hand.
+class _AtHand(IdGenerator, Sampler):
+    """Gives our tracer the ids of the record at hand, in the thread that has one, and samples it.
 
-    The SDK hands out one tracer for a name: bridges of several schedulers share it.
+    For whether its trace is sampled has been decided. The SDK hands out one tracer for a name:
+    bridges of several schedulers share it.
     """
 
-    def __init__(self, otherwise: IdGenerator) -> None:
-        self.record = threading.local()
-        self._otherwise = otherwise
+    def __init__(self, ids: IdGenerator, sampler: Sampler) -> None:
+        self._record = threading.local()
+        self._ids_of_others = ids
+        self._sampler_of_others = sampler
+
+    @property
+    def ids(self) -> tuple[int, int] | None:
+        """Ids of the trace and the span; None where no record is at hand."""
+        ids: tuple[int, int] | None = getattr(self._record, "ids", None)
+        return ids
+
+    @ids.setter
+    def ids(self, ids: tuple[int, int] | None) -> None:
+        self._record.ids = ids
 
     def generate_trace_id(self) -> int:
-        ids: tuple[int, int] | None = getattr(self.record, "ids", None)
-        return self._otherwise.generate_trace_id() if ids is None else ids[0]
+        return self._ids_of_others.generate_trace_id() if self.ids is None else self.ids[0]
+
+    def should_sample(self, *args: Any, **options: Any) -> SamplingResult:
+        sampler = self._sampler_of_others if self.ids is None else ALWAYS_ON
+        return sampler.should_sample(*args, **options)
 
     def generate_span_id(self) -> int:
-        ids: tuple[int, int] | None = getattr(self.record, "ids", None)
-        return self._otherwise.generate_span_id() if ids is None else ids[1]
+        # It comes last: a processor may start spans of its own with this tracer, in this thread.
+        ids, self.ids = self.ids, None
+        return self._ids_of_others.generate_span_id() if ids is None else ids[1]
+
+    def get_description(self) -> str:
+        return self._sampler_of_others.get_description()
 
 
 class ProviderSpanSink:
     """Spans through the tracer provider that the application has set, with our ids.
 
     Its sampler, processors, limits and resource apply, and it is never shut down by us.
+
+    Parameters
+    ----------
+    provider
+        The application's.
+    version
+        Of the bridge.
+    sampler
+        Asks the provider's sampler, once for each root; its spans do not ask again.
     """
 
     name = "the application's tracer provider"
@@ -243,21 +281,19 @@ class ProviderSpanSink:
     #: What the servers say is between them and the application's exporters.
     said = ""
 
-    def __init__(self, provider: TracerProvider, version: str) -> None:
+    def __init__(self, provider: TracerProvider, version: str, sampler: TraceSampler) -> None:
         self.lost = 0
         tracer: Any = provider.get_tracer(
             semconv.SCOPE_NAME, version, schema_url=semconv.SCHEMA_URL
         )
         self._tracer = tracer
-        # The provider's own sampler decides; asked for the trace, so that spans that come
-        # before their root follow it.
-        self._sampler = TraceSampler(provider.sampler)
+        self._sampler = sampler
         ids = getattr(tracer, "id_generator", None)
-        if not isinstance(ids, _Ids):
-            # A plain attribute of our own tracer: other tracers of the provider keep theirs.
-            ids = _Ids(ids or provider.id_generator)
-            tracer.id_generator = ids
-        self._ids: _Ids = ids
+        if not isinstance(ids, _AtHand):
+            # Plain attributes of our own tracer: other tracers of the provider keep theirs.
+            ids = _AtHand(ids or provider.id_generator, provider.sampler)
+            tracer.id_generator = tracer.sampler = ids
+        self._at_hand: _AtHand = ids
         self._warned = False
 
     def surroundings(self) -> AbstractContextManager[None]:
@@ -265,7 +301,7 @@ class ProviderSpanSink:
         return uninstrumented()
 
     def wants(self, record: SpanRecord) -> bool:
-        """Whether the trace is sampled; the provider decides about each span itself."""
+        """Whether the span is sampled."""
         return self._sampler.span(record)
 
     def export(self, records: Sequence[SpanRecord]) -> bool:
@@ -274,7 +310,7 @@ class ProviderSpanSink:
         for record in records:
             try:
                 self._replay(record)
-            except Exception:
+            except BaseException:
                 # One of the application's processors; others may have taken the span.
                 self.lost += 1
                 if not self._warned:
@@ -285,11 +321,11 @@ class ProviderSpanSink:
         return True
 
     def _replay(self, record: SpanRecord) -> None:
-        self._ids.record.ids = (int(record.trace_id), record.span_id)
+        self._at_hand.ids = (int(record.trace_id), record.span_id)
         try:
             span = self._tracer.start_span(
                 record.name,
-                self._sampler.parent(record),
+                parent_of(record),
                 KINDS[record.kind],
                 dict(record.attributes),
                 [
@@ -303,8 +339,11 @@ class ProviderSpanSink:
                 record_exception=False,
             )
         finally:
-            # A processor may start spans of its own with this tracer, in this thread.
-            self._ids.record.ids = None
+            self._at_hand.ids = None
+        if not span.is_recording():
+            # The application has switched our tracer off.
+            self.lost += 1
+            return
         for event in record.events:
             span.add_event(event.name, dict(event.attributes), event.time_ns)
         if record.error is not None:

@@ -163,12 +163,16 @@ class NumberSeries(Series):
 class LevelSeries(NumberSeries):
     """An up-down counter or a gauge: begins without a zero point, may decrease."""
 
-    __slots__ = ("ended", "measured")
+    __slots__ = ("ended", "gauge", "measured")
 
     monotone = False
 
-    def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool) -> None:
+    def __init__(
+        self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool, gauge: bool
+    ) -> None:
         super().__init__(keys, identity, integer)
+        #: Whether its values have no meaningful sum.
+        self.gauge = gauge
         #: Whether its values are set, not added: such a series can be out of date.
         self.measured = False
         #: Whether its subject is gone.
