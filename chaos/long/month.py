@@ -405,8 +405,8 @@ class Month:
     def export(self) -> None:
         """Hand over the metrics, as the bridge does at the export interval."""
         batch = self._batches.open
-        self.accounting.begin_export(self.now)
-        since = self.accounting.finish_export()
+        since = self.accounting.begin_export(self.now)
+        self.accounting.settle()
         for metric, shares in (
             (semconv.SPAN_IDLE_TIME, since.span_idle),
             (semconv.SPAN_CAPACITY_TIME, since.span_idle),

@@ -17,7 +17,7 @@ from distributed.metrics import context_meter
 
 from dask_otel import semconv
 from dask_otel.core.context import CARRIER_KEY
-from dask_otel.core.metrics import cardinality
+from dask_otel.core.metrics.families import Family
 from dask_otel.semconv import METRICS
 from tests.cluster.conftest import Bridged, Start
 from tests.receiver import Point, Receiver
@@ -184,7 +184,7 @@ def check_definition(point: Point) -> None:
         assert point.temporality == CUMULATIVE
     if point.kind != "histogram":
         assert point.is_int is metric.integer, point
-    keys = cardinality.label_keys(metric, ("dask.tag.team",))
+    keys = Family(metric, ("dask.tag.team",)).keys
     assert tuple(point.attributes) == keys, point
     assert all(isinstance(value, str) and value for value in point.attributes.values())
 
