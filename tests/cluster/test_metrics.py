@@ -351,7 +351,7 @@ def test_the_bridge_says_how_much_of_the_loop_it_used(start: Start) -> None:
         c.exported()
         passed = time.monotonic() - began
         used = last_points(c.received, "dask.otel.loop.time")[()]
-        age = last_points(c.received, "dask.otel.export.last_success.age")[()]
+        age = last_points(c.received, "dask.otel.export.last_success.age")[("metrics",)]
         transitions = c.scheduler.transition_counter
     # Every transition costs something. (How much of the time: benchmarks. What is timed here can
     # be kept waiting for the processor, and stands for a hundred others.)
@@ -360,6 +360,37 @@ def test_the_bridge_says_how_much_of_the_loop_it_used(start: Start) -> None:
     assert 0.2 < age < 60
     points = [p for p in c.received.points if p.metric == "dask.otel.loop.time"]
     assert [p.value for p in points] == sorted(p.value for p in points)
+
+
+def test_submissions_that_dask_books_on_another_span_are_counted(start: Start) -> None:
+    """A client that keeps its futures: Dask books all runs on the first span."""
+    with start() as c:
+        kept = []
+        for number in range(4):
+            with span("import"):
+                kept += c.client.map(_double, [number, 100 + number])
+                wait(kept)
+        with span("other"), span("inner"):
+            kept.append(c.client.submit(_double, 1000))
+        kept.append(c.client.submit(_double, 1001))
+        wait(kept)
+        with span("import"):  # nothing to do with it
+            c.client.submit(str, 1).result()
+        groups = c.scheduler.task_groups
+        (booked,) = {group.span_id for group in groups.values() if group.prefix.name == "_double"}
+        c.exported()
+        next_exports(c.received, 1)
+        assert last_points(c.received, "dask.span.collided") == {
+            ("import", "import"): 3,
+            ("other/inner", "other"): 1,
+            ("default", "default"): 1,
+        }
+        names = [s.attributes["dask.span.id"] for s in c.received.spans if s.name == "import"]
+        assert names.count(booked) >= 1
+
+
+def _double(number: int) -> int:
+    return 2 * number
 
 
 # ------------------------------------------------------------------------------ odd keys
