@@ -433,7 +433,7 @@ def test_the_age_of_the_last_success_is_that_of_each_signal() -> None:
         spans.ok = False
         pump.offer_span(finished(2))
         eventually(lambda: spans.calls > 1)
-        eventually(lambda: (ages()[0] > 0.3), what="the age of the last success grows")
+        eventually(lambda: ages()[0] > 0.3, what="the age of the last success grows")
         traces, of_metrics = ages()
         assert of_metrics < traces
         spans.ok = True

@@ -85,3 +85,10 @@ def labelled(expression: str, **labels: str) -> str:
     for label, text in labels.items():
         expression = f'label_replace({expression}, "{label}", "{text}", "", "")'
     return expression
+
+
+def renamed(expression: str, label: str, **texts: str) -> str:
+    """The same series, with other texts for some values of a label."""
+    for old, new in texts.items():
+        expression = f'label_replace({expression}, "{label}", "{new}", "{label}", "{old}")'
+    return expression

@@ -14,6 +14,7 @@ from .parts import (
     bars,
     cluster,
     compared_with,
+    failed_runs,
     graph,
     line,
     number,
@@ -32,6 +33,7 @@ from .queries import (
     folded,
     grown,
     rates,
+    renamed,
     selector,
     share,
     whole,
@@ -85,22 +87,26 @@ def _numbers() -> list[Panel]:
         ).runbook("DaskSpanIdle"),
         number(
             "Runs that ended",
-            "Whole runs of the workflow: ends of the root span itself, whichever spans are chosen.",
+            "Whole runs of the workflow: ends of the root span itself, whichever spans are chosen. "
+            "Too few where submissions are not counted: the client keeps futures, so that Dask "
+            "books them on an earlier run.",
             (whole(RUNS), ""),
+            (
+                f"{whole(selector('dask_span_collided_total', ROOT))} > 0",
+                "submissions not counted",
+            ),
             unit="short",
             width=4,
             decimals=0,
-            empty="no end yet",
         ),
         number(
-            "Runs that failed",
+            "Failed runs",
             "Of these, the ones that ended with failure or error.",
             (f"{whole(FAILED_RUNS)} or 0 * {whole(RUNS)}", ""),
             unit="short",
             width=4,
             decimals=0,
             steps=[(1, BAD)],
-            empty="no end yet",
         ),
         number(
             "Unfinished now",
@@ -109,7 +115,6 @@ def _numbers() -> list[Panel]:
             unit="short",
             width=4,
             decimals=0,
-            empty="none",
         ),
     ]
 
@@ -174,7 +179,7 @@ def _parts() -> list[Line]:
                     "{{dask_p2p_stage}}: {{dask_activity}}",
                 ),
                 unit="suffix:threads",
-                empty="No peer-to-peer shuffle ran in the shown time.",
+                empty="no peer-to-peer shuffle ran in the shown time",
             ),
             height=9,
         ),
@@ -208,7 +213,7 @@ def _runs() -> list[Line]:
                 unit="s",
                 exemplars=True,
                 calcs=("lastNotNull", "max"),
-                empty="No run ended in the shown time.",
+                empty="no run ended in the shown time",
             ),
             graph(
                 "How long do its spans wait for their first task?",
@@ -225,17 +230,24 @@ def _runs() -> list[Line]:
                 exemplars=True,
                 calcs=("lastNotNull", "max"),
                 lines=[(limit("DaskQueueLong"), BAD)],
-                empty="No span ended in the shown time.",
+                empty="no span ended in the shown time",
             ).runbook("DaskQueueLong"),
             height=9,
         ),
+        line(failed_runs("$root"), height=7),
         line(_ends(), height=8),
         line(
             graph(
                 "How many tasks ended, and how?",
-                "Runs of tasks for each second by outcome.",
+                "Runs of tasks for each second by outcome. Dask calls the ones that succeeded "
+                "memory, and those that failed erred.",
                 (
-                    rates(selector("dask_task_finished_total", PREFIX), "dask_task_outcome"),
+                    renamed(
+                        rates(selector("dask_task_finished_total", PREFIX), "dask_task_outcome"),
+                        "dask_task_outcome",
+                        memory="succeeded",
+                        erred="failed",
+                    ),
                     "{{dask_task_outcome}}",
                 ),
                 unit="ops",
@@ -250,7 +262,7 @@ def _runs() -> list[Line]:
                     "{{dask_task_retry_reason}}",
                 ),
                 unit="ops",
-                empty="No task was repeated in the shown time.",
+                empty="no task was repeated in the shown time",
             ),
             height=9,
         ),
@@ -316,7 +328,7 @@ def _ends() -> Panel:
             width=120,
         ),
         sort="Mean duration",
-        empty="No span ended in the shown time.",
+        empty="no span ended in the shown time",
     )
 
 
@@ -349,7 +361,7 @@ def _changes() -> list[Line]:
                 ),
                 sort="Now",
                 width=12,
-                empty="No run ended in the shown time.",
+                empty="no run ended in the shown time",
             ),
             rows(
                 "A new version of Dask: where do I spend more time?",
@@ -368,7 +380,7 @@ def _changes() -> list[Line]:
                 ),
                 sort="A run",
                 width=12,
-                empty="No run ended in the shown time.",
+                empty="no run ended in the shown time",
             ),
             height=11,
         ),
@@ -383,10 +395,9 @@ def _changes() -> list[Line]:
                     "{{dask_cluster_name}}",
                 ),
                 unit="percentunit",
-                decimals=0,
+                decimals=1,
                 width=24,
-                empty="There is no number before 10 thread-minutes of work within a day; it comes "
-                "every 15 minutes, from the recording rules.",
+                empty="less than 10 thread-minutes of work within a day, or no recording rules",
             ).runbook("DaskEfficiencyFell"),
             height=8,
         ),
