@@ -493,12 +493,7 @@ def _losses() -> list[Line]:
                 "Bytes that tasks found in memory, of all that they took from their worker. Near "
                 "100 % more memory gives nothing, less would hurt. Red below "
                 f"{hits:.0%}, the limit of DaskCacheMisses.",
-                (
-                    f"1 - {share(FROM_DISK, FROM_ANYWHERE)}"
-                    # Nothing has come from disk: everything was found.
-                    f" or {share(FROM_ANYWHERE, FROM_ANYWHERE)}",
-                    "",
-                ),
+                (f"1 - {share(FROM_DISK, FROM_ANYWHERE)}", ""),
                 width=7,
                 below=BAD,
                 steps=[(hits, TEXT)],

@@ -43,8 +43,12 @@ def whole(series: str, by: str = "", offset: str = "") -> str:
 
 
 def share(part: str, of: str, by: str = "") -> str:
-    """A ratio of two sums over the time range; nothing where there is nothing to divide by."""
-    return f"{grown(part, by)} / ({grown(of, by)} > 0)"
+    """A ratio of two sums over the time range; nothing where there is nothing to divide by.
+
+    0 where there is, and no series of the part: it has not happened yet.
+    """
+    whole_ = f"({grown(of, by)} > 0)"
+    return f"({grown(part, by)} / {whole_} or 0 * {whole_})"
 
 
 def averaged(series: str) -> str:
