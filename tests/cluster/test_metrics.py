@@ -112,6 +112,12 @@ def everything(c: Bridged) -> None:
         client.submit(fail_once, "marker", retries=2).result()
         parts = [client.submit(bytes, 100_000 + i, workers=[i % 2]) for i in range(4)]
         client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
+    with span("first"):
+        kept = client.map(twice, range(2), pure=False)
+        wait(kept)
+    with span("second"):  # Dask books it on the first
+        wait(client.map(twice, range(2), pure=False))
+    del kept
     with span("denied", 7), dask.annotate(**{CARRIER_KEY: "of a user's"}):
         client.submit(abs, -1).result()
     shuffle(client)
@@ -171,7 +177,7 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start, tmp_p
     assert sanitized["type",] >= 1
     exported = last_points(received, "dask.otel.exported")
     assert exported.keys() == {("traces",), ("metrics",)}
-    assert last_points(received, "dask.otel.queue.capacity") == {(): 2048}
+    assert last_points(received, "dask.otel.queue.capacity") == {("traces",): 2048}
 
 
 def check_definition(point: Point) -> None:
@@ -368,16 +374,16 @@ def test_submissions_that_dask_books_on_another_span_are_counted(start: Start) -
         kept = []
         for number in range(4):
             with span("import"):
-                kept += c.client.map(_double, [number, 100 + number])
+                kept += c.client.map(twice, [number, 100 + number])
                 wait(kept)
         with span("other"), span("inner"):
-            kept.append(c.client.submit(_double, 1000))
-        kept.append(c.client.submit(_double, 1001))
+            kept.append(c.client.submit(twice, 1000))
+        kept.append(c.client.submit(twice, 1001))
         wait(kept)
         with span("import"):  # nothing to do with it
             c.client.submit(str, 1).result()
         groups = c.scheduler.task_groups
-        (booked,) = {group.span_id for group in groups.values() if group.prefix.name == "_double"}
+        (booked,) = {group.span_id for group in groups.values() if group.prefix.name == "twice"}
         c.exported()
         next_exports(c.received, 1)
         assert last_points(c.received, "dask.span.collided") == {
@@ -389,7 +395,7 @@ def test_submissions_that_dask_books_on_another_span_are_counted(start: Start) -
         assert names.count(booked) >= 1
 
 
-def _double(number: int) -> int:
+def twice(number: int) -> int:
     return 2 * number
 
 

@@ -101,15 +101,19 @@ def build() -> Any:
 
 def _alerts() -> Panel:
     by = "alertname, severity, dask_cluster_name, dask_span_root_name"
+    critical, warning = (
+        FIRING.replace("}", f', severity="{severity}"}}') for severity in ("critical", "warning")
+    )
+    rank = f"max by ({by}) (3 * {critical} or 2 * {warning} or {FIRING})"
     since = FIRING.replace('ALERTS{alertstate="firing", ', "ALERTS_FOR_STATE{")
     return rows(
         "Which alerts fire now?",
-        "Alerts of deploy/prometheus/rules, and since when what they say is true. The link of an "
-        "alert is its runbook.",
+        "Alerts of deploy/prometheus/rules, and since when what they say is true, the worst "
+        "first. The link of an alert is its runbook.",
         Column(
             "Alert",
             label="alertname",
-            width=175,
+            width=190,
             link={
                 "title": "Runbook",
                 "url": limits.runbooks() + "${__value.raw}.md",
@@ -117,17 +121,18 @@ def _alerts() -> Panel:
             },
         ),
         Column("Severity", label="severity", width=80),
-        Column("Cluster", label="dask_cluster_name"),
+        Column("Cluster", label="dask_cluster_name", width=120),
         Column("Workflow", label="dask_span_root_name"),
         Column(
             "Since",
             f"max by ({by}) (({since} and ignoring (alertstate) {FIRING}) * 1000)",
             unit="dateTimeFromNow",
-            width=120,
+            width=130,
         ),
-        sort="Since",
+        Column("Rank", rank, hidden=True),
+        sort="Rank",
         empty="no alert fires, or there are no rules",
-        width=11,
+        width=12,
     )
 
 
@@ -244,7 +249,7 @@ def _advice() -> Panel:
         Column("Alert", label="alertname", hidden=True),
         sort="Thread-hours",
         empty="nothing is beyond its limit",
-        width=13,
+        width=12,
     )
 
 

@@ -22,6 +22,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.common import (
     BarGaugeDisplayMode,
     BarGaugeNamePlacement,
+    BarGaugeSizing,
     BigValueColorMode,
     BigValueGraphMode,
     GraphThresholdsStyleMode,
@@ -204,6 +205,7 @@ def no_data(reason: str) -> str:
     return f"No data: {reason}, or the query failed." if reason else "no data"
 
 
+_LEGEND = re.compile(r"\{\{(\w+)\}\}")
 _GROUPING = re.compile(r"by \(([^)]*)\)")
 
 
@@ -352,6 +354,9 @@ def bars(
     filled = _fill(panel, title, read, queries, unit, empty, None, width)
     panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
     panel.name_placement(BarGaugeNamePlacement.LEFT)
+    # A lone bar has no name else, and is as high as the panel.
+    panel.display_name(_LEGEND.sub(r"${__field.labels.\1}", queries[0][1]))
+    panel.sizing(BarGaugeSizing.MANUAL).max_viz_height(32)
     panel.min(0).thresholds(_thresholds(colour, []))
     panel.color_scheme(dashboard.FieldColor().mode("fixed").fixed_color(colour))
     return filled
@@ -460,7 +465,13 @@ def rows(
         )
     )
     panel.thresholds(_thresholds(meanings.TEXT, [])).show_header(True)
-    panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])
+    if any(column.title == sort and column.hidden for column in columns):
+        # The panel itself sorts by what it shows alone.
+        order = {"fields": {}, "sort": [{"field": sort, "desc": True}]}
+        panel.with_transformation(DataTransformerConfig("sortBy", options=order))
+        sort = ""
+    if sort:
+        panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])
     for column in columns:
         panel.override_by_name(column.title, column.overrides())
     return filled

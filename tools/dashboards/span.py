@@ -48,6 +48,9 @@ FAILED_RUNS = selector(
     "dask_span_duration_seconds_count", ROOT, ITSELF, 'dask_span_result=~"failure|error"'
 )
 
+#: Submissions of it that Dask booked on another span.
+COLLIDED = selector("dask_span_collided_total", ROOT)
+
 
 def build() -> Any:
     return page(
@@ -58,22 +61,22 @@ def build() -> Any:
     )
 
 
-def _numbers() -> list[Panel]:
+def _numbers() -> tuple[Line, Line]:
     cpu = selector(EXECUTE, SPAN, 'dask_activity="thread-cpu"')
     idle = limit("DaskSpanIdle")
-    return [
+    cost = (
         number(
             "Thread-time",
             "What it cost: thread-time of its tasks, and its share of idle time.",
             (grown(CAPACITY), ""),
             unit="s",
-            width=4,
+            width=8,
         ),
         number(
             "Computing",
             "Share of it on the CPU: its efficiency.",
             (share(cpu, CAPACITY), ""),
-            width=4,
+            width=8,
             below="green",
         ),
         number(
@@ -81,30 +84,33 @@ def _numbers() -> list[Panel]:
             "Share of it for which threads were free, though it had work. Red from "
             f"{idle:.0%} on, the limit of DaskSpanIdle.",
             (share(selector("dask_span_idle_time_seconds_total", SPAN), CAPACITY), ""),
-            width=4,
+            width=8,
             below="orange",
             steps=[(idle, BAD)],
         ).runbook("DaskSpanIdle"),
+    )
+    runs = (
         number(
             "Runs that ended",
-            "Whole runs of the workflow: ends of the root span itself, whichever spans are chosen. "
-            "Too few where submissions are not counted: the client keeps futures, so that Dask "
-            "books them on an earlier run.",
+            "Whole runs of the workflow: ends of the root span itself, whichever spans are chosen.",
             (whole(RUNS), ""),
-            (
-                f"{whole(selector('dask_span_collided_total', ROOT))} > 0",
-                "submissions not counted",
-            ),
-            unit="short",
-            width=4,
+            unit="none",
             decimals=0,
+        ),
+        number(
+            "Not counted",
+            "Submissions that Dask booked on an earlier run, as the client keeps futures: runs "
+            "and failed runs are too few.",
+            (f"{whole(COLLIDED)} or 0 * {whole(RUNS)}", ""),
+            unit="none",
+            decimals=0,
+            steps=[(1, BAD)],
         ),
         number(
             "Failed runs",
             "Of these, the ones that ended with failure or error.",
             (f"{whole(FAILED_RUNS)} or 0 * {whole(RUNS)}", ""),
-            unit="short",
-            width=4,
+            unit="none",
             decimals=0,
             steps=[(1, BAD)],
         ),
@@ -112,16 +118,16 @@ def _numbers() -> list[Panel]:
             "Unfinished now",
             "Spans of these names that have unfinished work at this moment.",
             (f"sum(dask_span_active{{{SPAN}}})", ""),
-            unit="short",
-            width=4,
+            unit="none",
             decimals=0,
         ),
-    ]
+    )
+    return line(*cost, height=3), line(*runs, height=3)
 
 
 def _parts() -> list[Line]:
     return [
-        line(*_numbers(), height=4),
+        *_numbers(),
         line(
             graph(
                 "What do its tasks spend their time on?",
