@@ -221,6 +221,7 @@ _EXECUTE = (SPAN, TASK_PREFIX, ACTIVITY)
 _P2P = (SPAN, P2P_STAGE, ACTIVITY)
 _TRANSFER = (IO_DIRECTION, ACTIVITY)
 _WORKER = (WORKER_NAME,)
+_SIGNAL = (OTEL_SIGNAL,)
 
 SPAN_EXECUTE_TIME: Final = Metric(
     "dask.span.execute.time", "counter", _S, _EXECUTE, "Seconds that tasks spent, by activity"
@@ -281,6 +282,14 @@ SPAN_DURATION: Final = Metric(
     _S,
     (SPAN, SPAN_RESULT),
     "From enqueued to the end of the last task or of the block, one point per Dask span",
+)
+SPAN_COLLIDED: Final = Metric(
+    "dask.span.collided",
+    "counter",
+    "{submission}",
+    (SPAN,),
+    "Submissions that asked for this span, and were booked on another one",
+    True,
 )
 SPAN_QUEUE_DURATION: Final = Metric(
     "dask.span.queue.duration",
@@ -478,7 +487,7 @@ OTEL_EXPORTED: Final = Metric(
     "dask.otel.exported",
     "counter",
     "{item}",
-    (OTEL_SIGNAL,),
+    _SIGNAL,
     "Spans and data points that an exporter accepted",
     True,
 )
@@ -538,23 +547,28 @@ OTEL_EXPORT_LAST_SUCCESS_AGE: Final = Metric(
     "dask.otel.export.last_success.age",
     "gauge",
     _S,
-    (),
-    "Seconds since metrics were last accepted, at the time of this export",
+    _SIGNAL,
+    "Seconds since an exporter of the signal last succeeded, of the one for which it is longest",
 )
 OTEL_QUEUE_SIZE: Final = Metric(
-    "dask.otel.queue.size", "updowncounter", "{span}", (), "Spans that wait for export", True
+    "dask.otel.queue.size", "updowncounter", "{span}", _SIGNAL, "Spans that wait for export", True
 )
 OTEL_QUEUE_CAPACITY: Final = Metric(
-    "dask.otel.queue.capacity", "updowncounter", "{span}", (), "Limit of the export queue", True
+    "dask.otel.queue.capacity",
+    "updowncounter",
+    "{span}",
+    _SIGNAL,
+    "Limit of the export queue",
+    True,
 )
 OTEL_SPOOL_SIZE: Final = Metric(
-    "dask.otel.spool.size", "updowncounter", "{span}", (), "Spans that wait in the spool", True
+    "dask.otel.spool.size", "updowncounter", "{span}", _SIGNAL, "Spans that wait in the spool", True
 )
 OTEL_SPOOL_USAGE: Final = Metric(
-    "dask.otel.spool.usage", "updowncounter", "By", (), "Bytes that the spool holds", True
+    "dask.otel.spool.usage", "updowncounter", "By", _SIGNAL, "Bytes that the spool holds", True
 )
 OTEL_SPOOL_LIMIT: Final = Metric(
-    "dask.otel.spool.limit", "updowncounter", "By", (), "Most bytes of the spool", True
+    "dask.otel.spool.limit", "updowncounter", "By", _SIGNAL, "Most bytes of the spool", True
 )
 
 #: Every metric by name.

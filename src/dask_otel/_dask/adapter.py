@@ -119,7 +119,13 @@ class SchedulerAdapter:
         self.callers = Callers(propagation, self._count_caller, baggage)
         self.contexts = contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(
-            scheduler, extension, self.lifecycle, self._summaries, contexts, boundary
+            scheduler,
+            extension,
+            self.lifecycle,
+            self._summaries,
+            contexts,
+            self.batches,
+            boundary,
         )
         self.time = ThreadTime(scheduler, boundary)
         self.tasks = TaskEvents(

@@ -70,6 +70,8 @@ class Outlet:
     ) -> None:
         self.queue: deque[SpanRecord] = deque()
         self.retry_at = 0.0
+        #: When the sink last took a record; None before that.
+        self.succeeded_at: float | None = None
         #: Set when somebody else has counted what is left, because the sink hangs.
         self.abandoned = False
         #: Told of records that have left the queue for good: sent, or dropped and counted.
@@ -187,6 +189,8 @@ class Outlet:
         self._failures = 0
         self._doubt = False
         self._alive_at = self._now()
+        if lost < count:
+            self.succeeded_at = self._alive_at
 
     def _back_off(self) -> bool:
         self._failures += 1
