@@ -16,20 +16,10 @@ FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
 
 #: Circles of files that are left; a circle that was mended is deleted here.
 KNOWN_CIRCLES = (
-    {"settings.keys", "settings.reading"},
-    {"client.blocks", "client.instrumentation"},
-    {
-        "_dask.asked.present",
-        "_dask.asked.remembered",
-        "_dask.asked.settled",
-        "_wire",
-        "scheduler.bridge",
-        "scheduler.examination",
-        "scheduler.plugin",
-    },
+    {"_dask.settled", "_wire", "scheduler.bridge", "scheduler.examination", "scheduler.plugin"},
 )
 #: Names that more than two files have, and how many; smaller numbers are entered here.
-KNOWN_NAMES = {"files.py": 4, "problems.py": 3, "reading.py": 3, "spool.py": 3}
+KNOWN_NAMES = {"files.py": 3, "reading.py": 3}
 
 
 def imports() -> dict[str, set[str]]:

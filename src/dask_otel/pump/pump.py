@@ -123,7 +123,7 @@ class Pump:
                 self._own(),
                 self._settle_spans,
                 metric_interval,
-                (hurried or {}).get(sink.name),
+                (hurried or {}).get(made.name),
             )
             self._metrics.append(lane)
         if page is not None:
