@@ -21,7 +21,7 @@ _TOP = """# Faults, and what they do
 
 In none of these faults does the bridge raise an exception into Dask. A fault of the collector slows
 no task down; the log has one warning when it begins, and one line when it is over. The last column
-counts runs on a real cluster; [the evidence](reliability-evidence.md) has each of them.
+counts runs; [the evidence](reliability-evidence.md) has each of them.
 
 """
 
