@@ -197,7 +197,7 @@ class Observer:
         cluster.scheduler.add_plugin(plugin, name="observer")
 
     def beat(self) -> None:
-        """Let all workers report twice, so that what is done is settled."""
+        """Let all workers report twice, so that finished work is settled."""
         for _ in range(2):
             for address in self.cluster.addresses:
                 self.cluster.heartbeat(address, {})
