@@ -68,6 +68,8 @@ def write_sum() -> None:
 def run_tasks(cluster: SimulatedCluster, tasks: int) -> None:
     """Let workers do tasks of one span for a client, two at a time."""
     scheduler = cluster.scheduler
+    # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
+    scheduler.WORKER_SATURATION = 1.1
     keys = cluster.submit(("benchmark",), tasks)
     scheduler.client_desires_keys(keys, "client")
     for done in range(tasks):
@@ -83,8 +85,6 @@ def record(
     cluster: SimulatedCluster, run: Callable[[SimulatedCluster, Recorder], None]
 ) -> Recorder:
     """Record what some work calls in a bridge."""
-    # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
-    cluster.scheduler.WORKER_SATURATION = 1.1
     recorder = Recorder(cluster.scheduler)
     run(cluster, recorder)
     recorder.finish()
