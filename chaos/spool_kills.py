@@ -23,11 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+
 from chaos.scenario import HTTP, scenario
 from chaos.spool_writer import SINKS, START, text
 
 if TYPE_CHECKING:
     from chaos.world import World
+from dask_otel._otel.sdk.encode import reread, resource_of
 from dask_otel.spool import files
 from dask_otel.spool.store import Store
 
@@ -260,22 +263,25 @@ class Killer:
                 if source.exists():
                     shutil.copy(source, files.beside(path, suffix))
         found: dict[Key, Span] = {}
-        store = Store.open(path, None, None, 0)
+        store = Store.open(path, None, None, 0, reread)
         try:
             for sink in SINKS:
                 for row in store.waiting(sink, 0, 10**9):
-                    record, key = row.record, (sink, row.record.span_id)
+                    span = OtlpSpan.FromString(row.body)
+                    number = int.from_bytes(span.span_id, "big")
+                    key = (sink, number)
                     assert key not in found, f"{key} is there twice"
-                    written = str(record.attributes["text"])
-                    assert written == text(record.span_id, len(written)), key
-                    assert record.trace_id == record.span_id << 64 | 1, key
-                    assert record.start_ns == START + record.span_id, key
-                    assert record.origin is not None
+                    attributes = {one.key: one.value for one in span.attributes}
+                    written = attributes["text"].string_value
+                    assert written == text(number, len(written)), key
+                    assert int.from_bytes(span.trace_id, "big") == number << 64 | 1, key
+                    assert span.start_time_unix_nano == START + number, key
+                    assert row.origin is not None
                     found[key] = Span(
                         len(written),
-                        int(str(record.attributes["version"])),
-                        record.end_ns,
-                        str(record.origin.resource["service.instance.id"]),
+                        attributes["version"].int_value,
+                        span.end_time_unix_nano,
+                        resource_of(row.origin)["service.instance.id"],
                     )
             recovered = store.recovered
             assert store.count() == len(found), (store.count(), len(found))

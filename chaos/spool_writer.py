@@ -14,14 +14,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core.records import SpanRecord
-from dask_otel.core.trace import Trace
-from dask_otel.spool.store import Run, Store
+from dask_otel.spool.store import Encoded, Run, Store
 
 SINKS = ("otlp", "zipkin")
 #: Large enough that nothing is dropped, small enough that the log goes into the file often.
 MAX_BYTES = 64_000_000
 START = 1_700_000_000_000_000_000
+_ENCODER = Encoder({}, "1")
 #: Rows that may wait, and notes that there may be.
 _MOST_WAITING = 400
 _MOST_OPEN = 120
@@ -32,10 +35,10 @@ def text(number: int, length: int) -> str:
     return (f"{number}/" * (length // 2 + 1))[:length]
 
 
-def record(number: int, length: int, version: int, end: int) -> SpanRecord:
+def encoded(sink: str, number: int, length: int, version: int, end: int) -> Encoded:
     """Return a span that can be told from all others, and from its other versions."""
-    return SpanRecord(
-        trace_id=Trace(number << 64 | 1, "root"),
+    record = SpanRecord(
+        trace_id=number << 64 | 1,
         span_id=number,
         parent_span_id=None,
         name=f"span {number}",
@@ -48,6 +51,7 @@ def record(number: int, length: int, version: int, end: int) -> SpanRecord:
         error=None,
         root_name="root",
     )
+    return sink, (number << 64 | 1, number), _ENCODER.span(record)
 
 
 class Writer:
@@ -63,14 +67,16 @@ class Writer:
         #: Rows that wait: (sink, number) by row.
         self._rows: dict[int, tuple[str, int]] = {}
         tell("opening", pid=os.getpid())
-        run = Run(task["run"], {"service.instance.id": task["run"]}, "1", self._clock)
-        self._store = Store.open(Path(task["path"]), MAX_BYTES, run, self._clock)
+        origin = Encoder({"service.instance.id": task["run"]}, "1").origin
+        run = Run(task["run"], origin, self._clock)
+        self._store = Store.open(Path(task["path"]), MAX_BYTES, run, self._clock, reread)
         tell("opened", recovered=self._store.recovered)
         # Tells where a transaction begins and ends, too.
         self._store._connection.set_trace_callback(_tell_of_transactions)  # noqa: SLF001
         for sink in SINKS:
             for row in self._store.waiting(sink, 0, 1_000_000):
-                self._rows[row.id] = (sink, row.record.span_id)
+                span_id = Span.FromString(row.body).span_id
+                self._rows[row.number] = (sink, int.from_bytes(span_id, "big"))
 
     def work(self) -> None:
         """Write until somebody kills it, or it is to close."""
@@ -109,20 +115,20 @@ class Writer:
             alive=self._clock,
         )
         written = self._store.write(
-            finished=[(end[0], record(*end[1:])) for end in ends],
-            noted=[(note[0], record(*note[1:])) for note in notes],
+            finished=[encoded(*end) for end in ends],
+            noted=[encoded(*note) for note in notes],
             # As the trace id is the number's.
             over=[(number << 64 | 1, number) for _, number in over],
             settled=settled,
             alive_ns=self._clock,
         )
-        tell("done", dropped=written.dropped)
+        tell("done", dropped=len(written.gone))
         for key in [*over, *finished]:
             self._open.pop(key, None)
         self._open.update(noted)
         for row in settled:
             del self._rows[row]
-        self._rows.update(zip(written.ids, finished, strict=True))
+        self._rows.update(enumerate(finished, written.first))
 
     def _number(self) -> int:
         self._next += 1

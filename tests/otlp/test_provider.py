@@ -22,8 +22,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.records import Answer
 from dask_otel.core.trace import Trace
 from tests.environment import inherited
+from tests.otlp.conftest import send
 from tests.otlp.records import CHILD, ROOT
 from tests.receiver import receiver
 
@@ -40,9 +42,8 @@ def make(sampler: Sampler | None = None) -> tuple[TracerProvider, InMemorySpanEx
 def test_spans_go_through_it_with_our_ids_and_times() -> None:
     provider, exporter = make()
     sink = ProviderSpanSink(provider, "1.2.3")
-    with sink.surroundings():
-        # Children come before their parents.
-        assert sink.export([CHILD, ROOT])
+    # Children come before their parents.
+    assert send(sink, [CHILD, ROOT]) == Answer(True)
     child, root = exporter.get_finished_spans()
     for span, record in ((child, CHILD), (root, ROOT)):
         assert (span.context.trace_id, span.context.span_id) == (record.trace_id, record.span_id)
@@ -59,14 +60,13 @@ def test_spans_go_through_it_with_our_ids_and_times() -> None:
     ]
     assert [(link.context.trace_id, link.context.span_id) for link in root.links] == [(7, 8)]
     assert root.instrumentation_scope.name == "dask_otel"
-    assert sink.lost == 0
 
 
 def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
     provider, exporter = make()
     sink = ProviderSpanSink(provider, "1")
-    sink.export([ROOT])
-    sink.shutdown()
+    send(sink, [ROOT])
+    sink.close()
     with provider.get_tracer("the application").start_as_current_span("its own"):
         pass
     with provider.get_tracer("dask_otel").start_as_current_span("under our name"):
@@ -82,7 +82,7 @@ def test_its_sampler_decides_for_whole_traces() -> None:
     for n in range(400):
         trace_id = identity.trace_id(f"{n}")
         pair = [replace(CHILD, trace_id=trace_id), replace(ROOT, trace_id=trace_id)]
-        sink.export([record for record in pair if sink.wants(record)])
+        send(sink, [record for record in pair if sink.wants(record)])
     spans = exporter.get_finished_spans()
     roots = {s.context.trace_id for s in spans if s.parent is None}
     children = {s.context.trace_id for s in spans if s.parent is not None}
@@ -98,7 +98,7 @@ def test_a_caller_s_trace_goes_on_in_it(flags: int) -> None:
     trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
     root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
     child = replace(CHILD, trace_id=trace)
-    sink.export([record for record in (child, root) if sink.wants(record)])
+    send(sink, [record for record in (child, root) if sink.wants(record)])
     spans = exporter.get_finished_spans()
     assert len(spans) == (2 if flags & 1 else 0)
     for span, record in zip(spans, (child, root), strict=False):
@@ -113,7 +113,7 @@ def test_its_limits_apply() -> None:
     provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    ProviderSpanSink(provider, "1").export([ROOT])
+    send(ProviderSpanSink(provider, "1"), [ROOT])
     (span,) = exporter.get_finished_spans()
     assert len(span.attributes) == 2
 
@@ -127,7 +127,7 @@ def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
         start.wait()
         for n in range(300):
             ids = {"trace_id": number, "span_id": number * 1000 + n}
-            sinks[number - 1].export([replace(ROOT, name=str(ids["span_id"]), **ids)])
+            send(sinks[number - 1], [replace(ROOT, name=str(ids["span_id"]), **ids)])
 
     threads = [threading.Thread(target=export, args=(number,)) for number in (1, 2)]
     for thread in threads:
@@ -154,8 +154,8 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
     sink = ProviderSpanSink(provider, "1")
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     for _ in range(2):
-        assert sink.export([ROOT, replace(CHILD, name="bad"), CHILD])
-        assert sink.lost == 1
+        records = [ROOT, replace(CHILD, name="bad"), CHILD]
+        assert send(sink, records) == Answer(True, lost=1)
     assert [s.name for s in exporter.get_finished_spans()] == ["nightly", "load"] * 2
     assert len(caplog.records) == 1
 

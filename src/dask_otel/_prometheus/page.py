@@ -14,7 +14,6 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -26,6 +25,7 @@ from prometheus_client.utils import floatToGoString
 
 from dask_otel import semconv
 from dask_otel.core.records import (
+    Answer,
     AttributeValue,
     Exemplar,
     HistogramPoint,
@@ -83,17 +83,13 @@ class MetricPage:
 
     Notes
     -----
-    It is a sink of the pump: `export` belongs to the pump's thread. `render` may be called by
+    It is a sink of the pump: `send` belongs to the pump's thread. `render` may be called by
     any, at any time.
     """
 
     advice = ""
     name = "the scheduler's own HTTP server"
-    retries = None
-    #: Nothing is ever refused.
-    rejected = False
-    lost = 0
-    said = ""
+    patience = 0.0
 
     def __init__(self, resource: Mapping[str, object]) -> None:
         texts = {label_name(key): _text(value) for key, value in resource.items()}
@@ -102,7 +98,7 @@ class MetricPage:
         self._target = {key: value for key, value in texts.items() if value}
         self._snapshot = _Snapshot({})
 
-    def export(self, records: Sequence[MetricRecord]) -> bool:
+    def send(self, records: Sequence[MetricRecord], _longest: float) -> Answer:
         """Show these records, which must be cumulative, from now on."""
         before = self._snapshot.families
         families = {}
@@ -110,17 +106,9 @@ class MetricPage:
             old = before.get(record.name)
             families[record.name] = _Family(record, _samples(record, old.samples if old else {}))
         self._snapshot = _Snapshot(families)
-        return True
+        return Answer(True)
 
-    def surroundings(self) -> AbstractContextManager[None]:
-        """Nothing is needed around a thread that exports here."""
-        return nullcontext()
-
-    def last_error(self) -> str:
-        """Nothing ever fails here that has a reason to tell."""
-        return ""
-
-    def shutdown(self) -> None:
+    def close(self) -> None:
         """There is nothing to release: the routes go with the bridge."""
 
     def render(self, *, openmetrics: bool = False, target_info: bool = False) -> bytes:
