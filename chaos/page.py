@@ -18,7 +18,7 @@ _HEAD = """# Faults, and what was seen
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
 Each row is a fault, what is promised for it, and what a real cluster did: `dask scheduler` and
-`dask worker` processes, OpenTelemetry's own exporters, and a receiver behind a network that
+`dask worker` processes, and a receiver behind a network that
 fails on purpose. What the client submitted and Dask's own counters decide: each span and each
 increment has to arrive once.
 
