@@ -387,6 +387,20 @@ EVENT_LOOP_BLOCKED_TIME: Final = Metric(
     (PROCESS_ROLE,),
     "Seconds by which the ticks of event loops were late, summed over processes",
 )
+EVENT_LOOP_CPU_TIME: Final = Metric(
+    "dask.event_loop.cpu.time",
+    "counter",
+    _S,
+    (PROCESS_ROLE,),
+    "CPU seconds of the thread of the scheduler's event loop",
+)
+EVENT_LOOP_STARVED_TIME: Final = Metric(
+    "dask.event_loop.starved.time",
+    "counter",
+    _S,
+    (PROCESS_ROLE,),
+    "Seconds for which the thread of the scheduler's event loop was ready to run and had no CPU",
+)
 WORKER_MEMORY_USAGE: Final = Metric(
     "dask.worker.memory.usage",
     "updowncounter",

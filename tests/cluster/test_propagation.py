@@ -17,9 +17,12 @@ from distributed import Client, Future, get_client, span
 from opentelemetry import baggage
 from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import dask_otel
+from dask_otel._otel.sdk import outputs
+from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.context import CARRIER_KEY
 from dask_otel.scheduler.wiring import make_pump
@@ -121,6 +124,7 @@ def request(client: Client) -> tuple[int, int, Any, Any]:
         found = client.gather(client.map(tasks.current, range(3)))
     context = caller.get_span_context()
     assert len(set(found)) == 1
+    assert found[0][2] == int(context.trace_flags), "also that its id is random, where it says so"
     assert outer.trace_id == etl.trace_id == f"{context.trace_id:032x}"
     return context.trace_id, context.span_id, found[0], etl
 
@@ -131,7 +135,7 @@ def test_a_tree_in_one_process(start: Start) -> None:
         received = bridged.exported()
         assert_tree(received, trace_id, above, "outer", "etl")
         exported = named(received, "etl")
-        assert inside == (trace_id, exported.span_id, 1), "scheduler and worker say the same"
+        assert inside[:2] == (trace_id, exported.span_id), "scheduler and worker say the same"
         # Also when it has long been exported.
         asked = dask_otel.trace_context(str(etl), bridged.client)
         assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
@@ -160,7 +164,7 @@ def test_a_tree_over_separate_processes(tmp_path: Path) -> None:
             trace_id, above, inside, etl = request(client)
             named(received, "outer")
             assert_tree(received, trace_id, above, "outer", "etl")
-            assert inside == (trace_id, named(received, "etl").span_id, 1)
+            assert inside[:2] == (trace_id, named(received, "etl").span_id)
             asked = dask_otel.trace_context(str(etl), client)
             assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
 
@@ -405,6 +409,19 @@ def test_garbage_is_ignored_and_counted(start: Start, garbage: Any) -> None:
         assert told(bridged, "malformed") == 1
 
 
+@pytest.mark.parametrize("junk", [{}, ["tenant"], 5])
+def test_baggage_that_is_no_text_is_ignored_alone(start: Start, junk: Any) -> None:
+    """Scheduler and worker name the same trace: the caller's."""
+    mine = {CARRIER_KEY: {"traceparent": f"00-{A:032x}-{7:016x}-03", "baggage": junk}}
+    with start(n_workers=1) as bridged:
+        with span("root"), dask.annotate(**mine):
+            found = bridged.client.submit(tasks.current, "x").result()
+        root = named(bridged.exported(), "root")
+        assert (root.trace_id, root.parent_id) == (A, 7)
+        assert found == (A, root.span_id, 3)
+        assert told(bridged, "malformed") == 0
+
+
 # ----------------------------------------------------------------------------- sampling
 
 
@@ -417,9 +434,9 @@ def test_a_caller_that_is_not_sampled_has_metrics_and_no_spans(start: Start) -> 
             also = bridged.client.submit(tasks.current, "y", key="y").result()
         received = bridged.received
         sampled = named(received, "sampled")
-        assert also == (A, sampled.span_id, 1), "of one trace, and with a decision of its own"
+        assert also == (A, sampled.span_id, 3), "of one trace, and with a decision of its own"
         assert found[0] == A
-        assert found[2] == 0
+        assert found[2] == 2
 
         def measured() -> bool:
             names = {
@@ -478,6 +495,52 @@ def test_tasks_that_wait_are_told_again_when_the_sampler_has_been_made(
         assert sent is not None
         assert waited == (*sent[:2], 0), "as it is exported"
         assert sent[2] == 1, "what is with a worker can't be told again"
+
+
+class Remote(Sampler):
+    """Asks somebody, who answers after some seconds that nothing is to be sampled."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.asked = threading.Event()
+        self.gone = threading.Event()
+
+    def should_sample(self, *args: Any, **options: Any) -> SamplingResult:
+        self.asked.set()
+        self.gone.wait(self.seconds)
+        return SamplingResult(Decision.DROP)
+
+    def get_description(self) -> str:
+        return "remote"
+
+
+@pytest.mark.parametrize("seconds", [2.0, 600.0])
+def test_a_sampler_that_takes_its_time_holds_up_neither_a_submission_nor_the_close(
+    start: Start, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """What tasks are told before it answers is the decision: what the default one decides."""
+    remote = Remote(seconds)
+    monkeypatch.setattr(outputs, "make_sampler", lambda resource: TraceSampler(remote))
+    with start(n_workers=1, config={"close-timeout": "30s"}) as bridged:
+        for number in range(4):
+            began = time.monotonic()
+            with span("own"):
+                found = bridged.client.submit(tasks.current, number, key=f"x{number}-0").result()
+            assert time.monotonic() - began < 1.0
+            assert found is not None
+            assert found[2] == 1
+        assert remote.asked.is_set()
+        with calling(A, flags=0), span("called"):
+            found = bridged.client.submit(tasks.current, "y", key="y").result()
+        assert found is not None
+        assert found[2] == 0
+        received = bridged.received
+        eventually(lambda: sum(s.name == "own" and s.type == "span" for s in received.spans) == 4)
+        began = time.monotonic()
+    assert time.monotonic() - began < 15.0
+    assert {s.attributes["dask.span.root.name"] for s in received.spans} == {"own"}
+    remote.gone.set()
+    eventually(lambda: "dask-otel-sampler" not in {t.name for t in threading.enumerate()})
 
 
 # ------------------------------------------------------------------------ continuations

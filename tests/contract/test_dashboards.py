@@ -421,6 +421,8 @@ def test_every_metric_is_on_some_panel() -> None:
         "dask.cluster.transfer.operations",
         "dask.cluster.spill.io",
         "dask.cluster.spill.operations",
+        "dask.event_loop.cpu.time",
+        "dask.event_loop.starved.time",
     }
 
 

@@ -459,6 +459,7 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
         batch_size=128,
         schedule_delay=1.0,
         metric_interval=60.0,
+        file_interval=5.0,
         temporality="cumulative",
         exemplars="trace_based",
     )
@@ -469,7 +470,9 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
         OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE="LowMemory",
         OTEL_METRICS_EXEMPLAR_FILTER="always_on",
     )
-    assert outputs.environment == environment.Environment(16, 16, 0.25, 5.0, "delta", "always_on")
+    assert outputs.environment == environment.Environment(
+        16, 16, 0.25, 5.0, None, "delta", "always_on"
+    )
     assert outputs.sampled is None
 
 

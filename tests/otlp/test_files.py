@@ -79,6 +79,29 @@ def failed_span() -> Any:
     return make_span("failed", groups=2, result="failure", failures=(failure,))
 
 
+@pytest.mark.parametrize(
+    ("variables", "interval", "at_once"),
+    [
+        ({}, 5.0, True),
+        ({"OTEL_METRICS_EXPORTER": "otlp"}, 5.0, True),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "20000"}, 20.0, False),
+    ],
+)
+def test_files_have_metrics_every_five_seconds_until_one_is_full(
+    build: Build, tmp_path: Path, variables: dict[str, str], interval: float, at_once: bool
+) -> None:
+    outputs = build(files=FileTarget(str(tmp_path), 1000, 10), **variables)
+    read_ = outputs.environment
+    assert (read_.file_interval or read_.metric_interval) == interval
+    assert [hurried() for hurried in outputs.hurried.values()] == [True] * at_once
+    sink = outputs.metric_sinks[-1]
+    assert list(outputs.hurried) == [sink.name] * at_once
+    for value in (1, 2):
+        assert send(sink, [counter(number(value), description="x" * 600)]).taken
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not any(hurried() for hurried in outputs.hurried.values())
+
+
 # ------------------------------------------------------------------------------- fidelity
 
 

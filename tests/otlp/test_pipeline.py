@@ -64,7 +64,8 @@ def export(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartExport]:
         defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
         for key, value in (defaults | variables).items():
             monkeypatch.setenv(key, value)
-        made = make_pump(Settings(), "Scheduler-1", time.time_ns())
+        # A moment ago: the first batch comes at once here, and a zero point has its time before it.
+        made = make_pump(Settings(), "Scheduler-1", time.time_ns() - SECOND)
         assert made is not None
         made.pump.start()
         started.append(Export(made.pump))

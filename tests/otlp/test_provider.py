@@ -10,15 +10,25 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
+from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
@@ -39,9 +49,13 @@ def make(sampler: Sampler | None = None) -> tuple[TracerProvider, InMemorySpanEx
     return provider, exporter
 
 
+def sink_of(provider: TracerProvider, version: str = "1") -> ProviderSpanSink:
+    return ProviderSpanSink(provider, version, TraceSampler(provider.sampler))
+
+
 def test_spans_go_through_it_with_our_ids_and_times() -> None:
     provider, exporter = make()
-    sink = ProviderSpanSink(provider, "1.2.3")
+    sink = sink_of(provider, "1.2.3")
     # Children come before their parents.
     assert send(sink, [CHILD, ROOT]) == Answer(True)
     child, root = exporter.get_finished_spans()
@@ -64,7 +78,7 @@ def test_spans_go_through_it_with_our_ids_and_times() -> None:
 
 def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
     provider, exporter = make()
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     send(sink, [ROOT])
     sink.close()
     with provider.get_tracer("the application").start_as_current_span("its own"):
@@ -78,7 +92,7 @@ def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
 
 def test_its_sampler_decides_for_whole_traces() -> None:
     provider, exporter = make(ParentBased(TraceIdRatioBased(0.25)))
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     for n in range(400):
         trace_id = identity.trace_id(f"{n}")
         pair = [replace(CHILD, trace_id=trace_id), replace(ROOT, trace_id=trace_id)]
@@ -94,7 +108,7 @@ def test_its_sampler_decides_for_whole_traces() -> None:
 def test_a_caller_s_trace_goes_on_in_it(flags: int) -> None:
     """Its sampler goes by parents, and would sample nothing else."""
     provider, exporter = make(ParentBased(TraceIdRatioBased(0.0)))
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
     root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
     child = replace(CHILD, trace_id=trace)
@@ -113,14 +127,14 @@ def test_its_limits_apply() -> None:
     provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    send(ProviderSpanSink(provider, "1"), [ROOT])
+    send(sink_of(provider), [ROOT])
     (span,) = exporter.get_finished_spans()
     assert len(span.attributes) == 2
 
 
 def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
     provider, exporter = make()
-    sinks = [ProviderSpanSink(provider, "1"), ProviderSpanSink(provider, "1")]
+    sinks = [sink_of(provider), sink_of(provider)]
     start = threading.Barrier(2)
 
     def export(number: int) -> None:
@@ -141,23 +155,110 @@ def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
         assert span.context.trace_id == span.context.span_id // 1000
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("hook", ["on_start", "on_end"])
 def test_a_processor_that_raises_loses_one_span_and_is_said_once(
-    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException], hook: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Failing(SpanProcessor):
-        def on_start(self, span, parent_context=None) -> None:  # type: ignore[no-untyped-def]
-            if span.name == "bad":
-                raise RuntimeError("a bug of the application")
+    def fail(self: Any, span: Any, parent_context: Any = None) -> None:
+        if span.name == "bad":
+            raise error("a bug of the application")
+
+    Failing = type("Failing", (SpanProcessor,), {hook: fail})
 
     provider, exporter = make()
     provider.add_span_processor(Failing())
-    sink = ProviderSpanSink(provider, "1")
+    sink = sink_of(provider)
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     for _ in range(2):
         records = [ROOT, replace(CHILD, name="bad"), CHILD]
         assert send(sink, records) == Answer(True, lost=1)
-    assert [s.name for s in exporter.get_finished_spans()] == ["nightly", "load"] * 2
+    taken = [s.name for s in exporter.get_finished_spans() if s.name != "bad"]
+    assert taken == ["nightly", "load"] * 2
     assert len(caplog.records) == 1
+
+
+def rate_limited(most: int) -> Sampler:
+    """It takes so many, whatever they are, as limits of a rate do."""
+
+    class Limited(Sampler):
+        left = most
+
+        def should_sample(self, parent, trace_id, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
+            self.left -= 1
+            return (ALWAYS_ON if self.left >= 0 else ALWAYS_OFF).should_sample(parent, trace_id, "")
+
+        def get_description(self) -> str:
+            return "limited"
+
+    return Limited()
+
+
+def test_a_sampler_that_keeps_state_is_asked_once_for_a_root(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A root is dropped where its groups are, and whatever is counted has been exported."""
+    monkeypatch.setattr("dask_otel._otel.sdk.sampling.PATIENCE", 60.0)
+    provider, exporter = make(rate_limited(3))
+    sink = sink_of(provider)
+    counted = 0
+    for number in range(1, 9):
+        trace = Trace(number, "nightly")
+        group = replace(CHILD, trace_id=trace)
+        task = replace(group, span_id=7, parent_span_id=group.span_id)
+        # As the pump does it: what is wanted is queued, and exported later.
+        wanted = [one for one in (task, group, replace(ROOT, trace_id=trace)) if sink.wants(one)]
+        answer = send(sink, wanted)
+        assert answer.taken
+        counted += len(wanted) - answer.lost
+    spans = exporter.get_finished_spans()
+    assert [s.context.trace_id for s in spans] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert counted == len(spans)
+
+
+@pytest.mark.parametrize("flags", [0x00, 0x01, 0x02, 0x03])
+def test_a_caller_that_is_not_sampled_may_be_below_a_sampler_that_does_not_follow(
+    flags: int,
+) -> None:
+    provider, exporter = make(ALWAYS_ON)
+    sink = sink_of(provider)
+    trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
+    root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
+    child = replace(CHILD, trace_id=trace)
+    send(sink, [record for record in (child, root) if sink.wants(record)])
+    spans = exporter.get_finished_spans()
+    assert [int(s.context.trace_flags) & 1 for s in spans] == [1, 1]
+    assert [s.context.trace_state.get("x") for s in spans] == ["1", "1"]
+    assert {int(s.context.trace_flags) & 2 for s in spans} <= {0, flags & 2}
+
+
+def test_spans_that_its_processors_start_under_our_name_have_ids_and_a_sampler_of_their_own() -> (
+    None
+):
+    provider, exporter = make(TraceIdRatioBased(0.0))
+    sink = sink_of(provider)
+
+    class Starts(SpanProcessor):
+        started: ClassVar[list[Any]] = []
+
+        def on_start(self, span, parent_context=None) -> None:  # type: ignore[no-untyped-def]
+            self.started.append(provider.get_tracer("dask_otel", "1").start_span("its own"))
+
+    provider.add_span_processor(Starts())
+    assert send(sink, [ROOT]).taken
+    assert [s.name for s in exporter.get_finished_spans()] == ["nightly"]
+    (own,) = Starts.started
+    assert not own.is_recording(), "as the provider's sampler has it"
+    assert own.get_span_context().trace_id != ROOT.trace_id
+
+
+def test_what_a_provider_does_not_record_is_not_counted_as_exported() -> None:
+    provider, exporter = make()
+    sink = sink_of(provider)
+    off = SpanContext(1, 2, is_remote=False)
+    sink._tracer = SimpleNamespace(start_span=lambda *args, **options: NonRecordingSpan(off))
+    assert send(sink, [ROOT, CHILD]) == Answer(True, lost=2)
+    assert not exporter.get_finished_spans()
 
 
 PROGRAM = """
@@ -210,6 +311,61 @@ def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
 def test_the_global_provider_of_a_process_is_used(tmp_path: Path) -> None:
     said = run(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="none")
     assert said == {"result": "all is well"}
+
+
+LIMITED = """
+    from collections import defaultdict
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    import dask
+    from distributed import Client, LocalCluster, span
+    from dask_otel._otel.sdk import sampling
+    from tests.cluster import tasks
+    from tests.otlp.test_provider import rate_limited
+    from tests.waiting import eventually
+
+    if __name__ == "__main__":
+        sampling.PATIENCE = 60.0
+        provider, exporter = TracerProvider(sampler=rate_limited(3)), InMemorySpanExporter()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        trace.set_tracer_provider(provider)
+        dask.config.set({
+            "distributed.scheduler.preload": ["dask_otel"],
+            "otel.spans.tasks.slowest": 2,
+            "otel.spans.default": "metrics-only",
+        })
+        told = {}
+        with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+            with Client(cluster) as client:
+                bridge = cluster.scheduler.plugins["dask-otel"].bridge
+                eventually(lambda: bridge._pump is not None, what="exporters")
+                for number in range(8):
+                    with span("etl") as dask_id, span("inner"):
+                        key = f"x{number}-{number}"
+                        told[dask_id] = client.submit(tasks.current, key=key).result()
+        kept = defaultdict(set)
+        for one in exporter.get_finished_spans():
+            kept[one.context.trace_id].add(one.attributes["dask.span.type"])
+        for trace_id, _, flags in told.values():
+            assert flags == (trace_id in kept), (told, kept)
+        assert all(types == {"span", "group", "task"} for types in kept.values()), kept
+        print(f"roots={len(kept)}")
+        print(f"exported={len(exporter.get_finished_spans())}")
+"""
+
+
+def test_a_sampler_that_keeps_state_decides_once_for_the_work_of_a_real_scheduler(
+    tmp_path: Path,
+) -> None:
+    with receiver() as received:
+        variables = {**received.environ, "OTEL_METRIC_EXPORT_INTERVAL": "300"}
+        root = str(Path(__file__).parents[2])
+        said = run(tmp_path, LIMITED, **variables, PYTHONPATH=root)
+        counted = received.last("dask.otel.exported")
+    assert said["roots"] == "3"
+    assert counted[("dask.otel.signal", "traces"),] == int(said["exported"])
 
 
 OWN = """

@@ -146,13 +146,52 @@ def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
 
 def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() -> None:
     setup = Setup()
-    theirs = carrier(A, 7, flags=2)
+    theirs = carrier(A, 7, flags=0)
     span = setup.span("r", theirs)
     assert setup.callers.task_context(span, theirs).context == own(span, 0)
     assert not setup.callers.decide_with(lambda trace: False)
     assert setup.callers.task_context(span, theirs).context == own(span, 0)
     assert setup.callers.decide_with(lambda trace: True)
     assert setup.callers.task_context(span, theirs).context == own(span, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"), [(0x00, 0x00), (0x01, 0x01), (0x02, 0x02), (0x03, 0x03), (0xFF, 0x03)]
+)
+def test_the_flag_of_a_random_trace_id_goes_on_and_unknown_ones_do_not(
+    flags: int, told: int
+) -> None:
+    setup = Setup()
+    theirs = carrier(A, 7, flags=flags)
+    span = setup.span("r", theirs)
+    assert setup.callers.task_context(span, theirs).context == own(span, told)
+    setup.callers.decide_with(lambda trace: True)
+    assert setup.callers.task_context(span, theirs).context == own(span, told | 1)
+    alone = setup.span("alone")
+    assert setup.callers.task_context(alone, None).context == own(alone, 1)
+
+
+@pytest.mark.parametrize("junk", [{}, [], 5, b"a=1", "a=\n1", object(), {"tenant": "a"}])
+@pytest.mark.parametrize("key", ["baggage", "tracestate", "nested"])
+def test_junk_beside_a_valid_traceparent_is_left_out_alone(key: str, junk: Any) -> None:
+    setup = Setup()
+    caller = setup.callers.read({**carrier(A, 7), key: junk})
+    assert caller == Caller(Traceparent(A, 7, 1))
+    assert not setup.counts
+
+
+class Undecided:
+    """Compares as nothing does, as arrays do."""
+
+    def __eq__(self, other: object) -> Any:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_mark_that_can_not_be_compared_is_none() -> None:
+    caller = Setup().callers.read({**carrier(A, 7), "nested": Undecided()})
+    assert caller == Caller(Traceparent(A, 7, 1))
 
 
 class Hostile(dict):  # type: ignore[type-arg]

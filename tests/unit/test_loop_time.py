@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +70,49 @@ class Loops:
 @pytest.fixture
 def loops(clock: Clock) -> Loops:
     return Loops(clock)
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_a_thread_that_never_sleeps_has_a_cpu_or_is_starved(loops: Loops) -> None:
+    """Neither is what other threads used, nor a wait for them."""
+
+    def exported() -> list[float]:
+        batch = MetricBatch()
+        loops.health.export(batch)
+        names = (semconv.EVENT_LOOP_CPU_TIME.name, semconv.EVENT_LOOP_STARVED_TIME.name)
+        return [batch.increments.get((name, "scheduler"), -1.0) for name in names]
+
+    exported()
+    began, used = time.perf_counter(), time.thread_time()
+    burn(0.3)
+    wall, used = time.perf_counter() - began, time.thread_time() - used
+    cpu, starved = exported()
+    assert cpu == pytest.approx(used, abs=0.02)
+    told = semconv.EVENT_LOOP_STARVED_TIME.name in _dask_workers.thread_times()
+    assert starved == (pytest.approx(wall - used, abs=0.05) if told else -1.0)
+    other = threading.Thread(target=burn, args=(0.2,))
+    other.start()
+    other.join()
+    assert exported()[0] < 0.1
+
+
+def test_where_the_system_does_not_tell_of_the_wait_it_is_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for text in (None, "0 0 0\n", "", "a b c\n"):
+        path = tmp_path / str(text is None)
+        if text is not None:
+            path.write_text(text)
+        monkeypatch.setattr(_dask_workers, "_SCHEDSTAT", str(path))
+        assert set(_dask_workers.thread_times()) == {semconv.EVENT_LOOP_CPU_TIME.name}
+    path.write_text("5 2500000000 7\n")
+    times = _dask_workers.thread_times()
+    assert times[semconv.EVENT_LOOP_STARVED_TIME.name] == 2.5
 
 
 def test_a_loop_that_keeps_its_pace_was_not_blocked(loops: Loops) -> None:

@@ -92,6 +92,34 @@ def test_exports_keep_their_interval_and_the_last_one_has_everything() -> None:
     assert sorted(sent) == [0.0] * 3 + [3.0] * 3
 
 
+def test_a_sink_may_take_every_batch_for_a_while() -> None:
+    """Files do, until the first one is full; an endpoint beside them keeps to its interval."""
+    sink, file = Sink("sink"), Sink("file")
+    left = [True, True, False]
+    pump = Pump(
+        [],
+        [(sink, MetricState(START)), (file, MetricState(START))],
+        lambda finished: [],
+        PumpLimits(),
+        metric_interval=3600.0,
+        hurried={"file": lambda: left[0]},
+    )
+    pump.start()
+    try:
+        for number in (1, 2):
+            pump.offer_metrics(batch(number))
+            eventually(lambda number=number: len(file.exports) == number)
+            left.pop(0)
+        pump.offer_metrics(batch(3))
+        eventually(lambda: not any(lane._batches for lane in pump._metrics))
+        assert (len(file.exports), len(sink.exports)) == (2, 0)
+    finally:
+        pump.request_close(10)
+        eventually(lambda: pump.closed)
+    for one in (sink, file):
+        assert one.values(IDLE) == [3] * 3
+
+
 def test_the_page_has_all_points_at_once() -> None:
     sink, page = Sink("sink"), Sink("page")
     with running(sink, page, interval=0.0) as pump:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import threading
@@ -59,9 +60,12 @@ def finished(number: int, groups: int = 0) -> FinishedSpan:
     )
 
 
+UNTRANSLATABLE: dict[int, type[BaseException]] = {-1: RuntimeError, -2: SystemExit}
+
+
 def translate(span: FinishedSpan) -> list[SpanRecord]:
     if span.identity.span_id < 0:
-        raise RuntimeError("not translatable")
+        raise UNTRANSLATABLE[span.identity.span_id]
     return [
         SpanRecord(1, span.identity.span_id, None, "n", "internal", 1, 2, {}, (), (), None, "n")
         for _ in range(span.weight)
@@ -79,7 +83,7 @@ class FakeSink:
         self.ok = True
         #: While it is not ok.
         self.no = Answer(False, "refused by the test")
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         #: Cleared: requests hang.
         self.go_on = threading.Event()
         self.go_on.set()
@@ -243,11 +247,11 @@ def test_what_is_not_sampled_is_neither_exported_nor_dropped() -> None:
 def test_a_span_that_cannot_be_translated_is_lost_alone() -> None:
     spans, metrics = Spans(), Metrics()
     with running([spans], [metrics]) as pump:
-        for n in (1, -1, 2):
+        for n in (1, -1, -2, 2):
             pump.offer_span(finished(n, groups=1))
         eventually(lambda: spans.exported == [1, 1, 2, 2])
         beat(pump)
-        eventually(lambda: metrics.value(DROPPED, "traces", "untranslatable") == 2)
+        eventually(lambda: metrics.value(DROPPED, "traces", "untranslatable") == 4)
 
 
 def test_a_span_that_cannot_be_encoded_is_lost_alone() -> None:
@@ -284,8 +288,9 @@ def test_what_was_sanitised_is_counted_once_for_two_sinks() -> None:
         eventually(lambda: metrics.value(semconv.OTEL_SANITIZED.name, "nul") == 3)
 
 
+@pytest.mark.parametrize("error", [KeyError, SystemExit])
 def test_the_thread_survives_what_should_not_happen(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    error: type[BaseException], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans, metrics = Spans(), Metrics()
     monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
@@ -296,7 +301,7 @@ def test_the_thread_survives_what_should_not_happen(
         def failing() -> None:
             calls.append(1)
             if len(calls) < 4:
-                raise KeyError("a bug")
+                raise error
             take_in()
 
         monkeypatch.setattr(lane, "_take_in", failing)
@@ -339,10 +344,17 @@ def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(
         assert not starved
 
 
-def test_a_batch_for_which_there_was_no_memory_is_sent_again() -> None:
+#: None of these is to end a thread of ours: Python does it without a word.
+ENDINGS: list[type[BaseException]] = [
+    SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [MemoryError, *ENDINGS])
+def test_a_batch_for_which_an_exporter_raised_is_sent_again(error: type[BaseException]) -> None:
     spans, metrics = Spans(), Metrics()
     with running([spans], [metrics]) as pump:
-        spans.error = MemoryError()
+        spans.error = error()
         pump.offer_span(finished(1))
         eventually(lambda: spans.calls, 30, "a try")
         spans.error = None
@@ -375,9 +387,9 @@ def test_while_an_exporter_hangs_batches_are_refused_and_nothing_is_lost() -> No
         eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 21)
 
 
-@pytest.mark.parametrize("error", [None, RuntimeError("down")])
+@pytest.mark.parametrize("error", [None, RuntimeError("down"), *(end() for end in ENDINGS)])
 def test_a_failing_exporter_loses_no_metrics(
-    error: Exception | None, caplog: pytest.LogCaptureFixture
+    error: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     metrics = Metrics()

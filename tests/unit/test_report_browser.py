@@ -112,6 +112,28 @@ def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) -> Non
     asyncio.run(look())
 
 
+def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) -> None:
+    pages = {rows: Report([many(rows)]).save(tmp_path / f"{rows}.html") for rows in (5, 60)}
+
+    async def look() -> None:
+        hides = "document.querySelector('.more').textContent"
+        box = "document.querySelector('.timeline')"
+        async with show(address, pages[5]) as page:
+            assert await page.ask(hides) == ""
+            assert await page.ask(f"{box}.scrollHeight <= {box}.clientHeight")
+            # No empty ground below its rows.
+            assert await page.ask(f"{box}.clientHeight") == 5 * 20 + 24
+        async with show(address, pages[60]) as page:
+            # 20 rows of 20 pixels, and a part of the next.
+            assert await page.ask(hides) == "The box scrolls: 0 rows above, 40 below."
+            await page.ask(f"{box}.scrollTop = 200")
+            await page.until(f"{hides} === 'The box scrolls: 10 rows above, 30 below.'")
+            await page.ask(f"{box}.scrollTop = 100000")
+            await page.until(f"{hides}.endsWith(' 0 below.')")
+
+    asyncio.run(look())
+
+
 def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
     run = many(400)
     run.spans[123].failed = True

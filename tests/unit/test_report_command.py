@@ -31,10 +31,25 @@ def test_writes_a_page_and_says_where(run, tmp_path, capsys):
 def test_compares(run, tmp_path, capsys):
     assert main(["report", "--compare", run, run, "--text"]) == 0
     said = capsys.readouterr().out
-    assert f"A: {run}" in said
-    assert "same" in said
+    assert f"A: {run} (1 run)" in said
     assert main(["report", "--compare", run, run, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["comparison"]["spans"][0]["verdict"] == "same"
+    (compared,) = json.loads(capsys.readouterr().out)["comparison"]["spans"]
+    assert (compared["name"], compared["before"]) == ("etl", compared["after"])
+
+
+def test_takes_the_last_runs_of_a_folder(run, tmp_path, capsys):
+    for number in range(3):
+        spans = traces(span(10 + number, f"run {number}", start=10 * number), instance=str(number))
+        (Path(run) / f"{number}-traces.jsonl").write_text(json.dumps(spans) + "\n")
+
+    def names(*options):
+        assert main(["report", *options, "--json"]) == 0
+        runs = json.loads(capsys.readouterr().out)["runs"]
+        return [[one["name"] for one in found["traces"]] for found in runs]
+
+    assert names(run, "--last", "2") == [["run 1"], ["run 2"]]
+    assert len(names(run)) == 4
+    assert names("--compare", run, run, "--last", "1") == [["run 2"], ["run 2"]]
 
 
 def test_json_has_the_cost(run, capsys):
@@ -97,6 +112,8 @@ def test_says_what_is_wrong(tmp_path, capsys):
         ["a", "--price", "much"],
         ["a", "--price", "-1"],
         ["a", "--text", "--json"],
+        ["a", "--last", "0"],
+        ["a", "--last", "-1"],
     ],
 )
 def test_wrong_arguments(capsys, arguments):
@@ -111,6 +128,7 @@ def test_wrong_arguments(capsys, arguments):
     [
         (("report", "{run}", "--price", "abc"), "'abc' is no price"),
         (("report", "{run}", "--price", "-1"), "'-1' is no price"),
+        (("report", "{run}", "--last", "few"), "'few' is no number of runs"),
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),

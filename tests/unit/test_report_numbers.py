@@ -224,6 +224,174 @@ def test_the_task_that_everybody_waited_for_is_named(tmp_path: Path) -> None:
     assert "etl: one task of f took 9.00 s" in [one.title for one in advice(run)]
 
 
+def grouped(number: int, start: float, seconds: float, count: int = 1, **more: Any) -> Any:
+    """A group of the span 1, and its slowest task."""
+    owner = {"dask_span_id": "id-1", **more}
+    group = span(number, "f tasks", parent=1, kind="group", start=start, seconds=seconds, **owner)
+    group["attributes"] += [
+        {"key": "dask.task.count", "value": {"intValue": str(count)}},
+        {"key": "dask.task_group.duration.compute", "value": {"doubleValue": seconds}},
+        {"key": "dask.task_group.name", "value": {"stringValue": f"f-{number}"}},
+    ]
+    task = span(number + 100, "f task", parent=number, kind="task", start=start, seconds=seconds,
+                dask_task_prefix="f", **owner)  # fmt: skip
+    task["attributes"] += [{"key": "dask.task_group.name", "value": {"stringValue": f"f-{number}"}}]
+    return group, task
+
+
+def named(run: Run) -> dict[str, str]:
+    return {one.title: one.advice for one in advice(run)}
+
+
+def test_the_only_task_of_a_span_is_named_where_threads_were_free_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """It said "idle: 75 %", and not why."""
+
+    def advice_with(idle_seconds: float) -> dict[str, str]:
+        own = {"dask_span_idle.time": idle_seconds, "dask_span_capacity.time": 180.0}
+        requests = traces(span(1, "etl/rank", seconds=45.5, **own), *grouped(2, 0.5, 44.8))
+        whole = {"thread-cpu": 180.0 - idle_seconds, "idle": idle_seconds}
+        of = of_span("etl/rank", idle_seconds, thread_cpu=180.0 - idle_seconds)
+        return named(run_of(tmp_path, requests, cluster(whole, capacity=180.0), of))
+
+    found = advice_with(135.0)
+    assert found["etl/rank: one task of f took 44.8 s"].startswith("It had no other, and the span")
+    assert not [title for title in found if title.startswith("etl/rank: idle")]
+    (said,) = [say for title, say in found.items() if title.startswith("Threads were idle")]
+    assert said == "Most of it while one task ran alone: it is named below."
+    # Where other spans had work for the threads it cost nothing.
+    assert not [title for title in advice_with(20.0) if "one task" in title]
+
+
+def unused(*totals: tuple[float, float]) -> dict[str, Any]:
+    """Four threads, and the thread-seconds for which nobody had work until some times."""
+    labels = {"dask.activity": "unused"}
+    return metrics(
+        counter("dask.cluster.time", *(point(one, labels, time=time) for time, one in totals)),
+        counter("dask.cluster.capacity.time", *(point(4 * t, time=t) for t, _ in totals)),
+        level("dask.cluster.thread.count", *(point(4, time=t) for t, _ in totals)),
+    )
+
+
+def test_a_gap_without_a_task_is_named_with_its_span(tmp_path: Path) -> None:
+    roots = {"dask_span_root_id": "id-1", "dask_task_group.count": 2}
+    one, two = span(1, "etl", seconds=20, **roots), span(9, "etl/load", parent=1, seconds=4)
+    groups = grouped(2, 0.0, 4.0)[0], grouped(3, 10.0, 10.0)[0]
+    run = run_of(tmp_path, traces(one, two, *groups))
+    (gap,) = findings.gaps(run)
+    assert (gap.span, gap.seconds, gap.after) == ("etl", 6.0, 4.0)
+    assert "etl: no task ran for 6.00 s, from 4.00 s on" in named(run)
+    # Not all groups were exported: another one may have run then.
+    assert findings.gaps(run_of(tmp_path, traces(one, two, groups[0]))) == []
+
+
+def test_a_gap_inside_of_a_group_is_known_by_the_metrics(tmp_path: Path) -> None:
+    own = traces(span(1, "etl", seconds=22), grouped(2, 1.0, 20.0)[0])
+    run = run_of(tmp_path, own, unused((0, 0), (5, 4), (10, 24), (15, 40), (20, 40), (25, 56)))
+    # Four seconds of the first and of the last interval may have been before and after.
+    (gap,) = findings.gaps(run)
+    assert (gap.span, gap.seconds, gap.after) == ("etl", 9.0, None)
+    assert "etl: no task ran for 9.00 s, in between" in named(run)
+
+
+def test_data_that_is_sent_before_the_first_task_is_named(tmp_path: Path) -> None:
+    def after(grown: float) -> str:
+        memory = [point(75e6 + grown * (t >= 10), {"dask.worker.name": "a"}, time=t)
+                  for t in (5, 10, 15)]  # fmt: skip
+        own = traces(span(1, "etl", start=14, seconds=5), grouped(2, 14.0, 5.0)[0])
+        whole = unused((0, 0), (5, 20), (10, 40), (15, 56), (20, 56))
+        run = run_of(tmp_path, own, whole, metrics(level("dask.worker.memory.usage", *memory)))
+        return named(run)["No task ran for 13.0 s, before the first one"]
+
+    assert "the workers' memory grew by 954 MiB" in after(1e9)
+    assert "such as by scatter" in after(1e9)
+    assert "memory" not in after(1e6)
+
+
+def test_work_that_dask_booked_on_another_span_is_said(tmp_path: Path) -> None:
+    own = {"dask_span_collision": True}
+    epoch = span(2, "train/epoch 0", parent=1, **own)
+    epoch["attributes"] += [
+        {"key": "dask.span.requested.name", "value": {"stringValue": "train/epoch 2"}}
+    ]
+    run = run_of(tmp_path, traces(span(1, "train"), epoch))
+    (one,) = advice(run)
+    assert one.title.startswith("train/epoch 0 has the work of train/epoch 2 in it")
+    assert "train/epoch 2 has no span of its own" in one.advice
+    assert "key='f_2'" in one.advice
+    there = run_of(tmp_path, traces(span(1, "train"), epoch, span(3, "train/epoch 2", parent=1)))
+    assert [("no span of its own" in one.advice) for one in advice(there)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "used", "starved", "said"),
+    [
+        (239, 3.0, 20.0, "ready to run and had no CPU for 20% of the time"),
+        (239, 15.0, 1.0, "not tasks, but large graphs"),
+        (239, 3.0, 1.0, "it waited, for the GIL of its process"),
+        (90_000, 60.0, 1.0, "submit fewer and longer tasks"),
+        (90_000, 60.0, None, "submit fewer and longer tasks"),
+        (239, None, None, "do not explain that"),
+    ],
+)
+def test_why_the_event_loop_was_blocked(
+    tmp_path: Path, tasks: int, used: float | None, starved: float | None, said: str
+) -> None:
+    """17 % of the time: few tasks on a starved machine are none too many."""
+    role = {"dask.process.role": "scheduler"}
+    known = {"blocked": 17.0, "cpu": used, "starved": starved}
+    run = run_of(
+        tmp_path,
+        cluster({"thread-cpu": 400.0}, capacity=400.0),
+        metrics(
+            counter("dask.task.finished", point(tasks, {"dask.task.outcome": "memory"}, time=100)),
+            *(
+                counter(f"dask.event_loop.{name}.time", point(value, role, time=100))
+                for name, value in known.items()
+                if value is not None
+            ),
+        ),
+    )
+    found = named(run)["The scheduler's event loop was blocked: 17%"]
+    assert said in found
+    assert ("fewer" in found) == (tasks > 1000)
+
+
+@pytest.mark.parametrize(
+    ("threads", "share", "samples", "said"),
+    [
+        (4, 0.25, 9, "1.0 cores while it ran 4.0 tasks: the GIL is likely."),
+        (4, 0.01, 9, "0.0 cores while it ran 4.0 tasks: they waited for I/O"),
+        (4, 0.9, 9, "3.6 cores while it ran 4.0 tasks: they waited for I/O"),
+        (4, 0.25, 2, "too few samples"),
+        (1, 0.25, 9, "Not for the GIL: each process has one thread."),
+    ],
+)
+def test_the_gil_is_told_from_other_waits(
+    tmp_path: Path, threads: int, share: float, samples: int, said: str
+) -> None:
+    worker = {"dask.worker.name": "a"}
+    executing = {**worker, "dask.task.state": "executing"}
+    times = range(1, samples + 1)
+    run = run_of(
+        tmp_path,
+        of_span("etl", 0.0, thread_cpu=20.0, thread_noncpu=80.0),
+        metrics(
+            # What is there at the end has no thread any more.
+            level(
+                "dask.worker.thread.count",
+                *(point(threads, worker, time=t) for t in times),
+                point(0, worker, time=99),
+            ),
+            level("dask.worker.cpu.utilization", *(point(share, worker, time=t) for t in times)),
+            level("dask.worker.task.count", *(point(threads, executing, time=t) for t in times)),
+        ),
+    )
+    (found,) = [one.advice for one in advice(run) if one.alert == "DaskThreadsWait"]
+    assert said in found
+
+
 def test_a_failure_is_counted_once_with_its_task(tmp_path: Path) -> None:
     event = ("exception", {"exception.type": "ValueError", "dask.task.key": "f-1"})
     owner = {"dask_span_id": "id-1"}
@@ -285,22 +453,91 @@ def test_the_bill_adds_up_to_the_capacity(tmp_path: Path) -> None:
 def test_compares_by_name(tmp_path: Path) -> None:
     (before,) = report(
         tmp_path,
-        traces(span(1, "a"), span(2, "b", seconds=2), span(3, "c"), span(4, "gone")),
+        traces(span(1, "a"), span(2, "b", seconds=2), span(4, "gone")),
         of_span("a", 1.0, thread_cpu=1.0),
     ).runs
     (after,) = report(
         tmp_path,
-        traces(span(1, "a", seconds=2), span(2, "b", seconds=1), span(3, "c"), span(4, "new")),
+        traces(span(1, "a", seconds=2), span(2, "b", seconds=1), span(4, "new")),
         of_span("a", 1.0, thread_cpu=1.5),
     ).runs
     found = compare([before], [after])
-    assert {one.name: one.verdict for one in found.names} == {
-        "a": "slower", "b": "faster", "c": "same", "gone": "gone", "new": "new",
-    }  # fmt: skip
+    assert (found.before, found.after) == ("A (1 run)", "B (1 run)")
+    assert {one.name: one.cells() for one in found.names} == {
+        # Nothing is known of the others' thread-time: it is not 0.
+        "a": ["1.00 s", "2.00 s", "2.00 s", "2.50 s"],
+        "b": ["2.00 s", "1.00 s", "", ""],
+        "gone": ["1.00 s", "", "", ""],
+        "new": ["", "1.00 s", "", ""],
+    }
     (a,) = [one for one in found.names if one.name == "a"]
-    assert (a.lasted, a.changes()) == (1.0, [("Computing", 0.5)])
-    # Nothing is known of the others' thread-time: it is not 0.
-    assert {one.before.seconds for one in found.names if one.before} == {2.0, None}
+    assert a.changes() == [("Computing", 0.5)]
+
+
+def of_function(**functions: tuple[int, float]) -> dict[str, Any]:
+    """How many tasks of each function ended, and their thread-seconds."""
+    name = {"dask.span.name": "etl", "dask.span.root.name": "etl"}
+    every = {
+        key: {**name, "dask.task.prefix": key, "dask.activity": "thread-noncpu"}
+        for key in functions
+    }
+    return metrics(
+        counter("dask.task.finished", *(point(functions[key][0], every[key]) for key in functions)),
+        counter(
+            "dask.span.execute.time", *(point(functions[key][1], every[key]) for key in functions)
+        ),
+    )
+
+
+def test_a_slower_function_is_found_though_the_run_was_shorter(tmp_path: Path) -> None:
+    """Wall time is beside it: what else the machine did decides it as much."""
+    before = traces(span(1, "etl", seconds=13)), of_function(load=(40, 4.0), clean=(40, 2.0))
+    after = traces(span(1, "etl", seconds=11)), of_function(load=(40, 3.9), clean=(40, 6.0))
+    first, second = report(tmp_path, *before), report(tmp_path, *after)
+    clean, load = compare(first.runs, second.runs).functions
+    assert (clean.name, clean.tasks, clean.change) == ("clean", (40, 40), 4.0)
+    assert clean.each == [0.05, pytest.approx(0.15)]
+    assert clean.cells() == ["40", "40", "50 ms", "150 ms", "+4.00 s"]
+    assert load.cells()[-1] == "-100 ms"
+    compared = second.compared_with(first)
+    everything = compared.text() + json.dumps(compared.to_dict())
+    assert not [word for word in ("slower", "faster", "same", "verdict") if word in everything]
+
+
+def test_runs_of_one_side_are_averaged(tmp_path: Path) -> None:
+    """Two runs that are each like the other side's are no different."""
+    one = (
+        traces(span(1, "etl", seconds=2)),
+        of_function(load=(4, 8.0)),
+        cluster({"thread-cpu": 8.0, "idle": 2.0}, capacity=10.0),
+    )
+    single = report(tmp_path, *one)
+    again = json.loads(json.dumps(one).replace("Scheduler-1", "Scheduler-2"))
+    for request in again:
+        for entry in request.get("resourceSpans", ()):
+            entry["scopeSpans"][0]["spans"][0]["spanId"] = f"{77:016x}"
+    both = report(tmp_path, *one, *again)
+    assert len(both.runs) == 2
+    found = compare(single.runs, both.runs)
+    assert found.after == "B (2 runs)"
+    for row in (found.whole, *found.names):
+        lasted, lasted_after, seconds, seconds_after = row.cells()
+        assert (lasted, seconds) == (lasted_after, seconds_after)
+        assert row.changes() == []
+    assert [one.cells() for one in found.functions] == [["4", "4", "2.00 s", "2.00 s", "+0 s"]]
+
+
+def test_traces_alone_compare_by_their_groups(tmp_path: Path) -> None:
+    def run_with(seconds: float) -> Run:
+        group = span(2, "f tasks", parent=1, kind="group", dask_task_prefix="f")
+        group["attributes"] += [
+            {"key": "dask.task.count", "value": {"intValue": "4"}},
+            {"key": "dask.task_group.duration.compute", "value": {"doubleValue": seconds}},
+        ]
+        return run_of(tmp_path, traces(span(1, "etl"), group))
+
+    (found,) = compare([run_with(2.0)], [run_with(4.0)]).functions
+    assert found.cells() == ["4", "4", "500 ms", "1.00 s", "+2.00 s"]
 
 
 def test_text_and_json_are_what_they_should_be(tmp_path: Path) -> None:
@@ -315,4 +552,8 @@ def test_text_and_json_are_what_they_should_be(tmp_path: Path) -> None:
     assert "Computing" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     json.dumps(found.to_dict(), allow_nan=False)
+    # The sum closes to the last bit but one: that is no negative zero.
+    almost = cluster({"thread-cpu": 1.0}, capacity=1.0 + 1e-12)
+    shown = report(tmp_path, almost)
+    assert "remainder 0.000000 s" in shown.text()
     assert found.text(ascii_only=True).isascii()

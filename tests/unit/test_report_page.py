@@ -251,12 +251,26 @@ def test_workers_have_no_columns_of_what_nothing_tells(tmp_path: Path) -> None:
     assert "spilled, at most" not in page
 
 
-def test_mean_threads_are_of_a_time_that_is_said(tmp_path: Path) -> None:
-    """Of the metrics', which begin with the bridge, and not of the run's, which `lasted`."""
+def test_the_run_lasted_as_long_as_its_thread_time_was_counted(tmp_path: Path) -> None:
+    """From the begin of the metrics on, which is the bridge's, and not from the first span's."""
     told = metrics(counter("dask.cluster.capacity.time", point(0.0, time=0), point(20.0, time=8)))
     page = read(tmp_path, traces(span(1, "etl", start=6, seconds=2)), told).html()
-    assert '<b class="">2.00 s</b><span>lasted</span>' in page
-    assert '<b class="">2.5</b><span>mean threads in 8.00 s</span>' in page
+    assert '<b class="">8.00 s</b><span>lasted</span>' in page
+    assert '<b class="">2.5</b><span>mean threads</span>' in page
+
+
+def test_one_thing_is_singular(tmp_path: Path) -> None:
+    labels = {"dask.worker.name": "alice", "dask.task.outcome": "memory"}
+    failed = {"dask.task.outcome": "erred"}
+    told = metrics(
+        counter("dask.task.finished", point(1, labels), point(1, failed)),
+        counter("dask.task.retried", point(1, {"dask.task.retry.reason": "error"})),
+        level("dask.worker.memory.usage", point(5.0, labels)),
+    )
+    page = read(tmp_path, told).html()
+    for one in ("task done", "task failed", "run repeated", "worker"):
+        assert f"<span>{one}</span>" in page
+    assert not re.search(r">1 \w+s\b", page)
 
 
 def test_times_of_a_short_run_can_be_told_apart(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dask_otel.report.telemetry import files
 from dask_otel.report.telemetry.model import Run, Skipped
 from dask_otel.report.telemetry.reading import Reader
-from dask_otel.report.telemetry.series import MOST_POINTS, Point, Series
+from dask_otel.report.telemetry.series import MOST_POINTS, MOST_TIMES, Point, Series
 from tests.unit.report_files import (
     BEGIN,
     SECOND,
@@ -356,13 +356,67 @@ def test_counters_count_their_last_point_and_every_birth(tmp_path: Path) -> None
     ]
 
 
+def test_work_of_no_span_is_a_row_where_there_is_some(tmp_path: Path) -> None:
+    """Dask makes ``default`` for data that was scattered, too, which is no task."""
+
+    def names(number: int, **more: Any) -> list[str]:
+        request = traces(ROOT, span(number, "default", dask_task_count=number - 7, **more))
+        (run,), _ = read(write(tmp_path / f"{number}.jsonl", request))
+        return [one.full_name for one in run.of_type("span")]
+
+    assert names(7) == ["etl"]
+    assert names(7, failed=True) == names(8) == ["etl", "default"]
+
+
 def test_deltas_are_summed_up(tmp_path: Path) -> None:
     requests = [
-        metrics(counter("dask.cluster.time", point(2, time=n), delta=True)) for n in range(1, 5)
+        metrics(counter("dask.cluster.time", point(2, time=n, start=n - 1), delta=True))
+        for n in range(1, 5)
     ]
     (run,), _ = read(write(tmp_path / "a.jsonl", *requests))
     (series,) = run.metrics.of("dask.cluster.time")
     assert (series.value, [total for _, total in series.history()]) == (8, [2, 4, 6, 8])
+    # A copy beside it, packed, and each line twice.
+    lines = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines + lines))
+    twice = write(tmp_path / "b.jsonl", *(one for one in requests for _ in range(2)))
+    for paths in ([tmp_path], [twice], [tmp_path / "a.jsonl.gz", tmp_path / "a.jsonl"]):
+        (run,), _ = read(*paths)
+        (series,) = run.metrics.of("dask.cluster.time")
+        assert (series.value, [total for _, total in series.history()]) == (8, [2, 4, 6, 8])
+
+
+@given(st.permutations(range(40)), st.lists(st.integers(0, 39), max_size=40))
+def test_deltas_count_once_in_any_order_and_however_often(
+    order: list[int], again: list[int]
+) -> None:
+    """Every third interval had nothing new, and so no point."""
+    times = [n for n in order if n % 3]
+    series = Series({}, monotone=True, delta=True, drawn=True)
+    for n in [*times, *(n for n in again if n % 3)]:
+        series.add(Point(n + 1, n + 2, float(2**n)))
+    assert series.value == sum(2**n for n in times)
+    assert len(series.times) == 13
+
+
+def test_deltas_of_a_request_that_was_written_halfway_count_once() -> None:
+    """It is written again at the next export, with what was added since."""
+    series = Series({}, monotone=True, delta=True, drawn=True)
+    for point_ in (Point(1, 2, 3.0), Point(2, 4, 1.0), Point(2, 6, 5.0), Point(6, 8, 1.0)):
+        series.add(point_)
+    assert series.value == 9
+    assert [total for _, total in series.history()] == [3, 4, 8, 9]
+
+
+def test_what_is_remembered_of_deltas_is_bounded() -> None:
+    series = Series({}, monotone=True, delta=True, drawn=False)
+    for n in range(1, 5 * MOST_TIMES):
+        series.add(Point(3 * n, 3 * n + 1, 1.0))
+    assert series.value == 5 * MOST_TIMES - 1
+    assert len(series.times) == MOST_TIMES
+    for n in range(1, 5 * MOST_TIMES):
+        series.add(Point(3 * n, 3 * n + 1, 1.0))
+    assert series.value == 5 * MOST_TIMES - 1
 
 
 @pytest.mark.parametrize("delta", [False, True])
@@ -371,7 +425,8 @@ def test_thinned_series_keep_their_total_and_never_go_back(delta: bool) -> None:
     count = 5 * MOST_POINTS
     for number in range(1, count + 1):
         start = 1 if number <= count // 2 else count // 2
-        value = 1.0 if delta else float(number if start == 1 else number - count // 2)
+        start = number - 1 if delta else start
+        value = 1.0 if delta else float(number if start == 1 else number - start)
         series.add(Point(start, number, value))
     totals = [total for _, total in series.history()]
     assert len(totals) <= 2 * MOST_POINTS

@@ -89,6 +89,29 @@ def test_state_and_baggage_of_the_caller_come_along():
     assert contexts.of(Task(dict(annotations))) is context
 
 
+class NoCarrier(dict):  # type: ignore[type-arg]
+    def get(self, key: Any, default: Any = None) -> Any:
+        raise RuntimeError(key)
+
+
+@pytest.mark.parametrize("junk", [{}, [], 5, b"tenant=a", {"tenant": "a"}, "x" * 8193])
+def test_junk_beside_a_decision_is_left_out_alone(junk: Any):
+    contexts = TaskContexts()
+    carrier = {"traceparent": DECIDED, "baggage": junk}
+    for _ in range(2):
+        told = {DECISION_KEY: DECIDED, STATE_KEY: "vendor=1", CARRIER_KEY: carrier, "span": SPAN}
+        context = contexts.of(Task(told, "own-id"))
+        assert ids(context) == (7, 8, 1)
+        assert span_of(context).trace_state.to_header() == "vendor=1"
+        assert baggage.get_all(context) == {}
+        told = {DECISION_KEY: DECIDED, STATE_KEY: junk, CARRIER_KEY: {"baggage": "tenant=a"}}
+        context = contexts.of(Task(told, "own-id"))
+        assert ids(context) == (7, 8, 1)
+        assert baggage.get_all(context) == {"tenant": "a"}
+    assert contexts.garbage == {"baggage": 2, "state": 2}
+    assert ids(contexts.of(Task({DECISION_KEY: DECIDED, CARRIER_KEY: NoCarrier()}))) == (7, 8, 1)
+
+
 def test_what_the_worker_itself_runs_in_is_not_passed_on():
     """In a LocalCluster, that is whatever the application had when it started the cluster."""
     with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))):

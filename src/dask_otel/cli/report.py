@@ -55,7 +55,13 @@ def add_command(commands: Any) -> None:
         "--compare",
         nargs=2,
         metavar=("A", "B"),
-        help="what became slower, faster, new or gone from A to B, span by span",
+        help="what changed from A to B, function by function and span by span",
+    )
+    parser.add_argument(
+        "--last",
+        type=_runs,
+        metavar="N",
+        help="only the last N runs of the files; with --compare, of each side",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html)"
@@ -88,6 +94,12 @@ def _price(text: str) -> float:
             f"{text!r} is no price: a number from 0 on, without a unit"
         )
     return amount
+
+
+def _runs(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of runs: 1 or more")
+    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -148,7 +160,7 @@ def _read(arguments: argparse.Namespace) -> Report:
     def shown(report: Report) -> Report:
         price = arguments.price
         report = Report(
-            report.runs,
+            report.runs[-(arguments.last or 0) :],
             report.skipped,
             price=None if price is None else Price(price, arguments.currency or ""),
             tag=arguments.tag or _TAG,

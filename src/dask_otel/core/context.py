@@ -38,6 +38,8 @@ _HUGE: Final = 65_536
 MAX_BAGGAGE: Final = 8192
 
 _SAMPLED: Final = 0x01
+#: The flag of a trace whose id was chosen at random: it goes on with the trace.
+RANDOM: Final = 0x02
 #: Characters of a traceparent of version 00, and a bound on those of later versions.
 _LENGTH: Final = 55
 _LONGEST: Final = 512
@@ -176,7 +178,7 @@ def read_carrier(value: object) -> Caller | None:
             parent,
             bounded_tracestate(value.get(TRACESTATE)),
             bounded_baggage(value.get(BAGGAGE)),
-            value.get(NESTED) == "1",
+            isinstance(nested := value.get(NESTED), str) and nested == "1",
         )
     except Exception:  # noqa: BLE001 - a mapping of the user's, with code of its own
         return None

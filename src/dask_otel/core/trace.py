@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.context import RANDOM, Caller, Traceparent
 
 
 class Trace(int):
@@ -41,6 +41,15 @@ class Trace(int):
         trace.state = "" if caller is None else caller.state
         trace.sampled = None
         return trace
+
+    @property
+    def sampled_by_default(self) -> bool:
+        """What OpenTelemetry's default sampler decides, ``parentbased_always_on``."""
+        return self.caller is None or self.caller.sampled
+
+    def flags(self, sampled: bool) -> int:
+        """Return the flags of W3C Trace Context for its spans."""
+        return sampled | (0 if self.caller is None else self.caller.flags & RANDOM)
 
     @classmethod
     def of(cls, trace_id: int, name: Hashable) -> Trace:

@@ -27,7 +27,7 @@ class InternalErrors:
         self._kind = kind
         self._logged: set[str] = set()
 
-    def take(self, error: Exception) -> None:
+    def take(self, error: BaseException) -> None:
         """Count and tell an error; never raises."""
         # Where memory has run out, this can fail as well, and the thread must live on.
         with suppress(Exception):

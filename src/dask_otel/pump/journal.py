@@ -223,7 +223,7 @@ class Journal:
     def _guarded(self, call: Callable[[], float]) -> float:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             self._errors.take(error)
             # Whatever was written and not fed is read.
             self._behind = set(self._lanes.values())
@@ -304,7 +304,7 @@ class Journal:
                     body = lane.encoded(record, told=not isinstance(item, OpenNote))
                     if body is not None:
                         encoded.append((lane.key, ids, body))
-        except Exception:
+        except BaseException:
             logger.debug("dask-otel: a span could not be translated", exc_info=True)
             if not isinstance(item, OpenNote):
                 self._drop("untranslatable", item.weight * len(self._lanes))

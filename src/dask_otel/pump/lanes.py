@@ -86,7 +86,7 @@ class Lane:
     def _guarded(self, call: Callable[[], float]) -> float:
         try:
             return call()
-        except Exception as error:
+        except BaseException as error:
             self._errors.take(error)
             return _AFTER_ERROR
 
@@ -199,7 +199,7 @@ class SpanLane(Lane):
                     breathe()
                     if self._span_sink.wants(record):
                         self._put(record)
-            except Exception:
+            except BaseException:
                 self._tally.add(
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
                 )
@@ -210,7 +210,7 @@ class SpanLane(Lane):
     def _put(self, record: SpanRecord) -> None:
         try:
             body = self._span_sink.encode(record)
-        except Exception as error:
+        except BaseException as error:
             self._outlet.lose(None, repr(error), "unencodable")
             return
         self._outlet.queue.append(Row(body))
@@ -272,6 +272,8 @@ class MetricLane(Lane):
         Called before the last export; returns when all other counts are in.
     interval
         The least number of seconds between two exports; batches may come more often.
+    hurried
+        Whether each batch is exported all the same, for now.
     """
 
     def __init__(
@@ -284,6 +286,7 @@ class MetricLane(Lane):
         own: Callable[[], MetricBatch],
         before_last: Callable[[], None],
         interval: float = 0.0,
+        hurried: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
         #: The lanes of other sinks; one whose exporter hangs is relieved by this one.
@@ -298,6 +301,7 @@ class MetricLane(Lane):
         self._own = own
         self._before_last = before_last
         self._interval = interval
+        self._hurried = hurried or (lambda: False)
         self._exported_at = time.monotonic()
         #: Until when the server wants to be left alone.
         self._not_before = 0.0
@@ -347,7 +351,8 @@ class MetricLane(Lane):
         for peer in self.peers:
             peer.relieve()
         now = time.monotonic()
-        return self._work(due=now - self._exported_at >= self._interval and now >= self._not_before)
+        interval = 0.0 if self._hurried() else self._interval
+        return self._work(due=now - self._exported_at >= interval and now >= self._not_before)
 
     def _work(self, due: bool) -> float:
         while (batch := self._next_batch()) is not None:
@@ -422,7 +427,7 @@ class MetricLane(Lane):
         longest = math.inf if self.deadline is None else self.deadline - time.monotonic()
         try:
             return self._exporter.send(part, longest)
-        except Exception as error:
+        except BaseException as error:
             logger.debug("dask-otel: a metric exporter raised", exc_info=True)
             return Answer(False, type(error).__name__)
 

@@ -110,7 +110,8 @@ class Outlet:
     def _send(self, batch: Sequence[Row], longest: float) -> Answer:
         try:
             return self._sink.send(batch, longest)
-        except Exception as error:
+        except BaseException as error:
+            # Also SystemExit: it would end this thread without a word.
             logger.debug("dask-otel: a span exporter raised", exc_info=True)
             return Answer(False, type(error).__name__)
 

@@ -21,7 +21,7 @@ Nothing here knows OpenTelemetry or Dask.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -64,6 +64,8 @@ class Pump:
         thread of its own like any other sink, but counts as no export.
     metric_interval
         The least number of seconds between two exports of a metric sink.
+    hurried
+        By name of a metric sink, whether it takes every batch, whatever the interval.
     nobody_at
         Names of sinks of which a person has been told that nobody is there.
     spool
@@ -80,6 +82,7 @@ class Pump:
         *,
         page: tuple[MetricSink, MetricState] | None = None,
         metric_interval: float = 0.0,
+        hurried: Mapping[str, Callable[[], bool]] | None = None,
         nobody_at: Collection[str] = (),
         spool: Spool | None = None,
     ) -> None:
@@ -118,6 +121,7 @@ class Pump:
                 _Own(self._tally, self._spans, self.journal, limits).batch,
                 self._settle_spans,
                 metric_interval,
+                (hurried or {}).get(sink.name),
             )
             for sink, state in metric_sinks
         ]

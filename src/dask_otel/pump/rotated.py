@@ -62,6 +62,11 @@ class RotatedFile:
         self._paths: deque[Path] = deque()
         self._told = False
 
+    @property
+    def is_first(self) -> bool:
+        """Whether all that was written is in one file."""
+        return self._number <= 1
+
     def write(self, lines: Sequence[bytes]) -> None:
         """Write some lines, all or none of them.
 

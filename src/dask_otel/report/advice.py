@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report import findings, idle, words
+from dask_otel.report import cpu, findings, idle, words
 from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
 from dask_otel.report.meanings import MEANINGS, PARTS, meaning_of
 from dask_otel.report.seconds import (
@@ -21,7 +22,7 @@ from dask_otel.report.seconds import (
     cluster_time,
     span_times,
 )
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Run, text
 
 _SAY: Final = {part.title: part.advice for part in PARTS}
 
@@ -55,48 +56,88 @@ def advice(run: Run) -> list[Advice]:
     """Return what to look at, the worst and largest first."""
     cluster = cluster_time(run)
     names = span_times(run)
-    found = [*_failures(run), *_telemetry(run)]
+    stragglers = list(findings.stragglers(run))
+    found = [*_failures(run), *_telemetry(run), *_collisions(run), *_gaps(run)]
     if cluster is not None:
-        found += _of_cluster(run, cluster)
+        found += _of_cluster(run, cluster, stragglers)
     for root in by_root(names):
         found += _of_root(run, root)
-    found += _of_spans(names)
-    found += _stragglers(run)
+    waited = {one.span for one in stragglers}
+    found += _of_spans(entry for entry in names if entry.name not in waited)
+    found += _stragglers(run, stragglers)
     whole = cluster.used if cluster is not None else sum(entry.seconds for entry in names)
     worth = [one for one in found if one.severity != "note" or one.weight >= _NOTED * whole]
     return sorted(worth, key=lambda one: (_ORDER[one.severity], -one.weight))[:_MOST]
 
 
-def _stragglers(run: Run) -> Iterator[Advice]:
-    begin, end = run.start_ns, run.end_ns
-    length = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
-    for found in islice(findings.stragglers(run), 3):
-        task = found.task
+def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advice]:
+    for one in islice(found, 3):
+        task = one.task
         prefix = task.attributes.get(semconv.TASK_PREFIX) or task.name
         worker = task.attributes.get(semconv.WORKER_NAME)
         where = f" on worker {worker}" if worker else ""
+        others = (
+            "It had no other"
+            if one.average is None
+            else f"The others took {words.seconds(one.average)} on average"
+        )
         # A quarter of the run is worth more than a note.
         yield Advice(
-            "warning" if task.seconds > length / 4 else "note",
-            f"{found.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
-            f"The others took {words.seconds(found.average)} on average, and the span"
-            f" {words.seconds(found.span_seconds)}: split that task, or start it first.",
+            "warning" if task.seconds > run.seconds / 4 else "note",
+            f"{one.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
+            f"{others}, and the span {words.seconds(one.span_seconds)}: split that task, or start"
+            " it first.",
             weight=task.seconds,
         )
 
 
+def _gaps(run: Run) -> Iterator[Advice]:
+    for gap in findings.gaps(run)[:3]:
+        where = f"{gap.span}: no task ran for" if gap.span else "No task ran for"
+        when = f"from {words.seconds(gap.after)} on" if gap.after else "before the first one"
+        when = "in between" if gap.after is None else when
+        say = (
+            f"Meanwhile the workers' memory grew by {words.size(gap.grown)}, and no task was there:"
+            " the client sent data, such as by scatter. Let tasks load it."
+            if gap.grown > ENOUGH_BYTES / 4
+            else "The client computed, or waited for something else, before it submitted work."
+        )
+        yield Advice(
+            "warning" if gap.seconds > run.seconds / 4 else "note",
+            f"{where} {words.seconds(gap.seconds)}, {when}",
+            say,
+            weight=gap.seconds,
+        )
+
+
+def _collisions(run: Run) -> Iterator[Advice]:
+    spans = run.of_type("span")
+    names = {span.full_name for span in spans}
+    for span in spans:
+        if span.attributes.get(semconv.SPAN_COLLISION) is True:
+            asked = text(span.attributes.get(semconv.SPAN_REQUESTED_NAME))
+            gone = "" if asked in names else f" {asked} has no span of its own."
+            yield Advice(
+                "warning",
+                f"{span.full_name} has the work of {asked} in it, perhaps of more spans",
+                f"A function's tasks belong to the span that had them first, while one of its"
+                f" futures is alive.{gone} Give each span a key of its own:"
+                " client.map(f, items, key='f_2').",
+                weight=span.seconds,
+            )
+
+
 def _failures(run: Run) -> Iterator[Advice]:
     failed = int(outcome_counts(run).get("erred", 0.0))
-    kinds: dict[str, int] = {}
-    for span in run.of_type("span"):
-        for event in span.exceptions():
-            kind = str(event.attributes.get(semconv.EXCEPTION_TYPE) or "unknown")
-            kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(
+        text(event.attributes.get(semconv.EXCEPTION_TYPE)) or "unknown"
+        for span in run.of_type("span")
+        for event in span.exceptions()
+    )
     if failed or kinds:
-        what = ", ".join(sorted(kinds, key=lambda kind: -kinds[kind])[:4])
+        what = ", ".join(kind for kind, _ in kinds.most_common(4))
         count = max(failed, sum(kinds.values()))
-        plural = "s" if count != 1 else ""
-        title = f"{count:,} task{plural} failed for good" + (f": {what}" if what else "")
+        title = f"{words.counted(count, 'task')} failed for good" + (f": {what}" if what else "")
         yield Advice("bad", title, "Their messages and tracebacks are below.", weight=float(count))
     unfinished = [span for span in run.of_type("span") if span.unfinished]
     if unfinished and not run.running:
@@ -114,12 +155,11 @@ def outcome_counts(run: Run) -> dict[str, float]:
     counted = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
     if counted:
         return counted
-    for span in run.of_type("span"):
-        if span.attributes.get(semconv.SPAN_ID) == span.attributes.get(semconv.SPAN_ROOT_ID):
-            for outcome in ("memory", "erred", "cancelled"):
-                value = span.number(semconv.TASK_OUTCOME_COUNT.format(outcome))
-                if value is not None:
-                    counted[outcome] = counted.get(outcome, 0.0) + value
+    for root in run.roots():
+        for outcome in ("memory", "erred", "cancelled"):
+            value = root.number(semconv.TASK_OUTCOME_COUNT.format(outcome))
+            if value is not None:
+                counted[outcome] = counted.get(outcome, 0.0) + value
     return counted
 
 
@@ -149,13 +189,19 @@ def _over(
     yield Advice("note" if little else severity, title, say, alert, seconds)
 
 
-def _of_cluster(run: Run, cluster: ClusterTime) -> Iterator[Advice]:
+def _of_cluster(
+    run: Run, cluster: ClusterTime, stragglers: Sequence[findings.Straggler]
+) -> Iterator[Advice]:
     activities = cluster.activities
     idle_seconds, unused = activities.get(IDLE, 0.0), activities.get(UNUSED, 0.0)
     worked = cluster.used - unused
     lost = activities.get(LOST, 0.0)
     why = idle.explain(run)
     say = f"{why.sentence()} {_SAY['Idle']}" if why is not None and why.sentence() else _SAY["Idle"]
+    threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
+    longest = max((one.task.seconds for one in stragglers), default=0.0)
+    if longest * (threads - 1) > idle_seconds / 2:
+        say = "Most of it while one task ran alone: it is named below."
     what = "Threads were idle though there was work"
     yield from _over("DaskClusterIdle", what, idle_seconds, worked, say)
     what = "The cluster had no work at all"
@@ -196,12 +242,7 @@ def _nothing_lost_but_seconds(run: Run) -> bool:
         return False
     if any(series.value > 0 for series in run.metrics.of(semconv.TASK_LOST.name)):
         return False
-    spans = run.of_type("span")
-    roots = [
-        span
-        for span in spans
-        if span.attributes.get(semconv.SPAN_ID) == span.attributes.get(semconv.SPAN_ROOT_ID)
-    ]
+    roots = run.roots()
     count = semconv.TASK_OUTCOME_COUNT.format
     return bool(roots) and not any(
         span.unfinished or span.number(count("lost")) != 0 or span.number(count("recomputed")) != 0
@@ -210,15 +251,15 @@ def _nothing_lost_but_seconds(run: Run) -> bool:
 
 
 def _loops(run: Run) -> Iterator[Advice]:
-    begin, end = run.metrics.start_ns, run.metrics.end_ns
-    seconds = (end - begin) / 1e9 if begin is not None and end is not None else 0.0
+    seconds = run.metrics.seconds
     late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
+    blocked = late.get("scheduler", 0.0)
     yield from _over(
         "DaskEventLoopBlocked",
         "The scheduler's event loop was blocked",
-        late.get("scheduler", 0.0),
+        blocked,
         seconds,
-        "The scheduler is held up: submit fewer and longer tasks.",
+        cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked) if seconds else "",
     )
 
 
@@ -240,7 +281,7 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
             " peer-to-peer shuffles do. Dask books them as cancelled."
         )
     yield from _over("DaskWorkWasted", f"{root.name}: runs without a result", wasted, executed, say)
-    yield from _waiting(root)
+    yield from _waiting(run, root)
     from_disk = root.bytes.get("disk-read", 0.0)
     read = from_disk + root.bytes.get("memory-read", 0.0)
     if read > ENOUGH_BYTES and 1 - from_disk / read < LIMITS["DaskCacheMisses"][0]:
@@ -252,7 +293,7 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
         )
 
 
-def _waiting(root: SpanTime) -> Iterator[Advice]:
+def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
     """Yield one line about all prefixes of a root that wait, the one with most seconds first."""
     (limit,) = LIMITS["DaskThreadsWait"]
     found: list[tuple[float, float, str]] = []
@@ -272,22 +313,25 @@ def _waiting(root: SpanTime) -> Iterator[Advice]:
         f"{root.name}: tasks of {named}{more} wait, off the CPU",
         waited,
         whole,
-        _SAY["Off the CPU"],
+        cpu.why_waiting(run),
         "note",
     )
 
 
 def _only_rescheduled(run: Run, root: str) -> bool:
-    rescheduled = cancelled = 0.0
-    for span in run.of_type("span"):
-        if span.attributes.get(semconv.SPAN_ROOT_NAME) == root:
-            count = semconv.TASK_OUTCOME_COUNT
-            rescheduled += span.number(count.format("rescheduled")) or 0.0
-            cancelled += span.number(count.format("cancelled")) or 0.0
+    count = semconv.TASK_OUTCOME_COUNT.format
+    rescheduled, cancelled = (
+        sum(
+            span.number(count(outcome)) or 0.0
+            for span in run.of_type("span")
+            if span.attributes.get(semconv.SPAN_ROOT_NAME) == root
+        )
+        for outcome in ("rescheduled", "cancelled")
+    )
     return rescheduled > 0 and not cancelled
 
 
-def _of_spans(names: list[SpanTime]) -> Iterator[Advice]:
+def _of_spans(names: Iterable[SpanTime]) -> Iterator[Advice]:
     for entry in names:
         if entry.idle is not None and entry.capacity:
             yield from _over(

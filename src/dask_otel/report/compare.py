@@ -1,75 +1,48 @@
-"""Two runs side by side, by the names of their spans: what became slower, faster, new, gone."""
+"""Two reports side by side: their spans by name, and their functions by what they cost.
+
+It says by how much, and never better or worse: a machine that was busy with something else makes
+the same program slower, and one run of each can't tell the two apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any, Final
 
+from dask_otel.report import words
 from dask_otel.report.meanings import PART_TITLES
-from dask_otel.report.seconds import SpanTime, cluster_time, merged, span_times
+from dask_otel.report.seconds import SpanTime, by_function, merged, run_parts, span_times
 from dask_otel.report.telemetry.model import Run
 
-#: A difference is one from this share of the first run's seconds on, and this many seconds.
-_SHARE, _SECONDS = 0.1, 0.05
-
-SLOWER: Final = "slower"
-FASTER: Final = "faster"
-NEW: Final = "new"
-GONE: Final = "gone"
-SAME: Final = "same"
+#: Thread-seconds from which on the change of a part is listed.
+_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Side:
-    """One span's name in one of the two: None where it was not there."""
+    """What the runs of one report say of a span's name. None is what was not exported."""
 
+    #: Spans of all runs.
     count: int
-    #: From start to end, on average of its spans.
+    #: From start to end, on average of these spans.
     lasted: float | None
-    #: Thread-seconds, idle among them, of all its spans. None for one without tasks of its own.
+    #: Thread-seconds of a run, idle among them, on average. None for a span without own tasks.
     seconds: float | None
     parts: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One name in both."""
+    """One name in both reports; a side is None where the name is not in it."""
 
     name: str
     before: Side | None
     after: Side | None
 
-    @property
-    def lasted(self) -> float | None:
-        """By how much longer one lasted in the second; None where there is nothing to compare."""
-        if not (self.before and self.after):
-            return None
-        if self.before.lasted is None or self.after.lasted is None:
-            return None
-        return self.after.lasted - self.before.lasted
-
-    @property
-    def verdict(self) -> str:
-        """``slower``, ``faster``, ``new``, ``gone`` or ``same``: by how long it lasted.
-
-        Where no trace tells of that, by its thread-seconds.
-        """
-        if self.before is None:
-            return NEW
-        if self.after is None:
-            return GONE
-        change = self.lasted
-        first = self.before.lasted
-        if change is None or first is None:
-            first = self.before.seconds or 0.0
-            change = (self.after.seconds or 0.0) - first
-        if abs(change) < _SECONDS or abs(change) < _SHARE * first:
-            return SAME
-        return SLOWER if change > 0 else FASTER
-
     def changes(self) -> list[tuple[str, float]]:
-        """Return by how many thread-seconds each part grew, the largest change first."""
+        """Return by how many thread-seconds a run each part grew, the largest change first."""
         before = self.before.parts if self.before else {}
         after = self.after.parts if self.after else {}
         grown = ((part, after.get(part, 0.0) - before.get(part, 0.0)) for part in PART_TITLES)
@@ -78,56 +51,106 @@ class Difference:
             key=lambda item: -abs(item[1]),
         )
 
+    def cells(self) -> list[str]:
+        """Return how long it lasted in A and in B, and its thread-time in A and in B."""
+        sides = (self.before, self.after)
+        values = [side.lasted if side else None for side in sides]
+        values += [side.seconds if side else None for side in sides]
+        return [*map(words.known, values)]
+
+
+@dataclass(frozen=True)
+class Function:
+    """The tasks of one prefix: tasks and thread-seconds of a run, on average, in A and in B."""
+
+    name: str
+    tasks: tuple[float, float]
+    seconds: tuple[float, float]
+
+    @property
+    def each(self) -> list[float | None]:
+        """The thread-seconds of one task in A and in B; None where there is none."""
+        both = zip(self.tasks, self.seconds, strict=True)
+        return [seconds / tasks if tasks else None for tasks, seconds in both]
+
+    @property
+    def change(self) -> float:
+        """The thread-seconds that a run of B took more than one of A."""
+        return self.seconds[1] - self.seconds[0]
+
+    def cells(self) -> list[str]:
+        """Return the tasks in A and in B, the time of each, and by how much a run changed."""
+        tasks = [f"{count:,.4g}" if count else "" for count in self.tasks]
+        return [*tasks, *map(words.known, self.each), words.signed(self.change)]
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """All names of two reports; `whole` is that of the clusters."""
+    """All names of two reports; `whole` is that of the clusters, `functions` by their change."""
 
     before: str
     after: str
     whole: Difference
     names: list[Difference]
+    functions: list[Function]
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-
-        def side(one: Side | None) -> dict[str, Any] | None:
-            return None if one is None else dict(vars(one))
-
-        def row(one: Difference) -> dict[str, Any]:
-            return {
-                "name": one.name,
-                "verdict": one.verdict,
-                "before": side(one.before),
-                "after": side(one.after),
-                "parts": dict(one.changes()),
-            }
-
+        whole, *spans = (
+            {**asdict(one), "parts": dict(one.changes())} for one in (self.whole, *self.names)
+        )
         return {
             "before": self.before,
             "after": self.after,
-            "whole": row(self.whole),
-            "spans": [row(one) for one in self.names],
+            "whole": whole,
+            "spans": spans,
+            "functions": [
+                {**asdict(one), "each": one.each, "change": one.change} for one in self.functions
+            ],
         }
 
 
 def compare(
     before: Sequence[Run], after: Sequence[Run], titles: tuple[str, str] = ("A", "B")
 ) -> Comparison:
-    """Compare the runs of two reports; several runs of one are taken together.
+    """Compare the runs of two reports; several runs of one are averaged.
 
     Names come in the order of the first, those that are new after them.
     """
     first, second = _sides(before), _sides(after)
     names = list(dict.fromkeys([*first, *second]))
     return Comparison(
-        *titles,
+        f"{titles[0]} ({words.counted(len(before), 'run')})",
+        f"{titles[1]} ({words.counted(len(after), 'run')})",
         Difference("all", _whole(before), _whole(after)),
         [Difference(name, first.get(name), second.get(name)) for name in names],
+        _functions(before, after),
     )
 
 
-def _sides(runs: Iterable[Run]) -> dict[str, Side]:
+def _functions(before: Sequence[Run], after: Sequence[Run]) -> list[Function]:
+    first, second = _per_run(before), _per_run(after)
+    none = (0.0, 0.0)
+    found = []
+    for name in dict.fromkeys([*first, *second]):
+        (tasks, seconds), (tasks_after, seconds_after) = (
+            side.get(name, none) for side in (first, second)
+        )
+        found.append(Function(name, (tasks, tasks_after), (seconds, seconds_after)))
+    return sorted(found, key=lambda one: -abs(one.change))
+
+
+def _per_run(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
+    """Return the tasks and thread-seconds of each function, on average of the runs."""
+    result: dict[str, tuple[float, float]] = {}
+    for run in runs:
+        for name, (tasks, seconds) in by_function(run).items():
+            known = result.get(name, (0.0, 0.0))
+            result[name] = (known[0] + tasks / len(runs), known[1] + seconds / len(runs))
+    return result
+
+
+def _sides(runs: Sequence[Run]) -> dict[str, Side]:
     times: dict[str, list[SpanTime]] = {}
     lasted: dict[str, list[float]] = {}
     for run in runs:
@@ -140,22 +163,23 @@ def _sides(runs: Iterable[Run]) -> dict[str, Side]:
     for name, entries in times.items():
         entry = merged(name, entries)
         known = lasted.get(name, [])
-        mean = sum(known) / len(known) if known else None
         worked = entry.activities or entry.idle is not None
-        seconds = entry.seconds if worked else None
-        result[name] = Side(len(known), mean, seconds, entry.parts())
+        seconds = entry.seconds / len(runs) if worked else None
+        result[name] = Side(
+            len(known), fmean(known) if known else None, seconds, _averages(entry.parts(), runs)
+        )
     return result
 
 
 def _whole(runs: Sequence[Run]) -> Side:
     parts = dict.fromkeys(PART_TITLES, 0.0)
-    lasted = 0.0
     for run in runs:
-        cluster = cluster_time(run)
-        own = cluster.parts() if cluster else merged("", span_times(run)).parts()
-        for part, seconds in own.items():
+        for part, seconds in run_parts(run).items():
             parts[part] += seconds
-        if run.start_ns is not None and run.end_ns is not None:
-            lasted += (run.end_ns - run.start_ns) / 1e9
-    mean = lasted / len(runs) if runs else None
-    return Side(len(runs), mean, sum(parts.values()), parts)
+    parts = _averages(parts, runs)
+    lasted = fmean(run.seconds for run in runs) if runs else None
+    return Side(len(runs), lasted, sum(parts.values()), parts)
+
+
+def _averages(parts: dict[str, float], runs: Sequence[Run]) -> dict[str, float]:
+    return {part: seconds / len(runs) for part, seconds in parts.items()}

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.telemetry.model import Event, Run, Span, text
+from dask_otel.report.idle import at
+from dask_otel.report.seconds import flow
+from dask_otel.report.telemetry.model import Event, Plain, Run, Span, text
 
-#: A task is a straggler if it took this many times the average of its group, and this share of
-#: its span's time.
-_TIMES, _SHARE = 5.0, 0.3
+#: A task is a straggler if it took this many times the average of its group's others, and this
+#: share of its span's time.
+_STRAGGLES: Final = ((5.0, 0.3), (2.0, 0.5))
+#: A gap is worth a word from so many seconds on.
+_GAP: Final = 2.0
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 
 
@@ -85,11 +89,11 @@ def slowest(run: Run, most: int = 20) -> list[Span]:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A task for which its span waited, while the others of its group were done."""
+    """A task for which its span waited; `average` is that of the others of its group, if any."""
 
     task: Span
     span: str
-    average: float
+    average: float | None
     span_seconds: float
 
 
@@ -100,7 +104,7 @@ def stragglers(run: Run) -> Iterator[Straggler]:
     for group in run.of_type("group"):
         count = group.number(semconv.TASK_COUNT) or 0.0
         compute = group.number(_DURATION + "compute")
-        if compute is not None and count > 1:
+        if compute is not None and count:
             key = (
                 text(group.attributes.get(semconv.SPAN_ID)),
                 text(group.attributes.get(semconv.TASK_GROUP_NAME)),
@@ -115,9 +119,73 @@ def stragglers(run: Run) -> Iterator[Straggler]:
             continue
         seen.add(key)
         count, compute = groups[key]
-        others = max(0.0, compute - task.seconds) / (count - 1)
-        if task.seconds > _TIMES * others and task.seconds > _SHARE * span.seconds:
+        others = max(0.0, compute - task.seconds) / (count - 1) if count > 1 else None
+        capacity, idle = span.number(semconv.SPAN_CAPACITY), span.number(semconv.SPAN_IDLE)
+        if others is None and capacity and idle is not None and idle < capacity / 2:
+            continue  # Other spans had work for the threads meanwhile.
+        if any(
+            task.seconds > times * (others or 0.0) and task.seconds > share * span.seconds
+            for times, share in _STRAGGLES
+        ):
             yield Straggler(task, span.full_name, others, span.seconds)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which no task of the run ran, although there was a worker."""
+
+    #: The span that was open; empty before the first task.
+    span: str
+    seconds: float
+    #: Seconds since the run began. None where only the metrics tell: between tasks of one group.
+    after: float | None
+    #: Bytes by which the memory of the workers' processes grew.
+    grown: float
+
+
+def gaps(run: Run) -> list[Gap]:
+    """Return the times without a task before the first one and between others, longest first.
+
+    Tasks are known by their groups, from the first start to the last end. What lies inside of a
+    group, and where groups were not exported, shows in the metrics alone: nobody had work.
+    """
+    groups = run.of_type("group")
+    begin = run.start_ns
+    if not groups or begin is None or any(span.unfinished for span in run.of_type("span")):
+        return []
+    first, last = groups[0].start_ns, max(group.end_ns for group in groups)
+    known = flow(run)
+    found = [_gap(run, begin, first, known.unused(begin, first))] if known else []
+    until, inside = first, known.unused(first, last) if known else 0.0
+    all_groups = sum(root.number(semconv.TASK_GROUP_COUNT) or 0.0 for root in run.roots())
+    for group in groups if len(groups) >= all_groups else ():
+        if group.start_ns > until:
+            found.append(_gap(run, until, group.start_ns, (group.start_ns - until) / 1e9))
+            inside -= found[-1].seconds
+        until = max(until, group.end_ns)
+    found.append(Gap(_open_span(run, first, last), inside, None, 0.0))
+    return sorted((g for g in found if g.seconds >= _GAP), key=lambda gap: -gap.seconds)
+
+
+def _gap(run: Run, begin: int, end: int, seconds: float) -> Gap:
+    memory = [series.history() for series in run.metrics.of(semconv.WORKER_MEMORY_USAGE.name)]
+    # A worker that is new has something in it from the beginning.
+    grown = sum(max(0.0, at(one, end) - (at(one, begin) or one[0][1])) for one in memory)
+    after = (begin - (run.start_ns or 0)) / 1e9
+    return Gap(_open_span(run, begin, end), seconds, after, grown)
+
+
+def _open_span(run: Run, begin: int, end: int) -> str:
+    """Return the shortest span that was there before and after; empty where there is none."""
+    times: dict[Plain, list[Span]] = {}
+    for span in run.of_type("span"):
+        times.setdefault(span.attributes.get(semconv.SPAN_ID), []).append(span)
+    around = [
+        (max(one.end_ns for one in same) - same[0].start_ns, same[0].full_name)
+        for same in times.values()
+        if same[0].start_ns <= begin and max(one.end_ns for one in same) >= end
+    ]
+    return min(around, default=(0, ""))[1]
 
 
 @dataclass
@@ -137,20 +205,16 @@ def workers(run: Run) -> list[Worker]:
     """Return the workers by name: their largest figures, and how many task spans they ran."""
     found: dict[str, Worker] = {}
 
-    def peak(name: str) -> Iterator[tuple[Worker, float]]:
-        for series in run.metrics.of(name):
-            worker = series.labels.get(semconv.WORKER_NAME, "")
-            values = [value for _, value in series.history()]
-            yield found.setdefault(worker, Worker(worker)), max(values, default=series.value)
-
-    for worker, value in peak(semconv.WORKER_THREAD_COUNT.name):
-        worker.threads = value
-    for worker, value in peak(semconv.WORKER_MEMORY_USAGE.name):
-        worker.memory = value
-    for worker, value in peak(semconv.WORKER_MEMORY_LIMIT.name):
-        worker.limit = value or None
-    for worker, value in peak(semconv.WORKER_MEMORY_SPILLED.name):
-        worker.spilled = value
+    for metric, figure in (
+        (semconv.WORKER_THREAD_COUNT, "threads"),
+        (semconv.WORKER_MEMORY_USAGE, "memory"),
+        (semconv.WORKER_MEMORY_LIMIT, "limit"),
+        (semconv.WORKER_MEMORY_SPILLED, "spilled"),
+    ):
+        for series in run.metrics.of(metric.name):
+            name = series.labels.get(semconv.WORKER_NAME, "")
+            largest = max((value for _, value in series.history()), default=series.value)
+            setattr(found.setdefault(name, Worker(name)), figure, largest)
     for task in run.of_type("task"):
         name = text(task.attributes.get(semconv.WORKER_NAME))
         if name:

@@ -33,18 +33,28 @@ class IdleReason:
     before_first: float
     samples: int
 
+    def reasons(self) -> list[tuple[str, float, str]]:
+        """Return when threads were idle, for how many seconds, and what it hints at."""
+        found = (
+            ("before the first task started", self.before_first, "workers or imports were awaited"),
+            (
+                "while fewer tasks could run than there were threads",
+                self.too_few_tasks,
+                "smaller partitions, a smaller cluster; a long task at the end does it, too",
+            ),
+            (
+                "while there were tasks enough for all threads",
+                self.enough_tasks,
+                "they lay unevenly, or waited for data or the scheduler",
+            ),
+        )
+        return [reason for reason in found if reason[1] > 0]
+
     def sentence(self) -> str:
         """Return the largest reason in words; empty where none has more than half of the time."""
-        for seconds, words in (
-            (self.before_first, "before the first task started (workers or imports were awaited)."),
-            (self.too_few_tasks, "while fewer tasks could run than there were threads."),
-            (
-                self.enough_tasks,
-                "while there were tasks enough: they lay unevenly, or waited for data.",
-            ),
-        ):
-            if self.total and seconds / self.total > 0.5:
-                return f"{seconds / self.total:.0%} of it {words}"
+        for when, seconds, _ in self.reasons():
+            if seconds / self.total > 0.5:
+                return f"{seconds / self.total:.0%} of it {when}."
         return ""
 
 
@@ -67,10 +77,10 @@ def explain(run: Run) -> IdleReason | None:
     first = first_start_ns(run)
     few = enough = before = 0.0
     for begin, end in itertools.pairwise(times):
-        seconds = sum(_at(history, end) - _at(history, begin) for history in idle)
+        seconds = sum(at(history, end) - at(history, begin) for history in idle)
         if first is not None and end <= first:
             before += seconds
-        elif sum(_at(h, end) for h in ready) < sum(_at(h, end) for h in threads):
+        elif sum(at(h, end) for h in ready) < sum(at(h, end) for h in threads):
             few += seconds
         else:
             enough += seconds
@@ -88,6 +98,7 @@ def first_start_ns(run: Run) -> int | None:
     return min(starts, default=None)
 
 
-def _at(history: list[tuple[int, float]], time_ns: int) -> float:
+def at(history: list[tuple[int, float]], time_ns: int) -> float:
+    """Return the last value of a history until a time; 0 before the first."""
     index = bisect_right(history, (time_ns, float("inf")))
     return history[index - 1][1] if index else 0.0

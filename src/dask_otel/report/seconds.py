@@ -21,6 +21,7 @@ UNUSED: Final = "unused"
 LOST: Final = "lost"
 
 _ACTIVITY = semconv.SPAN_ACTIVITY_TIME + "."
+_DURATION = semconv.TASK_GROUP_DURATION + "."
 
 
 @dataclass
@@ -99,6 +100,12 @@ def cluster_time(run: Run) -> ClusterTime | None:
     )
 
 
+def run_parts(run: Run) -> dict[str, float]:
+    """Return the seconds of each part of a run: the cluster's, or else those of its spans."""
+    cluster = cluster_time(run)
+    return cluster.parts() if cluster else merged("", span_times(run)).parts()
+
+
 def span_times(run: Run) -> list[SpanTime]:
     """Return the time of each span's name, in the order in which the spans began."""
     found = _from_metrics(run)
@@ -124,12 +131,13 @@ def _from_metrics(run: Run) -> dict[str, SpanTime]:
         _add(prefix, activity, series.value)
     for series in run.metrics.of(semconv.SPAN_EXECUTE_IO.name):
         _add(entry(series.labels).bytes, series.labels.get(semconv.ACTIVITY, ""), series.value)
-    for series in run.metrics.of(semconv.SPAN_IDLE_TIME.name):
-        span = entry(series.labels)
-        span.idle = (span.idle or 0.0) + series.value
-    for series in run.metrics.of(semconv.SPAN_CAPACITY_TIME.name):
-        span = entry(series.labels)
-        span.capacity = (span.capacity or 0.0) + series.value
+    for metric, name in (
+        (semconv.SPAN_IDLE_TIME, "idle"),
+        (semconv.SPAN_CAPACITY_TIME, "capacity"),
+    ):
+        for series in run.metrics.of(metric.name):
+            span = entry(series.labels)
+            setattr(span, name, (getattr(span, name) or 0.0) + series.value)
     return found
 
 
@@ -158,18 +166,31 @@ def span_activities(span: Span) -> dict[str, float]:
     }
 
 
+def by_function(run: Run) -> dict[str, tuple[float, float]]:
+    """Return the tasks of each prefix and their thread-seconds; of groups without metrics."""
+    tasks = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_PREFIX)
+    seconds = run.metrics.by(semconv.SPAN_EXECUTE_TIME.name, semconv.TASK_PREFIX)
+    if not tasks:
+        seconds = {}
+        for group in run.of_type("group"):
+            prefix = text(group.attributes.get(semconv.TASK_PREFIX))
+            _add(tasks, prefix, group.number(semconv.TASK_COUNT) or 0.0)
+            for key in group.attributes:
+                if key.startswith(_DURATION):
+                    _add(seconds, prefix, group.number(key) or 0.0)
+    return {prefix: (count, seconds.get(prefix, 0.0)) for prefix, count in tasks.items() if count}
+
+
 def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
     """Return several spans' times as one."""
     result = SpanTime(name, name)
     for entry in entries:
-        for activity, seconds in entry.activities.items():
-            _add(result.activities, activity, seconds)
-        for activity, size in entry.bytes.items():
-            _add(result.bytes, activity, size)
+        into = [(result.activities, entry.activities), (result.bytes, entry.bytes)]
         for prefix, activities in entry.prefixes.items():
-            own = result.prefixes.setdefault(prefix, {})
-            for activity, seconds in activities.items():
-                _add(own, activity, seconds)
+            into.append((result.prefixes.setdefault(prefix, {}), activities))
+        for sums, values in into:
+            for activity, value in values.items():
+                _add(sums, activity, value)
         if entry.idle is not None:
             result.idle = (result.idle or 0.0) + entry.idle
         if entry.capacity is not None:
@@ -194,6 +215,18 @@ class Flow:
     edges: list[int]
     parts: dict[str, list[float]]
     threads: list[float]
+
+    def unused(self, begin_ns: int, end_ns: int) -> float:
+        """Return for how many seconds, at least, no thread had work between two times."""
+        most, found = max(self.threads, default=0.0), 0.0
+        edges = itertools.pairwise(self.edges)
+        for (begin, end), threads in zip(edges, self.parts[part_of(UNUSED).title], strict=True):
+            within = min(end, end_ns) - max(begin, begin_ns)
+            if most and within > 0:
+                # It may all have been in that part of the interval which is outside.
+                outside = end - begin - within
+                found += max(0.0, threads / most * (end - begin) - outside) / 1e9
+        return found
 
 
 def flow(run: Run, most: int = 240) -> Flow | None:

@@ -13,7 +13,7 @@ from dask_otel.report.seconds import SpanTime, cluster_time, span_times
 from dask_otel.report.telemetry.model import Run, Skipped, Span, text
 
 #: Goes up when something here is renamed or changes its meaning; not when something is added.
-VERSION = 1
+VERSION = 2
 
 
 def summary(

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from dask_otel import semconv
 from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice, outcome_counts
-from dask_otel.report.compare import Comparison, Difference, Side
+from dask_otel.report.compare import Comparison
 from dask_otel.report.money import Price, bill
-from dask_otel.report.seconds import cluster_time, merged, parts, span_activities, span_times
-from dask_otel.report.telemetry.model import Run, Skipped, Span, text
+from dask_otel.report.seconds import cluster_time, run_parts
+from dask_otel.report.telemetry.model import Run, Skipped, text
 
 _BAR = 24
 _MOST = 12
@@ -62,7 +62,7 @@ def _headed(head: str, body: Iterable[str]) -> Iterator[str]:
 
 def _where(run: Run, marks: words.Glyphs) -> Iterator[str]:
     cluster = cluster_time(run)
-    by_part = cluster.parts() if cluster else merged("", span_times(run)).parts()
+    by_part = run_parts(run)
     whole = sum(by_part.values())
     if not whole:
         return
@@ -74,7 +74,7 @@ def _where(run: Run, marks: words.Glyphs) -> Iterator[str]:
     if cluster and cluster.remainder is not None:
         yield f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s"
         yield f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s"
-        yield f"  = remainder {cluster.remainder + 0.0:,.6f} s"
+        yield f"  = remainder {words.exact(cluster.remainder)}"
 
 
 def _advice(run: Run, width: int) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _trees(run: Run, width: int, *, ascii_only: bool) -> Iterator[str]:
 
 def _spans(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
     found = run.of_type("span")
-    room = max(16, width - 62)
+    room, erred = max(16, width - 62), semconv.TASK_OUTCOME_COUNT.format("erred")
     if found:
         head = f"{'lasted':>10}{'waited':>9}{'tasks':>8}{'failed':>8}{'idle':>6}  result"
         yield f"  {'':<{room}}{head}"
@@ -135,35 +135,13 @@ def _spans(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
         idle_share = f"{unused / capacity:.0%}" if capacity and unused is not None else ""
         yield (
             f"  {name:<{room}}{words.seconds(span.seconds):>10}"
-            f"{_or_empty(span.number(semconv.SPAN_QUEUE_TIME)):>9}"
-            f"{_count(span, semconv.TASK_COUNT):>8}"
-            f"{_count(span, semconv.TASK_OUTCOME_COUNT.format('erred')):>8}{idle_share:>6}"
-            f"  {_result(span)}"
+            f"{words.known(span.number(semconv.SPAN_QUEUE_TIME)):>9}"
+            f"{words.whole(span.number(semconv.TASK_COUNT)):>8}"
+            f"{words.whole(span.number(erred)):>8}{idle_share:>6}"
+            f"  {span.result}"
         )
-        own = parts(span_activities(span))
-        largest = sorted(own, key=lambda part: -own[part])[:3]
-        said = [
-            f"{words.seconds(own[part])} {words.inside(part)}" for part in largest if own[part] > 0
-        ]
-        if said:
-            yield "      " + ", ".join(said)
     if len(found) > 60:
         yield f"  and {len(found) - 60:,} more"
-
-
-def _or_empty(value: float | None) -> str:
-    return "" if value is None else words.seconds(value)
-
-
-def _count(span: Span, key: str) -> str:
-    value = span.number(key)
-    return "" if value is None else f"{value:,.0f}"
-
-
-def _result(span: Span) -> str:
-    if span.unfinished:
-        return "still open"
-    return text(span.attributes.get(semconv.SPAN_RESULT))
 
 
 def _failures(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
@@ -189,14 +167,9 @@ def _slow(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
 
 def _idle(run: Run) -> Iterator[str]:
     why = idle.explain(run)
-    if why is not None and why.total > 0:
-        for seconds, said in (
-            (why.before_first, "before the first task started"),
-            (why.too_few_tasks, "while fewer tasks could run than there were threads"),
-            (why.enough_tasks, "while there were tasks enough for all threads"),
-        ):
-            if seconds > 0:
-                yield f"  {words.seconds(seconds):>9} {seconds / why.total:>5.0%}  {said}"
+    if why is not None:
+        for when, seconds, _ in why.reasons():
+            yield f"  {words.seconds(seconds):>9} {seconds / why.total:>5.0%}  {when}"
 
 
 def _money(run: Run, price: Price, tag: str, width: int, marks: words.Glyphs) -> Iterator[str]:
@@ -224,24 +197,22 @@ def comparison_lines(
 def _compared(found: Comparison, width: int, marks: words.Glyphs) -> Iterator[str]:
     yield f"A: {found.before}"
     yield f"B: {found.after}"
-    room = max(16, width - 56)
-    yield f"{'':<{room}}{'':>8}{'lasted A':>11}{'B':>11}{'threads A':>12}{'B':>11}"
+    room = max(16, width - 54)
+
+    def row(name: str, cells: Sequence[str]) -> str:
+        first, *others = (f"{cell:>11}" for cell in cells)
+        return (
+            f"{words.cut_beginning(name, room - 1, marks.ellipsis):<{room}}{first[1:]}"
+            + "".join(others)
+        )
+
+    yield ""
+    yield row("function", ("tasks A", "B", "a task A", "B", "change"))
+    yield from (row(one.name, one.cells()) for one in found.functions[:60])
+    yield ""
+    yield row("span", ("lasted A", "B", "threads A", "B"))
     for one in (found.whole, *found.names):
-        yield _difference(one, room, marks)
-        said = [f"{seconds:+.2f} s {words.inside(part)}" for part, seconds in one.changes()[:4]]
+        yield row(one.name, one.cells())
+        said = [f"{words.signed(seconds)} {words.inside(part)}" for part, seconds in one.changes()]
         if said:
-            yield "    " + ", ".join(said)
-
-
-def _difference(one: Difference, room: int, marks: words.Glyphs) -> str:
-    def lasted(side: Side | None) -> str:
-        return "" if side is None or side.lasted is None else words.seconds(side.lasted)
-
-    def threads(side: Side | None) -> str:
-        return "" if side is None or side.seconds is None else words.seconds(side.seconds)
-
-    name = words.cut_beginning(one.name, room - 1, marks.ellipsis)
-    return (
-        f"{name:<{room}}{one.verdict:>8}{lasted(one.before):>11}{lasted(one.after):>11}"
-        f"{threads(one.before):>12}{threads(one.after):>11}"
-    )
+            yield "    " + ", ".join(said[:4])

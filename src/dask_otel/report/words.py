@@ -42,6 +42,26 @@ def seconds(value: float) -> str:
     return "0 s" if value == 0 else "<1 ms"
 
 
+def known(value: float | None) -> str:
+    """Return a duration; empty where it is not known."""
+    return "" if value is None else seconds(value)
+
+
+def whole(value: float | None) -> str:
+    """Return a whole number; empty where it is not known."""
+    return "" if value is None else f"{value:,.0f}"
+
+
+def exact(value: float) -> str:
+    """Return seconds to the microsecond; a negative zero is 0."""
+    return f"{round(value, 6) + 0.0:,.6f} s"
+
+
+def signed(value: float) -> str:
+    """Return a difference of two durations: ``+1.25 s``, ``-4 ms``."""
+    return ("+" if value >= 0 else "-") + seconds(abs(value))
+
+
 def size(value: float) -> str:
     """Return bytes in binary units: ``312 B``, ``4.2 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -53,7 +73,12 @@ def size(value: float) -> str:
 
 def counted(count: int, what: str) -> str:
     """Return a number of things: ``1 span``, ``1,024 spans``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun(count, what)}"
+
+
+def noun(count: float, what: str) -> str:
+    """Return the noun alone as it stands behind a number: ``span`` behind 1, else ``spans``."""
+    return what if count == 1 else f"{what}s"
 
 
 def cut(value: str, width: int, ellipsis: str) -> str:

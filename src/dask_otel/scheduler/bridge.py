@@ -26,7 +26,6 @@ from dask_otel._dask.workers.delivery import Delivery
 from dask_otel._wire import Present
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.task_runs import TaskLimits
-from dask_otel.core.trace import Trace
 from dask_otel.pump.journal import MOMENT
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.boundary import ErrorBoundary
@@ -190,7 +189,7 @@ class Bridge:
         self._pump = wired.pump
         self._counts = wired.counts
         if wired.decides is not None:
-            self._take_sampler(wired.decides)
+            self._guarded(partial(self.adapter.decide_with, wired.decides), "sampler")
         self.hand_over.begin(wired.pump)
         if wired.hint:
             # Also where it closes already: a short script has it from here alone.
@@ -203,21 +202,6 @@ class Bridge:
             self._show(wired.page)
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
-
-    def _take_sampler(self, decides: Callable[[Trace], bool]) -> None:
-        """Let it decide; without it tasks are told what the default one would say."""
-        try:
-            self.adapter.decide_with(partial(self._decides, decides))
-        except Exception:
-            self.boundary.failed("sampler")
-
-    def _decides(self, decides: Callable[[Trace], bool], trace: Trace) -> bool:
-        """Ask the sampler, which may be a user's; one that raises does not sample."""
-        try:
-            return decides(trace)
-        except Exception:
-            self.boundary.failed("sampler")
-            return False
 
     def _show(self, page: Page) -> None:
         """Put the page on the scheduler's HTTP server; without it the bridge goes on."""
@@ -295,12 +279,12 @@ class Bridge:
         finally:
             self._let_go()
 
-    def _guarded(self, step: Callable[[], None]) -> None:
-        """Take a step of the close; whatever it does, the pump's threads are to be closed."""
+    def _guarded(self, step: Callable[[], None], kind: str = "close") -> None:
+        """Take a step of the start or the close; whatever it does, the next ones follow."""
         try:
             step()
         except Exception:
-            self.boundary.failed("close")
+            self.boundary.failed(kind)
 
     async def _last_words(self, deadline: float) -> None:
         """Give heartbeats a moment that still owe metrics of work that is done."""

@@ -32,8 +32,10 @@ async def in_thread(make: Callable[[], Made], name: str) -> Made:
         result, error = None, None
         try:
             result = make()
-        except Exception as caught:
-            error = caught
+        except BaseException as caught:
+            # SystemExit would end the loop that awaits this; a future takes no StopIteration.
+            plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
+            error = caught if plain else RuntimeError(repr(caught))
         with suppress(RuntimeError):  # the loop has closed meanwhile
             loop.call_soon_threadsafe(deliver, result, error)
 

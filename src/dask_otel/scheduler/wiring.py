@@ -128,6 +128,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     interval = read.metric_interval
     if page is not None:
         interval = min(interval, LONGEST_PAGE_AGE)
+    if outputs.hurried:
+        interval = min(interval, read.file_interval or interval)
     limits = SeriesLimits(
         max_names=settings.metrics.max_names,
         max_series=settings.metrics.max_series,
@@ -157,9 +159,12 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         sanitizer.drain,
         page=shown,
-        # Only for the page do batches come more often than exports, a little early or late.
         nobody_at=() if nobody_at is None else (nobody_at,),
-        metric_interval=0.0 if page is None else read.metric_interval - interval / 2,
+        # For page and files batches come more often than exports, a little early or late.
+        metric_interval=(
+            read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
+        ),
+        hurried=outputs.hurried,
         spool=_spool(settings, outputs, instance_id, started_ns),
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from dask_otel._otel.api.current import Context, remote_child, remote_parent
 from dask_otel.core.context import (
+    BAGGAGE,
     CARRIER_KEY,
     DECISION_KEY,
     MAX_BAGGAGE,
@@ -114,7 +115,11 @@ class TaskContexts:
             return None
         carrier = annotations.get(CARRIER_KEY)
         state = annotations.get(STATE_KEY)
-        baggage = carrier.get("baggage") if isinstance(carrier, dict) else None
+        baggage = dict.get(carrier, BAGGAGE) if isinstance(carrier, dict) else None
+        if state is not None or baggage is not None:
+            # What is no text is left out alone: the rest holds.
+            state = self._text(state, MAX_STATE, "state")
+            baggage = self._text(baggage, MAX_BAGGAGE, "baggage")
         known = decided if state is None and baggage is None else (decided, state, baggage)
         try:
             return self._decided[known]
@@ -124,12 +129,7 @@ class TaskContexts:
         if parent is None:
             self._count("decision")
             return None
-        context = remote_parent(
-            parent,
-            self._text(state, MAX_STATE, "state"),
-            self._text(baggage, MAX_BAGGAGE, "baggage"),
-        )
-        return _keep(self._decided, known, context)
+        return _keep(self._decided, known, remote_parent(parent, state, baggage))
 
     def _hashed(self, dask_id: str, root: str) -> Context:
         """Return the context of a span by Dask's ids: computed, not told."""

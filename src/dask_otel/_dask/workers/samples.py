@@ -6,7 +6,7 @@ The workers are not asked: everything comes from what the scheduler has of them 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import dask.config
@@ -30,6 +30,11 @@ _CPU: Final = semconv.WORKER_CPU_UTILIZATION.name
 _OCCUPANCY: Final = semconv.WORKER_OCCUPANCY.name
 _AGE: Final = semconv.WORKER_LAST_SEEN_AGE.name
 _BLOCKED: Final = semconv.EVENT_LOOP_BLOCKED_TIME.name
+_LOOP_CPU: Final = semconv.EVENT_LOOP_CPU_TIME.name
+_STARVED: Final = semconv.EVENT_LOOP_STARVED_TIME.name
+
+#: Linux: nanoseconds on a CPU, and nanoseconds ready to run without one, of this thread.
+_SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
 #: Workers in a step of a hand-over.
 STEP: Final = 200
@@ -166,6 +171,7 @@ class LoopHealth:
         self._cycle: float = scheduler._last_tick_cycle
         self._ticks: int = scheduler._last_tick_counter
         self._blocked = {"scheduler": 0.0, "worker": 0.0}
+        self._thread = thread_times()
 
     def worker_removed(self, address: str) -> None:
         """Forget a worker."""
@@ -209,3 +215,23 @@ class LoopHealth:
         for role, seconds in self._blocked.items():
             batch.add(_BLOCKED, role, value=seconds)
             self._blocked[role] = 0.0
+        before, self._thread = self._thread, thread_times()
+        for name, seconds in self._thread.items():
+            batch.add(name, "scheduler", value=max(0.0, seconds - before.get(name, seconds)))
+
+
+def thread_times() -> dict[str, float]:
+    """Return what this thread has used of a CPU, and waited for one where the system tells it.
+
+    The wait is all that other processes, other threads and a limit of the container take from it;
+    a wait for the GIL is none. It takes 25 µs, once an export.
+    """
+    times = {_LOOP_CPU: thread_time()}
+    try:
+        with open(_SCHEDSTAT, encoding="ascii") as file:
+            used, waited = map(int, file.read().split()[:2])
+    except (OSError, ValueError):
+        return times  # Not Linux, or hidden.
+    if used:  # 0 where the kernel does not count.
+        times[_STARVED] = waited / 1e9
+    return times

@@ -18,6 +18,8 @@ from dask_otel.settings.problems import ConfigurationError
 
 #: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
 _LEAST_INTERVAL_MS: Final = 100
+#: Seconds: what is in files is read as the story of one run, often of minutes.
+_FILE_INTERVAL: Final = 5.0
 #: Three years: as good as never, and what every clock can wait for. Of longer times some raise.
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
 #: Digits of a count. Python reads no number of thousands of them.
@@ -243,6 +245,8 @@ class Environment:
     batch_size: int
     schedule_delay: float
     metric_interval: float
+    #: The same for files; None where the variable says it for all.
+    file_interval: float | None
     temporality: Temporality
     #: Which measurements may have exemplars.
     exemplars: str
@@ -276,6 +280,7 @@ def read_environment() -> Environment:
         batch_size=batch_size,
         schedule_delay=1.0 if delay is None else delay / 1000,
         metric_interval=60.0 if interval is None else interval / 1000,
+        file_interval=_FILE_INTERVAL if interval is None else None,
         # Both mean delta for synchronous counters and histograms, and ours behave as such.
         temporality="delta" if preference in ("delta", "lowmemory") else "cumulative",
         exemplars=exemplars or "trace_based",

@@ -60,6 +60,11 @@ class FileTransport:
         self._breathe = Breath()
         self.close = file.close
 
+    @property
+    def is_first(self) -> bool:
+        """Whether all that was written is in one file."""
+        return self._file.is_first
+
     def send(self, request: bytes, _longest: float) -> Answer:
         """Write all of it, or nothing."""
         lines = otlp_json.lines(self._message.FromString(request), self._breathe)

@@ -54,7 +54,8 @@ class ForeignExporter:
         try:
             with uninstrumented():
                 result = self.exporter.export(self._decode(request), **self._options)
-        except Exception as error:
+        except BaseException as error:
+            # Also SystemExit: it would end this thread without a word.
             return Answer(False, plain(words_of(error), mask_of_environment()))
         if result.name == "SUCCESS":
             return Answer(True)

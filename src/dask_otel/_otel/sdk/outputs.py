@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from opentelemetry.sdk.resources import Resource
@@ -51,6 +52,8 @@ class Outputs:
     environment: Environment
     span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
     metric_sinks: tuple[ExporterMetricSink, ...]
+    #: By name of a metric sink, whether it takes metrics every `Environment.file_interval`.
+    hurried: Mapping[str, Callable[[], bool]]
     #: Whether a trace is sampled, for exemplars; None lets all of them through.
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
@@ -113,12 +116,16 @@ def build(
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         sent = {signal: is_named(signal) or files is None for signal in ("traces", "metrics")}
-        to_file = {}
+        to_file, hurried = {}, {}
         if files is not None:
             # Before the others, which would have to be closed.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
             to_file = {signal: file_destination(signal, files, run) for signal in sent}
+            if read.file_interval is not None:
+                # Until one file is full: the older ones of a long run are to stay, too.
+                written = to_file["metrics"]
+                hurried[written.label] = partial(getattr, written.transport, "is_first")
         traces = make_destinations("traces") if sent["traces"] and provider is None else []
         try:
             metrics = make_destinations("metrics") if sent["metrics"] else []
@@ -132,10 +139,11 @@ def build(
     return Outputs(
         read,
         (
-            *([] if provider is None else [ProviderSpanSink(provider, version)]),
+            *([] if provider is None else [ProviderSpanSink(provider, version, sampler)]),
             *(ExporterSpanSink(one, encoder, sampler) for one in traces),
         ),
         tuple(ExporterMetricSink(one, encoder) for one in metrics),
+        hurried,
         _exemplar_filter(read, sampler),
         sampler.decides,
         resource.attributes,

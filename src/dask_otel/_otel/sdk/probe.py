@@ -176,7 +176,7 @@ class _Try:
     def _run(self) -> None:
         try:
             answer = self._send()
-        except Exception as error:
+        except BaseException as error:
             answer = Answer(False, type(error).__name__)
         probed = replace(
             self._probed,

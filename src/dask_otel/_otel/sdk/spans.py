@@ -10,40 +10,69 @@ from typing import Any
 from opentelemetry import trace as trace_api
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, SamplingResult
 from opentelemetry.trace import Link as SdkLink
 from opentelemetry.trace import SpanContext, StatusCode
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler
+from dask_otel._otel.sdk.sampling import KINDS, SAMPLED, TraceSampler, parent_of
 from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import Answer, Row, SpanRecord
 
 logger = logging.getLogger("distributed.dask_otel")
 
 
-class _Ids(IdGenerator):
-    """Gives our tracer the ids of the record at hand, in the thread that has one at hand.
+class _AtHand(IdGenerator, Sampler):
+    """Gives our tracer the ids of the record at hand, in the thread that has one, and samples it.
 
-    The SDK hands out one tracer for a name: bridges of several schedulers share it.
+    For whether its trace is sampled has been decided. The SDK hands out one tracer for a name:
+    bridges of several schedulers share it.
     """
 
-    def __init__(self, otherwise: IdGenerator) -> None:
-        self.record = threading.local()
-        self._otherwise = otherwise
+    def __init__(self, ids: IdGenerator, sampler: Sampler) -> None:
+        self._record = threading.local()
+        self._ids_of_others = ids
+        self._sampler_of_others = sampler
+
+    @property
+    def ids(self) -> tuple[int, int] | None:
+        """Ids of the trace and the span; None where no record is at hand."""
+        ids: tuple[int, int] | None = getattr(self._record, "ids", None)
+        return ids
+
+    @ids.setter
+    def ids(self, ids: tuple[int, int] | None) -> None:
+        self._record.ids = ids
 
     def generate_trace_id(self) -> int:
-        ids: tuple[int, int] | None = getattr(self.record, "ids", None)
-        return self._otherwise.generate_trace_id() if ids is None else ids[0]
+        return self._ids_of_others.generate_trace_id() if self.ids is None else self.ids[0]
+
+    def should_sample(self, *args: Any, **options: Any) -> SamplingResult:
+        sampler = self._sampler_of_others if self.ids is None else ALWAYS_ON
+        return sampler.should_sample(*args, **options)
 
     def generate_span_id(self) -> int:
-        ids: tuple[int, int] | None = getattr(self.record, "ids", None)
-        return self._otherwise.generate_span_id() if ids is None else ids[1]
+        # It comes last: a processor may start spans of its own with this tracer, in this thread.
+        ids, self.ids = self.ids, None
+        return self._ids_of_others.generate_span_id() if ids is None else ids[1]
+
+    def get_description(self) -> str:
+        return self._sampler_of_others.get_description()
 
 
 class ProviderSpanSink:
     """Spans through the tracer provider that the application has set, with our ids.
 
     Its sampler, processors, limits and resource apply, and it is never shut down by us.
+
+    Parameters
+    ----------
+    provider
+        The application's.
+    version
+        Of the bridge.
+    sampler
+        Asks the provider's sampler, once for each root; its spans do not ask again.
     """
 
     name = "the application's tracer provider"
@@ -53,24 +82,22 @@ class ProviderSpanSink:
     patience = 0.0
     loss = "error"
 
-    def __init__(self, provider: TracerProvider, version: str) -> None:
+    def __init__(self, provider: TracerProvider, version: str, sampler: TraceSampler) -> None:
         tracer: Any = provider.get_tracer(
             semconv.SCOPE_NAME, version, schema_url=semconv.SCHEMA_URL
         )
         self._tracer = tracer
-        # The provider's own sampler decides; asked for the trace, so that spans that come
-        # before their root follow it.
-        self._sampler = TraceSampler(provider.sampler)
+        self._sampler = sampler
         ids = getattr(tracer, "id_generator", None)
-        if not isinstance(ids, _Ids):
-            # A plain attribute of our own tracer: other tracers of the provider keep theirs.
-            ids = _Ids(ids or provider.id_generator)
-            tracer.id_generator = ids
-        self._ids: _Ids = ids
+        if not isinstance(ids, _AtHand):
+            # Plain attributes of our own tracer: other tracers of the provider keep theirs.
+            ids = _AtHand(ids or provider.id_generator, provider.sampler)
+            tracer.id_generator = tracer.sampler = ids
+        self._at_hand: _AtHand = ids
         self._warned = False
 
     def wants(self, record: SpanRecord) -> bool:
-        """Whether the trace is sampled; the provider decides about each span itself."""
+        """Whether the span is sampled."""
         return self._sampler.span(record)
 
     def encode(self, record: SpanRecord) -> SpanRecord:
@@ -83,8 +110,8 @@ class ProviderSpanSink:
         with uninstrumented():
             for row in rows:
                 try:
-                    self._replay(row.body)
-                except Exception:
+                    lost += not self._replay(row.body)
+                except BaseException:
                     # One of the application's processors; others may have taken the span.
                     lost += 1
                     if not self._warned:
@@ -94,12 +121,13 @@ class ProviderSpanSink:
                         )
         return Answer(True, lost=lost)
 
-    def _replay(self, record: SpanRecord) -> None:
-        self._ids.record.ids = (int(record.trace_id), record.span_id)
+    def _replay(self, record: SpanRecord) -> bool:
+        """Return whether it was taken: the application may have switched our tracer off."""
+        self._at_hand.ids = (int(record.trace_id), record.span_id)
         try:
             span = self._tracer.start_span(
                 record.name,
-                self._sampler.parent(record),
+                parent_of(record),
                 KINDS[record.kind],
                 dict(record.attributes),
                 [
@@ -113,13 +141,15 @@ class ProviderSpanSink:
                 record_exception=False,
             )
         finally:
-            # A processor may start spans of its own with this tracer, in this thread.
-            self._ids.record.ids = None
+            self._at_hand.ids = None
+        if not span.is_recording():
+            return False
         for event in record.events:
             span.add_event(event.name, dict(event.attributes), event.time_ns)
         if record.error is not None:
             span.set_status(StatusCode.ERROR, record.error)
         span.end(record.end_ns)
+        return True
 
     def close(self) -> None:
         """Leave the application's provider alone."""

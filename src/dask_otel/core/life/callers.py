@@ -106,7 +106,7 @@ class Callers:
         for span, known in self._open.items():
             known.carrier = _UNREAD
             trace = _trace_of(span)
-            if known.context is not None and sampled(trace) != _by_default(trace):
+            if known.context is not None and sampled(trace) != trace.sampled_by_default:
                 differs = True
         return differs
 
@@ -181,8 +181,8 @@ class Callers:
             if self.propagation == "adopt":
                 return TaskContext(format_traceparent(caller.parent), caller.state)
         trace = _trace_of(span)
-        sampled = _by_default if self._sampled is None else self._sampled
-        own = Traceparent(ident.trace_id, ident.span_id, int(sampled(trace)))
+        sampled = trace.sampled_by_default if self._sampled is None else self._sampled(trace)
+        own = Traceparent(ident.trace_id, ident.span_id, trace.flags(sampled))
         return TaskContext(format_traceparent(own), trace.state)
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
@@ -219,8 +219,3 @@ class Callers:
 def _trace_of(span: OpenSpan) -> Trace:
     ident = span.identity
     return Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")
-
-
-def _by_default(trace: Trace) -> bool:
-    """Return what OpenTelemetry's default sampler decides, ``parentbased_always_on``."""
-    return trace.caller is None or trace.caller.sampled

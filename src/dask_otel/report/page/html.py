@@ -84,9 +84,9 @@ def _run(run: Run, price: Price | None, tag: str, numbers: Iterable[int], data: 
     data.append(_data(key, rows.packed))
     return "".join(
         (
-            sections.overview(run, names, price),
+            sections.overview(run, price),
             sections.advice_list(run),
-            sections.where(run, names, chart("spans"), chart("flow")),
+            sections.where(run, chart("spans"), chart("flow")),
             sections.timeline(key, rows),
             sections.failed(run),
             sections.slow(run),

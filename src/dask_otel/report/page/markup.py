@@ -39,16 +39,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def seconds(value: float | None) -> str:
-    """Return a duration; empty where it is not known."""
-    return "" if value is None else words.seconds(value)
-
-
-def count(value: float | None) -> str:
-    """Return a whole number; empty where it is not known."""
-    return "" if value is None else f"{value:,.0f}"
-
-
 def size(value: float | None) -> str:
     """Return bytes; empty where they are not known."""
     return "" if value is None else words.size(value)

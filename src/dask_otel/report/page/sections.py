@@ -9,13 +9,12 @@ from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice, outcome_counts
 from dask_otel.report.meanings import PARTS, hex_colour
 from dask_otel.report.money import Price
-from dask_otel.report.page.markup import Markup, bar, safe, seconds, share, size, table
+from dask_otel.report.page.markup import Markup, bar, safe, share, size, table
 from dask_otel.report.page.payload import Timeline
 from dask_otel.report.seconds import (
     ClusterTime,
-    SpanTime,
     cluster_time,
-    merged,
+    run_parts,
 )
 from dask_otel.report.telemetry.model import Run, Skipped, text
 
@@ -53,50 +52,36 @@ def footer(runs: Sequence[Run], skipped: Skipped) -> str:
 # ------------------------------------------------------------------------------ overview
 
 
-def _total(run: Run, names: Sequence[SpanTime]) -> tuple[dict[str, float], ClusterTime | None]:
-    cluster = cluster_time(run)
-    if cluster is not None:
-        return cluster.parts(), cluster
-    return merged("", names).parts(), None
-
-
-def overview(run: Run, names: Sequence[SpanTime], price: Price | None) -> str:
+def overview(run: Run, price: Price | None) -> str:
     """Return the ten seconds: how long, where to, what failed."""
-    by_part, cluster = _total(run, names)
+    by_part = run_parts(run)
     whole = sum(by_part.values())
-    begin, end = run.start_ns, run.end_ns
-    lasted = words.seconds((end - begin) / 1e9) if begin is not None and end is not None else "?"
+    capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
     counts = outcome_counts(run)
-    failed = int(counts.get("erred", 0))
-    tiles = [("lasted", lasted, "")]
-    if cluster is not None and cluster.capacity is not None:
-        tiles.append(("thread-time", words.seconds(cluster.capacity), ""))
-        if price is not None:
-            tiles.append(("cost", price.text(cluster.capacity), ""))
-    if whole:
-        tiles.append(("computing", f"{by_part['Computing'] / whole:.0%}", ""))
-        tiles.append(("idle", f"{by_part['Idle'] / whole:.0%}", ""))
-    if "memory" in counts:
-        tiles.append(("tasks done", f"{counts['memory']:,.0f}", ""))
-    if counts:
-        tiles.append(("tasks failed", f"{failed:,}", "bad" if failed else "good"))
-    repeated = findings.retries(run)
-    if repeated:
-        tiles.append(("runs repeated", f"{sum(repeated.values()):,.0f}", "warning"))
-    threads = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
-    workers = len(findings.workers(run))
-    if workers:
-        tiles.append(("workers", f"{workers:,}", ""))
-    if threads and run.metrics.start_ns is not None and run.metrics.end_ns is not None:
-        length = (run.metrics.end_ns - run.metrics.start_ns) / 1e9
-        if length > 0:
-            # That begins with the bridge, not with the first span: what "lasted" is less.
-            tiles.append(
-                (f"mean threads in {words.seconds(length)}", f"{threads / length:.1f}", "")
-            )
+    done, failed = counts.get("memory"), int(counts.get("erred", 0))
+    again, workers = sum(findings.retries(run).values()), len(findings.workers(run))
+    mean = capacity / run.metrics.seconds if capacity and run.metrics.seconds else None
+    # What has no value was not exported.
+    tiles = [
+        ("lasted", words.seconds(run.seconds), ""),
+        ("thread-time", words.known(capacity), ""),
+        ("cost", price.text(capacity) if price and capacity is not None else "", ""),
+        ("computing", share(by_part["Computing"], whole), ""),
+        ("idle", share(by_part["Idle"], whole), ""),
+        (f"{words.noun(done or 0, 'task')} done", words.whole(done), ""),
+        (
+            f"{words.noun(failed, 'task')} failed",
+            f"{failed:,}" if counts else "",
+            "bad" if failed else "good",
+        ),
+        (f"{words.noun(again, 'run')} repeated", words.whole(again or None), "warning"),
+        (words.noun(workers, "worker"), words.whole(workers or None), ""),
+        ("mean threads", "" if mean is None else f"{mean:.1f}", ""),
+    ]
     shown = "".join(
         f'<div class="tile"><b class="{style}">{safe(value)}</b><span>{safe(name)}</span></div>'
         for name, value, style in tiles
+        if value
     )
     return f'{_verdict(by_part, failed)}<div class="tiles">{shown}</div>'
 
@@ -108,7 +93,7 @@ def _verdict(by_part: dict[str, float], failed: int) -> str:
         return f'<p class="verdict">{said}</p>'
     largest = sorted(by_part, key=lambda title: -by_part[title])[:3]
     said = ", ".join(f"{by_part[one] / whole:.0%} {words.inside(one)}" for one in largest)
-    ends = f' <b class="bad">{failed:,} tasks failed.</b>' if failed else ""
+    ends = f' <b class="bad">{words.counted(failed, "task")} failed.</b>' if failed else ""
     return f'<p class="verdict">Of the threads’ time: {safe(said)}.{ends}</p>'
 
 
@@ -148,9 +133,9 @@ def advice_list(run: Run) -> str:
 # ------------------------------------------------------------------------------- seconds
 
 
-def where(run: Run, names: Sequence[SpanTime], of_spans: str, over_time: str) -> str:
+def where(run: Run, of_spans: str, over_time: str) -> str:
     """Return where the thread-seconds went, with the sum that closes."""
-    by_part, cluster = _total(run, names)
+    by_part, cluster = run_parts(run), cluster_time(run)
     if not sum(by_part.values()):
         return ""
     about = (
@@ -172,8 +157,7 @@ def where(run: Run, names: Sequence[SpanTime], of_spans: str, over_time: str) ->
     elif cluster is not None:
         found += (
             '<p class="about">How it went over time is not known: too few metrics were exported'
-            " while it ran. An OTEL_METRIC_EXPORT_INTERVAL of less than its default, 60000 ms,"
-            " gives more.</p>"
+            " while it ran. OTEL_METRIC_EXPORT_INTERVAL says how often, in milliseconds.</p>"
         )
     return found + (_closed(cluster) if cluster is not None else "")
 
@@ -194,7 +178,7 @@ def _closed(cluster: ClusterTime) -> str:
         for name, value, note in lines
     )
     rest = cluster.remainder
-    said = "not known" if rest is None else f"{rest + 0.0:,.6f} s"
+    said = "not known" if rest is None else words.exact(rest)
     return (
         "<details><summary>The sum, activity by activity: it closes"
         f" {'with a remainder of ' + said if rest is not None else 'as far as it was exported'}"
@@ -208,52 +192,20 @@ def _closed(cluster: ClusterTime) -> str:
 def idle_reasons(run: Run) -> str:
     """Return why threads were idle."""
     why = idle.explain(run)
-    names = sorted(
-        (span for span in run.of_type("span") if span.number(semconv.SPAN_IDLE)),
-        key=lambda span: -(span.number(semconv.SPAN_IDLE) or 0.0),
-    )[:5]
-    if why is None and not names:
+    if why is None or not why.total:
         return ""
-    found = (
-        '<h2>Why threads were idle</h2><p class="about">Idle: there was work, and a thread free.'
+    rows = table(
+        ("idle …", "#thread-time", "#share", "what it hints at"),
+        (
+            (when, words.seconds(value), f"{value / why.total:.0%}", hint)
+            for when, value, hint in why.reasons()
+        ),
     )
-    found += " It is shared out among the spans that had work at the time.</p>"
-    if why is not None and why.total > 0:
-        rows = (
-            ("before the first task started", why.before_first, "workers, imports or first data"),
-            (
-                "fewer tasks could run than there were threads",
-                why.too_few_tasks,
-                "smaller partitions, a smaller cluster; a long task at the end does it, too",
-            ),
-            (
-                "tasks enough for all threads",
-                why.enough_tasks,
-                "they lay unevenly, waited for data, or for the scheduler",
-            ),
-        )
-        found += table(
-            ("idle while …", "#thread-time", "#share", "what it hints at"),
-            (
-                (name, words.seconds(value), f"{value / why.total:.0%}", hint)
-                for name, value, hint in rows
-                if value > 0
-            ),
-        )
-        found += f'<p class="about">By {why.samples:,} samples, one an export.</p>'
-    if names:
-        found += table(
-            ("idle most", "#idle", "#of its thread-time"),
-            (
-                (
-                    span.full_name,
-                    words.seconds(span.number(semconv.SPAN_IDLE) or 0.0),
-                    share(span.number(semconv.SPAN_IDLE), span.number(semconv.SPAN_CAPACITY)),
-                )
-                for span in names
-            ),
-        )
-    return found
+    return (
+        '<h2>Why threads were idle</h2><p class="about">Idle: there was work, and a thread free.'
+        f" It is shared out among the spans that had work at the time.</p>{rows}"
+        f'<p class="about">By {words.counted(why.samples, "sample")}, one an export.</p>'
+    )
 
 
 # -------------------------------------------------------------------------------- traces
@@ -284,7 +236,7 @@ def timeline(key: str, rows: Timeline) -> str:
         '<span class="dim count"></span></div>'
         '<div class="timeline"><canvas tabindex="0" role="img"'
         ' aria-label="timeline of spans, groups and tasks; arrow keys move"></canvas></div>'
-        '<div class="tip" hidden></div>'
+        '<p class="more warning"></p><div class="tip" hidden></div>'
         '<p class="about">Click: attributes. Double click: zoom there. Ctrl and wheel zoom,'
         " dragging or Shift and wheel move; arrows, + and − do, too. Pale: the wait for the first"
         " task. The strip below a span’s bar: its own thread-time, in the colours above.</p>"
@@ -336,7 +288,7 @@ def slow(run: Run) -> str:
                 f"<code>{safe(text(task.attributes.get(semconv.TASK_KEY)) or task.name)}</code>"
             ),
             words.seconds(task.seconds),
-            seconds(task.number(semconv.TASK_QUEUE_TIME)),
+            words.known(task.number(semconv.TASK_QUEUE_TIME)),
             text(task.attributes.get(semconv.WORKER_NAME)),
             size(task.number(semconv.TASK_OUTPUT_SIZE)),
             Markup('<span class="bad">failed</span>' if task.failed else ""),

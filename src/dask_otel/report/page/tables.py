@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dask_otel import semconv
 from dask_otel.report import findings, words
 from dask_otel.report.money import Bill, Cost, Price, bill
-from dask_otel.report.page.markup import Markup, bar, count, safe, seconds, share, size, table
+from dask_otel.report.page.markup import Markup, bar, safe, share, size, table
 from dask_otel.report.seconds import SpanTime, parts, span_activities
 from dask_otel.report.telemetry.model import Run, Span, text
 
@@ -44,7 +44,7 @@ def _by_name(found: Sequence[Span], names: Sequence[SpanTime], price: Price | No
             Markup(f'<span class="bad">{bad:,}</span>' if bad else "0"),
             words.seconds(sum(lasted) / len(lasted)),
             words.seconds(max(lasted)),
-            seconds(entry.capacity),
+            words.known(entry.capacity),
             share(entry.idle, entry.capacity),
         ]
         if price is not None:
@@ -71,10 +71,10 @@ def _each(spans: Sequence[Span], price: Price | None) -> str:
             span.full_name,
             Markup(_result(span)),
             words.seconds(span.seconds),
-            seconds(span.number(semconv.SPAN_QUEUE_TIME)),
-            count(span.number(semconv.TASK_COUNT)),
-            count(span.number(semconv.TASK_OUTCOME_COUNT.format("erred"))),
-            seconds(capacity),
+            words.known(span.number(semconv.SPAN_QUEUE_TIME)),
+            words.whole(span.number(semconv.TASK_COUNT)),
+            words.whole(span.number(semconv.TASK_OUTCOME_COUNT.format("erred"))),
+            words.known(capacity),
             share(idle_seconds, capacity),
         ]
         if price is not None:
@@ -88,13 +88,8 @@ def _each(spans: Sequence[Span], price: Price | None) -> str:
 
 
 def _result(span: Span) -> str:
-    result = text(span.attributes.get(semconv.SPAN_RESULT))
-    if span.unfinished:
-        result = "still open"
-    elif span.attributes.get(semconv.SPAN_COMPLETE) is False:
-        result = f"{result}, incomplete" if result else "incomplete"
-    style = {"success": "good", "failure": "bad", "error": "bad"}.get(result, "warning")
-    return f'<span class="{style}">{safe(result)}</span>'
+    style = {"success": "good", "failure": "bad", "error": "bad"}.get(span.result, "warning")
+    return f'<span class="{style}">{safe(span.result)}</span>'
 
 
 def workers(run: Run, memory: str, busy: str) -> str:
@@ -105,7 +100,7 @@ def workers(run: Run, memory: str, busy: str) -> str:
     rows = [
         (
             worker.name,
-            count(worker.threads),
+            words.whole(worker.threads),
             size(worker.memory),
             share(worker.memory, worker.limit),
             size(worker.spilled),

@@ -36,6 +36,7 @@ class Timeline {
     this.canvas = root.querySelector("canvas");
     this.picked = root.querySelector(".picked");
     this.tip = root.querySelector(".tip");
+    this.more = root.querySelector(".more");
     this.count = root.querySelector(".count");
     this.spacer = element("div");
     this.box.append(this.spacer);
@@ -117,6 +118,8 @@ class Timeline {
   }
 
   layout() {
+    // As high as its rows, and not higher than the style lets it be: then it scrolls, and says so.
+    this.box.style.height = Math.max(3, this.shown.length) * ROW + AXIS + 2 + "px";
     const width = this.box.clientWidth, height = this.box.clientHeight;
     const ratio = window.devicePixelRatio || 1;
     this.width = width;
@@ -152,6 +155,10 @@ class Timeline {
     ctx.textBaseline = "middle";
     const top = this.box.scrollTop, first = Math.floor(top / ROW);
     const last = Math.min(this.shown.length, Math.ceil((top + this.height) / ROW));
+    const below = this.shown.length - Math.floor((top + this.height - AXIS) / ROW);
+    this.more.textContent = first > 0 || below > 0
+      ? "The box scrolls: " + first.toLocaleString() + " rows above, " + Math.max(0, below).toLocaleString() + " below."
+      : "";
     this.grid(ctx, c);
     ctx.save();
     ctx.beginPath();

@@ -56,6 +56,15 @@ class Span:
         return max(0, self.end_ns - self.start_ns) / 1e9
 
     @property
+    def result(self) -> str:
+        """How it ended, in words; empty where it was not exported."""
+        result = text(self.attributes.get(semconv.SPAN_RESULT))
+        if self.unfinished:
+            return "still open"
+        incomplete = self.attributes.get(semconv.SPAN_COMPLETE) is False
+        return ", ".join(filter(None, (result, "incomplete" if incomplete else "")))
+
+    @property
     def full_name(self) -> str:
         """All tags from the root's on; of a group or task its own name."""
         return text(self.attributes.get(semconv.SPAN_NAME)) or self.name
@@ -88,21 +97,33 @@ class Run:
 
     @property
     def start_ns(self) -> int | None:
-        """When its first span or series began; None where there is neither."""
-        return min((span.start_ns for span in self.spans), default=self.metrics.start_ns)
+        """When the first thing that is known of it happened; None where there is neither."""
+        starts = [self.metrics.start_ns, *(span.start_ns for span in self.spans)]
+        return min((start for start in starts if start is not None), default=None)
 
     @property
     def end_ns(self) -> int | None:
         """When the last thing that is known of it happened."""
-        ends = [span.end_ns for span in self.spans]
-        if self.metrics.end_ns is not None:
-            ends.append(self.metrics.end_ns)
-        return max(ends, default=None)
+        ends = [self.metrics.end_ns, *(span.end_ns for span in self.spans)]
+        return max((end for end in ends if end is not None), default=None)
+
+    @property
+    def seconds(self) -> float:
+        """From start to end."""
+        return max(0, (self.end_ns or 0) - (self.start_ns or 0)) / 1e9
 
     @property
     def title(self) -> str:
         """What it is called: its cluster, and when it began."""
         return f"{self.cluster or 'Dask'}, {words.when(self.start_ns)}"
+
+    def roots(self) -> list[Span]:
+        """Return the spans that have none above them in Dask."""
+        return [
+            span
+            for span in self.of_type("span")
+            if span.attributes.get(semconv.SPAN_ID) == span.attributes.get(semconv.SPAN_ROOT_ID)
+        ]
 
     def of_type(self, kind: str) -> list[Span]:
         """Return the spans of a type, by their start."""

@@ -76,7 +76,7 @@ class Reader:
             traces = {span.trace_id for span in run.spans}
             run.foreign = [span for span in self._foreign if span.trace_id in traces]
             run.spans = [*run.spans, *_unfinished(run.spans)]
-            run.spans = [span for span in run.spans if span.type not in _SIGNS]
+            run.spans = [one for one in run.spans if one.type not in _SIGNS and not _is_empty(one)]
         found = [run for run in self._runs.values() if run.start_ns is not None]
         return sorted(found, key=lambda run: run.start_ns or 0)
 
@@ -89,6 +89,12 @@ class Reader:
         run.resource.update(resource)
         run.bridge = version or run.bridge
         return run
+
+
+def _is_empty(span: Span) -> bool:
+    """Return whether it is what Dask makes for work of no span that has no tasks."""
+    empty = span.number(semconv.TASK_COUNT) == 0 and not span.failed
+    return empty and span.type == "span" and span.full_name == "default"
 
 
 def _unfinished(spans: list[Span]) -> list[Span]:

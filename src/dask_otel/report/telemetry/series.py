@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -31,6 +33,9 @@ _DRAWN: Final = frozenset(
 MOST_POINTS: Final = 2_000
 #: Series of one run; what is beyond is counted as skipped.
 MOST_SERIES: Final = 20_000
+_LAST_NS: Final = 2**63
+#: Separate times that are remembered of one series of deltas; the nearest become one beyond.
+MOST_TIMES: Final = 1_000
 
 
 class Point(NamedTuple):
@@ -39,6 +44,9 @@ class Point(NamedTuple):
     start_ns: int
     time_ns: int
     value: float
+
+
+_NONE: Final = Point(0, 0, 0.0)
 
 
 @dataclass(slots=True)
@@ -52,10 +60,20 @@ class Series:
     #: The last point of each start; of deltas one, with their sum.
     last: dict[int, Point] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
+    #: The times that deltas were added of, as (start, end): sorted, and joined where they touch.
+    times: list[tuple[int, int]] = field(default_factory=list)
+    #: The last delta that was added.
+    newest: Point = _NONE
 
     def add(self, point: Point) -> None:
-        """Take in a point. Cumulative points may come in any order, and more than once."""
+        """Take in a point. They may come in any order, and more than once."""
         if self.delta:
+            if not self._is_new(point):
+                return
+            known, self.newest = self.newest, point
+            if point.start_ns == known.start_ns > 0:
+                # Its export had failed halfway: this one has the same seconds, and more.
+                point = point._replace(value=point.value - known.value)
             before = self.last.get(0)
             total = point.value + (before.value if before else 0.0)
             time_ns = max(point.time_ns, before.time_ns if before else 0)
@@ -69,6 +87,27 @@ class Series:
             self.points.append(point)
             if len(self.points) > 2 * MOST_POINTS:
                 self._thin()
+
+    def _is_new(self, point: Point) -> bool:
+        """Return whether no delta of this time was added before, and remember the time."""
+        end = point.time_ns
+        begin = point.start_ns if 0 < point.start_ns < end else end - 1
+        place = bisect_right(self.times, (begin, _LAST_NS))
+        if place and end <= self.times[place - 1][1]:
+            return False
+        self.times.insert(place, (begin, end))
+        for left in (place, place - 1):
+            if 0 <= left < len(self.times) - 1 and self.times[left][1] >= self.times[left + 1][0]:
+                self._join(left)
+        if len(self.times) > MOST_TIMES:
+            pairs = itertools.pairwise(self.times)
+            gaps = [after[0] - before[1] for before, after in pairs]
+            self._join(gaps.index(min(gaps)))
+        return True
+
+    def _join(self, left: int) -> None:
+        (begin, one), (_, two) = self.times[left : left + 2]
+        self.times[left : left + 2] = [(begin, max(one, two))]
 
     def _thin(self) -> None:
         self.points.sort(key=lambda point: point.time_ns)
@@ -140,6 +179,11 @@ class Metrics:
         self.start_ns = begin if self.start_ns is None else min(self.start_ns, begin)
         self.end_ns = point.time_ns if self.end_ns is None else max(self.end_ns, point.time_ns)
         return True
+
+    @property
+    def seconds(self) -> float:
+        """From the begin of the first series to the last point."""
+        return max(0, (self.end_ns or 0) - (self.start_ns or 0)) / 1e9
 
     def of(self, name: str) -> Iterator[Series]:
         """Yield the series of a metric."""

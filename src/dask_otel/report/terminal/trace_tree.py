@@ -180,11 +180,10 @@ class _OneTrace:
         if self.brief:
             return
         if left_out := len(groups) - len(shown_groups):
-            plural = "s" if left_out > 1 else ""
-            tree.add(Text(f"{left_out} shorter task group{plural}", style="dim italic"))
+            tree.add(Text(text.counted(left_out, "shorter task group"), style="dim italic"))
         if left_out := len(tasks) - len(shown_tasks):
-            plural = "s" if left_out > 1 else ""
-            tree.add(Text(f"{left_out} more task{plural} with a span", style="dim italic"))
+            said = f"{text.counted(left_out, 'more task')} with a span"
+            tree.add(Text(said, style="dim italic"))
 
     def _label(self, node: SpanNode, depth: int) -> Text:
         attributes = node.attributes

@@ -1,0 +1,85 @@
+"""Who had the CPU: why the scheduler's event loop was late, and why tasks waited off the CPU."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dask_otel import semconv
+from dask_otel.report.findings import workers
+from dask_otel.report.idle import at
+from dask_otel.report.telemetry.model import Run
+
+#: Seconds that Dask's scheduler needs for a task, about, in six transitions or so.
+_TASK: Final = 0.001
+_TRANSITIONS: Final = 6
+#: Samples of a worker that ran two tasks or more, below which nothing is said.
+_FEWEST: Final = 3
+#: The cores of a process whose threads take turns with the GIL.
+_ONE_CORE: Final = (0.7, 1.3)
+#: From this share of the time on it matters that the scheduler had no CPU.
+_STARVED: Final = 0.1
+
+_NO_CPU: Final = "other processes, more threads than cores, or a CPU limit"
+
+
+def why_blocked(run: Run, tasks: float, late: float) -> str:
+    """Return why the scheduler's event loop was late for so many seconds, and what to do."""
+    seconds = run.metrics.seconds
+    used = run.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
+    starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
+    said = f"About {_TRANSITIONS * tasks / seconds:,.0f} transitions a second"
+    if used is not None:
+        said += f", and {used / seconds:.0%} of a CPU"
+    reasons = (
+        (
+            (starved or 0.0) >= late / 2,
+            f": its thread was ready to run and had no CPU for {(starved or 0.0) / seconds:.0%} of"
+            f" the time ({_NO_CPU}). Give the scheduler a core of its own.",
+        ),
+        (_TASK * tasks >= late / 2, ": submit fewer and longer tasks."),
+        (
+            used is None,
+            " do not explain that. Large graphs, plugins, or a process without a CPU"
+            f" ({_NO_CPU}): this telemetry does not tell which.",
+        ),
+        (
+            (used or 0.0) >= late / 2,
+            ": not tasks, but large graphs, objects in them, or plugins keep it busy.",
+        ),
+        (True, ": it waited, for the GIL of its process, or for I/O of a plugin."),
+    )
+    return said + next(reason for holds, reason in reasons if holds)
+
+
+def why_waiting(run: Run) -> str:
+    """Return what tasks waited for that held a thread off the CPU, as far as it is known."""
+    starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name) or 0.0
+    no_cpu = f", or for a CPU ({_NO_CPU})" if starved > _STARVED * run.metrics.seconds else ""
+    threads = [worker.threads for worker in workers(run) if worker.threads]
+    if threads and max(threads) == 1:
+        return f"For I/O, sleep or a GPU{no_cpu}. Not for the GIL: each process has one thread."
+    samples = _samples(run)
+    if len(samples) < _FEWEST:
+        return f"For I/O, sleep, a GPU or the GIL{no_cpu}: too few samples of the workers tell."
+    cores, running = (sum(values) / len(samples) for values in zip(*samples, strict=True))
+    said = f"A worker's process used {cores:.1f} cores while it ran {running:.1f} tasks"
+    if _ONE_CORE[0] <= cores <= _ONE_CORE[1]:
+        return f"{said}: the GIL is likely{no_cpu}. One thread per process helps then."
+    return f"{said}: they waited for I/O, sleep or a GPU{no_cpu}, and hardly for the GIL."
+
+
+def _samples(run: Run) -> list[tuple[float, float]]:
+    """Return the cores of a process, and the tasks that it ran, where these were two or more."""
+    tasks = {
+        series.labels.get(semconv.WORKER_NAME): series.history()
+        for series in run.metrics.of(semconv.WORKER_TASK_COUNT.name)
+        if series.labels.get(semconv.TASK_STATE) == "executing"
+    }
+    threads = {worker.name: worker.threads or 0.0 for worker in workers(run)}
+    return [
+        (share * threads[name], running)
+        for series in run.metrics.of(semconv.WORKER_CPU_UTILIZATION.name)
+        if (name := series.labels.get(semconv.WORKER_NAME, "")) in threads
+        for time_ns, share in series.history()
+        if (running := at(tasks.get(name, []), time_ns)) >= 2
+    ]

@@ -1,0 +1,335 @@
+"""Samplers: the SDK's own, which only calculate, and others, which may take their time or hang."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    DEFAULT_OFF,
+    DEFAULT_ON,
+    ParentBased,
+    ParentBasedTraceIdRatio,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
+
+from dask_otel._otel.sdk import sampling
+from dask_otel._otel.sdk.sampling import PATIENCE, TraceSampler, make_sampler
+from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.trace import Trace
+from tests.otlp.records import CHILD, ROOT
+from tests.waiting import eventually
+
+Decide = Callable[[str], bool]
+
+
+class Foreign(Sampler):
+    """Decides by a function of the name; knows who asked."""
+
+    def __init__(self, decide: Decide = lambda name: True) -> None:
+        self.decide = decide
+        self.asked: list[str] = []
+        self.threads: set[int] = set()
+
+    def should_sample(  # type: ignore[override]
+        self, parent_context: Any, trace_id: int, name: str, *args: Any, **kwargs: Any
+    ) -> SamplingResult:
+        self.asked.append(name)
+        self.threads.add(threading.get_ident())
+        chosen = ALWAYS_ON if self.decide(name) else ALWAYS_OFF
+        return chosen.should_sample(parent_context, trace_id, name)
+
+    def get_description(self) -> str:
+        return "foreign"
+
+
+class Waiting(Foreign):
+    """Answers when it may."""
+
+    def __init__(self, decide: Decide = lambda name: True) -> None:
+        super().__init__(self._decide_when_it_may)
+        self.then = decide
+        self.go_on = threading.Event()
+
+    def _decide_when_it_may(self, name: str) -> bool:
+        assert self.go_on.wait(60)
+        return self.then(name)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for an answer for longer than this machine may be busy with other things."""
+    monkeypatch.setattr(sampling, "PATIENCE", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads that nobody asks end soon."""
+    monkeypatch.setattr(sampling, "_IDLE", 0.05)
+
+
+def threads() -> int:
+    return sum(thread.name == "dask-otel-sampler" for thread in threading.enumerate())
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
+    before = threads()
+    yield
+    eventually(lambda: threads() <= before)
+
+
+FOREIGN = Foreign()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "prompt"),
+    [
+        *((own, True) for own in (ALWAYS_ON, ALWAYS_OFF, DEFAULT_ON, DEFAULT_OFF)),
+        (TraceIdRatioBased(0.5), True),
+        (ParentBasedTraceIdRatio(0.5), True),
+        (ParentBased(ParentBased(TraceIdRatioBased(0.5))), True),
+        (FOREIGN, False),
+        (type("Mine", (TraceIdRatioBased,), {})(0.5), False),
+        (ParentBased(FOREIGN), False),
+        (ParentBased(ALWAYS_ON, remote_parent_sampled=FOREIGN), False),
+        (ParentBased(ALWAYS_ON, remote_parent_not_sampled=FOREIGN), False),
+        (ParentBased(ALWAYS_ON, local_parent_sampled=FOREIGN), False),
+        (ParentBased(ALWAYS_ON, local_parent_not_sampled=FOREIGN), False),
+        (ParentBased(ParentBased(FOREIGN)), False),
+    ],
+)
+def test_only_the_sdks_own_samplers_are_asked_in_the_thread_that_wants_to_know(
+    sampler: Sampler, prompt: bool
+) -> None:
+    asked = TraceSampler(sampler)
+    assert (asked._apart is None) is prompt
+    with no_more_threads():
+        assert asked.decides(Trace(1 << 127)) in (True, False)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_foreign_one_decides_in_a_thread_of_its_own() -> None:
+    with no_more_threads():
+        foreign = Foreign(lambda name: name == "yes")
+        sampler = TraceSampler(foreign)
+        assert [sampler.decides(Trace(n, name)) for n, name in enumerate(("yes", "no", "yes"))] == [
+            True,
+            False,
+            True,
+        ]
+        assert threading.get_ident() not in foreign.threads
+
+
+@pytest.mark.usefixtures("patient")
+def test_its_thread_ends_when_nobody_asks_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = Foreign(lambda name: False)
+    sampler = TraceSampler(foreign)
+    for number in range(3):
+        with no_more_threads():
+            assert not sampler.decides(Trace(number))
+    # Also where it is about to end: every question has its answer.
+    monkeypatch.setattr(sampling, "_IDLE", 0.0001)
+    for number in range(300):
+        assert not sampler.decides(Trace(number))
+        time.sleep(0.0001)
+    assert len(foreign.asked) == 303
+
+
+def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "distributed.dask_otel")
+    with no_more_threads():
+        foreign = Waiting(lambda name: False)
+        sampler = TraceSampler(foreign)
+        own, theirs = Trace(1, "own"), Trace(2, "theirs", Caller(Traceparent(2, 3, 0)))
+        began = time.monotonic()
+        assert sampler.decides(own)
+        assert not sampler.decides(theirs)
+        # While it has not answered, nobody waits, and nothing piles up.
+        rest = [Trace(n, "rest") for n in range(10, 510)]
+        assert all(map(sampler.decides, rest))
+        assert time.monotonic() - began < 1.0
+        eventually(lambda: foreign.asked == ["own"])
+        foreign.go_on.set()
+        assert sampler._apart is not None
+        last = sampler._apart._last
+        assert last is not None
+        assert last.answered.wait(60)
+        assert last.sampled is False
+        assert sampler.decides(own)
+        assert all(map(sampler.decides, rest))
+        assert foreign.asked == ["own"]
+    (record,) = caplog.records
+    assert f"Waiting gave no answer within {PATIENCE:g} s" in record.getMessage()
+
+
+def test_without_room_for_a_thread_the_default_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    sampler = TraceSampler(Foreign(lambda name: False))
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    assert all(sampler.decides(Trace(number)) for number in range(3))
+
+
+def test_one_that_was_late_is_asked_again_after_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = Waiting(lambda name: False)
+    sampler = TraceSampler(foreign)
+    assert sampler.decides(Trace(1))
+    foreign.go_on.set()
+    assert sampler._apart is not None
+    assert sampler._apart._last is not None
+    assert sampler._apart._last.answered.wait(60)
+    assert sampler.decides(Trace(2)), "it is left alone"
+    monkeypatch.setattr(sampling, "PATIENCE", 60.0)
+    sampler._apart._rest_until = 0.0
+    assert not sampler.decides(Trace(3))
+    assert len(foreign.asked) == 2
+
+
+def test_threads_that_ask_at_once_get_one_decision() -> None:
+    foreign = Waiting(lambda name: False)
+    sampler = TraceSampler(foreign)
+    trace, answers = Trace(1, "own"), []
+    askers = [
+        threading.Thread(target=lambda: answers.append(sampler.decides(trace))) for _ in range(8)
+    ]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(60)
+    foreign.go_on.set()
+    assert answers == [True] * 8
+    assert foreign.asked in ([], ["own"])
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_one_that_raises_does_not_end_its_thread(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide(name: str) -> bool:
+        if name == "bad":
+            raise error
+        return False
+
+    caplog.set_level(logging.WARNING, "distributed.dask_otel")
+    sampler = TraceSampler(Foreign(decide))
+    assert sampler.decides(Trace(1, "bad")), "as the default one"
+    assert not sampler.decides(Trace(2, "bad", Caller(Traceparent(2, 3, 0))))
+    assert not sampler.decides(Trace(3, "good"))
+    (record,) = caplog.records
+    assert f"Foreign raised {error.__name__}" in record.getMessage()
+
+
+@pytest.mark.usefixtures("patient")
+def test_all_spans_of_a_root_follow_it() -> None:
+    """One that keeps state, as rate limits do, is asked for roots alone."""
+    foreign = Foreign()
+    foreign.decide = lambda name: len(foreign.asked) <= 2
+    sampler = TraceSampler(foreign)
+    kept = []
+    for number in range(1, 5):
+        trace = Trace(number, "nightly")
+        spans = [replace(CHILD, trace_id=trace)] * 3 + [replace(ROOT, trace_id=trace)]
+        kept.append([sampler.span(record) for record in spans])
+        assert sampler.exemplar(trace) is kept[-1][0]
+    assert kept == [[True] * 4, [True] * 4, [False] * 4, [False] * 4]
+    assert len(foreign.asked) == 4
+
+
+# ------------------------------------------------------------------ of an installed package
+
+
+MADE: list[str | None] = []
+
+
+def from_argument(argument: str | None) -> Sampler:
+    MADE.append(argument)
+    return Foreign(lambda name: False)
+
+
+def no_sampler(argument: str | None) -> object:
+    return argument
+
+
+def raises(argument: str | None) -> Sampler:
+    raise ValueError(f"no such ratio: {argument}")
+
+
+def leaves(argument: str | None) -> Sampler:
+    raise SystemExit(argument)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any]) -> None:
+    """Let a package offer that one as ``mine``."""
+    group = "opentelemetry_traces_sampler"
+    mine = EntryPoint("mine", f"{__name__}:{factory.__name__}", group)
+    found = sampling.entry_points
+
+    def entry_points(**selected: str) -> list[EntryPoint]:
+        if selected == {"group": group, "name": "mine"}:
+            return [mine]
+        return list(found(**selected))
+
+    monkeypatch.setattr(sampling, "entry_points", entry_points)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "mine")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_sampler_of_an_installed_package_decides(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    installed(monkeypatch, from_argument)
+    MADE.clear()
+    assert not make_sampler(Resource.get_empty()).decides(Trace(1))
+    assert MADE == ["0.5"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [(no_sampler, "str"), (raises, "no such ratio: 0.5"), (leaves, "SystemExit")],
+)
+def test_one_that_can_not_be_made_is_named_and_the_default_decides(
+    factory: Callable[..., Any],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    installed(monkeypatch, factory)
+    sampler = make_sampler(Resource.get_empty())
+    assert sampler.decides(Trace(1))
+    assert not sampler.decides(Trace(2, "", Caller(Traceparent(2, 3, 0))))
+    (record,) = caplog.records
+    assert "'mine'" in record.getMessage()
+    assert why in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "sampled"),
+    [("always_off", "", False), ("always_on", "", True), ("traceidratio", "0", False)],
+)
+def test_the_sdks_own_names_need_no_thread(
+    name: str, argument: str, sampled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
+    sampler = make_sampler(Resource.get_empty())
+    assert sampler._apart is None
+    assert sampler.decides(Trace(1)) is sampled
