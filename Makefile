@@ -65,7 +65,7 @@ generate: $(VENV)/.done ## Write what is made of other files: settings, dashboar
 compatibility: ## Run the tests on both ends of the releases, and write down what ran
 	-DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test
 	-DASK_OTEL_COMPATIBILITY=$(CURDIR)/docs/compatibility.jsonl $(MAKE) test-oldest
-	$(PYTHON) tools/build_compatibility.py
+	$(BIN)/python tools/build_compatibility.py
 
 .PHONY: docs
 docs: $(DOCS)/.done ## Build the site into build/site (Python 3.11 or later); any warning is an error
@@ -87,12 +87,21 @@ bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than pu
 	$(BIN)/python -m benchmarks --check
 
 # What was interrupted goes on where it stopped; `CHAOS_SECONDS=300` kills workers for longer.
-chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability.md (up to two hours)
+chaos: $(VENV)/.done ## Run a real cluster through faults, and write docs/reliability*.md (up to two hours)
 	$(BIN)/python -m chaos $(ARGS)
 
+DASK_TESTS := .venv-dask-tests
+
 .PHONY: dask-tests
-dask-tests: $(VENV)/.done ## Run Dask's own tests with the bridge on and without (DASK=a checkout of distributed)
-	$(BIN)/python tools/dask_tests.py $(DASK) $(ARGS)
+dask-tests: $(DASK_TESTS)/.done ## Run Dask's own tests with the bridge on and without (DASK=a checkout of distributed)
+	$(DASK_TESTS)/bin/python tools/dask_tests.py $(DASK) $(ARGS)
+
+$(DASK_TESTS)/.done: pyproject.toml
+	@echo "Setting up $(DASK_TESTS) with what Dask's own tests are run with (once)"
+	$(PYTHON) -m venv $(DASK_TESTS)
+	$(DASK_TESTS)/bin/python -m pip install --quiet "pip>=25.1"
+	$(DASK_TESTS)/bin/python -m pip install --quiet --editable ".[demo]" --group dask-tests
+	@touch $@
 
 FUZZ := .venv-fuzz
 RUNS ?= 1000000
@@ -112,7 +121,7 @@ dist: $(DIST)/.done ## Build wheel and sdist, and try them in empty environments
 	$(DIST)/bin/python tools/check_dist.py --pythons $(PYTHONS)
 
 clean: ## Remove what was installed and built here
-	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) $(FUZZ) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(DIST) $(DOCS) $(FUZZ) $(DASK_TESTS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.done: pyproject.toml
 	@echo "Setting up $(VENV) (once; takes a minute or two)"

@@ -38,8 +38,8 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "6": [live.run_freshness],
     "7": [live.run_scrape],
     "8": [live.run_start],
-    "9": [context.run],
-    "10": [spool.run],
+    "9": [context.run_counted, context.run],
+    "10": [spool.run_counted, spool.run],
 }
 
 
@@ -71,8 +71,8 @@ def _measured(number: str, part: Callable[[bool], list[Row]], quick: bool) -> li
     except Exception as error:
         traceback.print_exc()
         where = part.func if isinstance(part, partial) else part
-        what = f"could not be measured: {where.__module__}"
-        return [Row(number, what, "", repr(error), "skipped")]
+        reason = str(error).strip().splitlines()[-1:] or [repr(error)]
+        return [Row(number, f"could not be measured: {where.__module__}", "", *reason, "skipped")]
 
 
 def _check() -> int:

@@ -1,18 +1,19 @@
-"""Real scheduler and worker processes, and a client."""
+"""Real scheduler and worker processes with a client, and programs that answer in JSON."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from distributed import Client
+from tests.cluster import processes
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,25 +24,29 @@ def environment(more: Mapping[str, str], *first: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(more)
 
 
-def start_scheduler(
-    folder: str, *args: str, more: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a scheduler; return it with its address when it listens."""
-    log = Path(folder) / f"scheduler-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*command, "--dashboard-address", "127.0.0.1:0", *args],
-            stdout=out, stderr=out, env=environment(more),
-        )  # fmt: skip
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        found = re.search(r"Scheduler at:\s+(\S+)", log.read_text())
-        if found:
-            return process, found.group(1)
-        time.sleep(0.005)
-    process.kill()
-    raise RuntimeError(log.read_text())
+def run_program(
+    module: str, *arguments: str, more: Mapping[str, str] | None = None, within: Sequence[str] = ()
+) -> Any:
+    """Run a program, within another command if one is given; return its answer.
+
+    Raises
+    ------
+    RuntimeError
+        If it failed.
+    """
+    done = subprocess.run(
+        [*within, sys.executable, "-m", module, *arguments],
+        env=environment(more or {}), capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(found: Any) -> None:
+    """End this program with an answer, without waiting for simulated workers."""
+    print(json.dumps(found), flush=True)
+    os._exit(0)
 
 
 @contextlib.contextmanager
@@ -52,23 +57,11 @@ def cluster(
     worker_environment: Mapping[str, str] | None = None,
 ) -> Iterator[Client]:
     """Give a client of a fresh cluster whose scheduler was started with these arguments."""
-    with tempfile.TemporaryDirectory() as folder:
-        scheduler, address = start_scheduler(folder, *args, more=more)
-        processes = [scheduler]
-        for _ in range(workers):
-            command = [sys.executable, "-m", "dask", "worker", address, "--nthreads", "1"]
-            processes.append(
-                subprocess.Popen(
-                    [*command, "--no-nanny", "--no-dashboard", "--local-directory", folder],
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    env=worker_environment or environment({}),
-                )
-            )  # fmt: skip
-        try:
-            with Client(address, timeout=30) as client:
-                client.wait_for_workers(workers, timeout=60)
-                yield client
-        finally:
-            for process in reversed(processes):
-                process.kill()
-                process.wait()
+    with tempfile.TemporaryDirectory() as folder, processes.cluster(Path(folder)) as built:
+        built.start_scheduler(*args, env=environment(more))
+        for number in range(workers):
+            env = worker_environment or environment({})
+            built.start_worker(f"w{number}", nthreads=1, env=env)
+        with Client(built.address, timeout=30) as client:
+            client.wait_for_workers(workers, timeout=60)
+            yield client

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import os
 import sys
-from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 from benchmarks import bench_submission, bench_task_context
-from benchmarks.instructions import TASKS, count, counted, run_tasks, write_sum
-from benchmarks.recording import Recorder, Replay
+from benchmarks.cluster import answer
+from benchmarks.instructions import TASKS, count, counted, record, replay, run_tasks, write_sum
+from benchmarks.recording import Recorder
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from dask_otel._dask.workers.execution import Execution
@@ -44,16 +44,6 @@ WORKER: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _replay(cluster: SimulatedCluster, recorder: Recorder, settings: dict[str, Any] | None) -> None:
-    # Collections of garbage are counted as they come, without what was there before.
-    gc.collect()
-    gc.freeze()
-    run = Replay(cluster.scheduler, recorder, settings is not None, settings)
-    count(run.run)
-    write_sum()
-    run.check()
-
-
 def _carry(recorder: Recorder, carrier: dict[str, str] | None) -> None:
     """Let the recorded tasks come with a caller's context, or without one."""
     submitted = [
@@ -67,19 +57,14 @@ def _carry(recorder: Recorder, carrier: dict[str, str] | None) -> None:
 
 async def _scheduler(tasks: int) -> None:
     """Count a bare replay, and one with each part, after a first one of each that warms up."""
-    cluster = SimulatedCluster(2)
-    await cluster.start()
-    cluster.scheduler.WORKER_SATURATION = 1.1
-    recorder = Recorder(cluster.scheduler)
-    run_tasks(cluster, tasks)
-    recorder.finish()
     caller = make_carrier(Caller(Traceparent(7, 8, 1)))
-    for _ in range(2):
-        _replay(cluster, recorder, None)
-        for with_caller, settings in PARTS.values():
-            _carry(recorder, caller if with_caller else None)
-            _replay(cluster, recorder, settings)
-    await cluster.close()
+    async with SimulatedCluster(2) as cluster:
+        recorder = record(cluster, lambda cluster, _: run_tasks(cluster, tasks))
+        for _ in range(2):
+            replay(cluster, recorder, None)
+            for with_caller, settings in PARTS.values():
+                _carry(recorder, caller if with_caller else None)
+                replay(cluster, recorder, settings)
 
 
 def _worker() -> None:
@@ -87,22 +72,17 @@ def _worker() -> None:
     cases: list[dict[str, Any] | None] = [None, *WORKER.values()]
     for settings in [*cases, *cases]:
         worker: Any = bench_task_context.Worker(bench_task_context.DECIDED)
-        inject = False
-        if settings is not None:
-            context = TaskContext()
-            context.contexts.ratio = settings.get("ratio", 0.0)
-            inject = settings.get("inject", False)
-            Execution(worker, context).attach()
-        if inject:
-            injection.add()
-        gc.collect()
-        run: Callable[[], object] = lambda worker=worker: asyncio.run(  # noqa: E731
-            bench_task_context._run_all(worker)
-        )
-        count(run)
-        write_sum()
-        if inject:
-            injection.remove()
+        with ExitStack() as stack:
+            if settings is not None:
+                context = TaskContext()
+                context.contexts.ratio = settings.get("ratio", 0.0)
+                Execution(worker, context).attach()
+            if settings and settings.get("inject"):
+                injection.add()
+                stack.callback(injection.remove)
+            gc.collect()
+            count(partial(asyncio.run, bench_task_context.run_all(worker)))
+            write_sum()
 
 
 def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
@@ -113,7 +93,7 @@ def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
     RuntimeError
         If there is no valgrind on this machine, or it could not run the program.
     """
-    told, sums = counted("benchmarks.context", tasks)
+    said, sums = counted("benchmarks.context", tasks)
     on_scheduler, on_worker = 1 + len(PARTS), 1 + len(WORKER)
     if len(sums) != 2 * (on_scheduler + on_worker) or not all(sums):
         raise RuntimeError(f"callgrind wrote {len(sums)} sums")
@@ -121,29 +101,26 @@ def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
     alone, *hooked = sums[-on_worker:]
     return {
         "scheduler": {k: (v - bare) / tasks for k, v in zip(PARTS, parts, strict=True)},
-        "worker": {k: (v - alone) / told["tasks"] for k, v in zip(WORKER, hooked, strict=True)},
+        "worker": {k: (v - alone) / said["tasks"] for k, v in zip(WORKER, hooked, strict=True)},
     }
 
 
-def _counted_rows(quick: bool) -> list[Row]:
-    try:
-        found = measure(TASKS // 4 if quick else TASKS)
-    except RuntimeError as error:
-        return [Row("9", "instructions per task", "", str(error).splitlines()[-1], "skipped")]
+def run_counted(quick: bool) -> list[Row]:
+    """Count the instructions of each part."""
     rows = []
-    for where, parts in found.items():
+    for where, parts in measure(TASKS // 4 if quick else TASKS).items():
         first = next(iter(parts.values()))
-        shown = [
+        figures = [
             f"{name} {number:,.0f}" + ("" if number == first else f" ({number - first:+,.0f})")
             for name, number in parts.items()
         ]
         what = f"instructions per task on the {where}, by part"
-        rows.append(Row("9", what, "", "; ".join(shown), "info", parts))
+        rows.append(Row("9", what, "", "; ".join(figures), "info", parts))
     return rows
 
 
 def run(quick: bool) -> list[Row]:
-    """Count what can be counted, and time the hooks alone."""
+    """Time the hooks of worker and client alone."""
     hook = bench_task_context.task(bench_task_context.DECIDED)
     hashed = bench_task_context.task(bench_task_context.ANNOTATIONS)
     dask = bench_task_context.transitions()
@@ -151,12 +128,11 @@ def run(quick: bool) -> list[Row]:
     worker = {"hook": hook, "hashed": hashed, "transitions": dask}
     submissions = bench_submission.measure()
     return [
-        *_counted_rows(quick),
         Row(
             "9",
             "worker: CPU that trace context adds to a task",
             f"≤ {LIMIT} µs",
-            f"{hook + dask:.2f} µs ({hook:.2f} hooks, {dask:.2f} Dask's word to a plugin); "
+            f"{hook + dask:.2f} µs ({hook:.2f} hooks, {dask:.2f} Dask's calls of a plugin); "
             f"{hashed:.2f} hooks with ids hashed there",
             verdict(hook + dask <= LIMIT),
             worker,
@@ -183,7 +159,4 @@ def run(quick: bool) -> list[Row]:
 if __name__ == "__main__":
     asyncio.run(_scheduler(int(sys.argv[1])))
     _worker()
-    print(json.dumps({"tasks": bench_task_context.TASKS}))
-    sys.stdout.flush()
-    # Nobody waits for workers that have never been there.
-    os._exit(0)
+    answer({"tasks": bench_task_context.TASKS})

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from statistics import median
 from typing import Any
 
 from distributed import Client, span, wait
+from tests.waiting import eventually
 
 from benchmarks import meter
 from benchmarks.cluster import cluster
@@ -46,53 +49,71 @@ def many_spans(client: Client, count: int) -> None:
     wait(futures)
 
 
-def eventually(client: Client, check: Callable[..., bool]) -> None:
+def until(client: Client, check: Callable[..., bool]) -> None:
     """Wait until something holds on the scheduler."""
-    until = time.monotonic() + 60
-    while not client.run_on_scheduler(check):
-        if time.monotonic() > until:
-            raise TimeoutError(check.__name__)
-        time.sleep(0.02)
+    eventually(lambda: client.run_on_scheduler(check), 60, check.__name__)
 
 
-def window(client: Client, shape: Callable[[Client, int], None], count: int) -> float:
-    """Return the CPU seconds of the scheduler for these tasks, up to their export."""
-    before = client.run_on_scheduler(meter.cpu)
-    shape(client, count)
-    eventually(client, meter.idle)
-    time.sleep(AFTER)
-    eventually(client, meter.exported)
-    return float(client.run_on_scheduler(meter.cpu)) - float(before)
+@contextmanager
+def switched(
+    client: Client, on: Callable[..., Any], off: Callable[..., Any], where: str = "run_on_scheduler"
+) -> Iterator[None]:
+    """Switch something on and off, on the scheduler or, by ``run``, on the workers."""
+    getattr(client, where)(on)
+    yield
+    getattr(client, where)(off)
 
 
-def _take_turns(
+@contextmanager
+def bridge(client: Client, overrides: dict[str, Any]) -> Iterator[None]:
+    """Put the bridge on the scheduler for a while."""
+    with switched(client, partial(meter.install, overrides=overrides), meter.uninstall):
+        until(client, meter.connected)
+        yield
+
+
+def nothing(client: Client) -> AbstractContextManager[None]:
+    """Add nothing to the scheduler: what the others are compared with."""
+    return nullcontext()
+
+
+def measure(
     client: Client,
+    arms: Mapping[str, Callable[[Client], AbstractContextManager[None]]],
     shape: Callable[[Client, int], None],
     count: int,
-    pairs: int,
-    *bridges: dict[str, Any],
-) -> list[list[float]]:
-    """Return microseconds per task, round by round: without, then with each of the bridges."""
-    arms: list[dict[str, Any] | None] = [None, *bridges]
-    found: list[list[float]] = [[] for _ in arms]
-    for number in range(-1, pairs):
-        turn = list(zip(arms, found, strict=True))
-        for overrides, figures in reversed(turn) if number % 2 else turn:
-            if overrides is not None:
-                client.run_on_scheduler(meter.install, overrides=overrides)
-                eventually(client, meter.connected)
-            took = 1e6 * window(client, shape, count) / count
-            if overrides is not None:
-                client.run_on_scheduler(meter.uninstall)
-            if number >= 0:  # the first one warms up
-                figures.append(took)
+    rounds: int,
+) -> dict[str, dict[str, list[float]]]:
+    """Return microseconds of CPU per task by arm, process and round.
+
+    The arms take turns forwards and backwards: A B C, C B A. A window ends when everything has been
+    exported.
+    """
+    found: dict[str, dict[str, list[float]]] = {
+        arm: {"scheduler": [], "workers": []} for arm in arms
+    }
+    for number in range(-1, rounds):
+        for name, arm in reversed(arms.items()) if number % 2 else arms.items():
+            with arm(client):
+                before, idle = client.run_on_scheduler(meter.cpu), client.run(meter.cpu)
+                shape(client, count)
+                until(client, meter.idle)
+                time.sleep(AFTER)
+                until(client, meter.exported)
+                used = {
+                    "scheduler": client.run_on_scheduler(meter.cpu) - before,
+                    "workers": sum(client.run(meter.cpu).values()) - sum(idle.values()),
+                }
+            # The first round warms up.
+            for process, seconds in used.items() if number >= 0 else ():
+                found[name][process].append(1e6 * seconds / count)
     return found
 
 
 def _ratio_row(what: str, limit: float, without: list[float], bridged: list[float]) -> Row:
     ratios = balanced(without, bridged)
     within = interval(ratios)
-    # Of too few blocks nothing is known but what was seen.
+    # With too few blocks there is only the range.
     low, high = within or (min(ratios), max(ratios))
     figure = (
         f"{median(ratios):.3f} [{low:.3f}, {high:.3f}], {len(ratios)} blocks of 2 pairs; "
@@ -110,17 +131,15 @@ def own_cpu(
     client: Client, shape: Callable[[Client, int], None], count: int, overrides: dict[str, Any]
 ) -> dict[str, float]:
     """Return microseconds per task of a real run: the bridge's in the loop, and its threads."""
-    client.run_on_scheduler(meter.install, overrides=overrides)
-    eventually(client, meter.connected)
-    time.sleep(1)
-    client.run_on_scheduler(meter.begin_recording)
-    before = client.run_on_scheduler(meter.reading)
-    shape(client, count)
-    eventually(client, meter.idle)
-    time.sleep(AFTER)
-    eventually(client, meter.exported)
-    after = client.run_on_scheduler(meter.reading)
-    client.run_on_scheduler(meter.uninstall)
+    with bridge(client, overrides):
+        time.sleep(1)
+        client.run_on_scheduler(meter.begin_recording)
+        before = client.run_on_scheduler(meter.reading)
+        shape(client, count)
+        until(client, meter.idle)
+        time.sleep(AFTER)
+        until(client, meter.exported)
+        after = client.run_on_scheduler(meter.reading)
     replayed = client.run_on_scheduler(meter.replay, overrides=overrides)
     return {
         "loop": 1e6 * replayed["seconds"] / count,
@@ -157,9 +176,17 @@ def run(quick: bool, pairs: int | None = None) -> list[Row]:
     group: dict[str, Any] = {}
     single = {"spans": {"detail": "span"}}
     worst = "worst shape (each task a group and a span)"
+    arms = {
+        "none": nothing,
+        "group": partial(bridge, overrides=group),
+        "span": partial(bridge, overrides=single),
+    }
     with Sink() as sink, cluster(sink.environment() | SOON) as client:
-        without, by_group, by_span = _take_turns(client, many_tasks, tasks, pairs, group, single)
-        without_worst, by_task = _take_turns(client, many_spans, spans, few, group)
+        usual = measure(client, arms, many_tasks, tasks, pairs)
+        del arms["span"]
+        extreme = measure(client, arms, many_spans, spans, few)
+    without, by_group, by_span = (usual[arm]["scheduler"] for arm in ("none", "group", "span"))
+    without_worst, by_task = (extreme[arm]["scheduler"] for arm in ("none", "group"))
     rows = [
         _ratio_row("scheduler CPU, detail group, A/B", 1.02, without, by_group),
         _ratio_row("scheduler CPU, detail span, A/B", 1.02, without, by_span),

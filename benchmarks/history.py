@@ -14,9 +14,7 @@ from benchmarks.simulated import Observer, SimulatedCluster
 BUSY = 20
 
 
-async def _observer(history: int) -> Observer:
-    cluster = SimulatedCluster(4)
-    await cluster.start()
+async def _observer(cluster: SimulatedCluster, history: int) -> Observer:
     observer = Observer(cluster)
     for i in range(history):
         keys = cluster.submit((f"span {i % 50}",))
@@ -24,11 +22,7 @@ async def _observer(history: int) -> Observer:
             cluster.heartbeat(cluster.addresses[0], cluster.metered(keys, 10))
         cluster.finish(keys)
         if i % 1000 == 999:
-            observer.beat()
-            observer.tick()
-            observer.tick()
-            observer.adapter.swap(time.time_ns())
-            await asyncio.sleep(0)
+            await observer.settle()
     return observer
 
 
@@ -47,20 +41,19 @@ def _tick(observer: Observer) -> float:
 
 async def measure(large: int, ticks: int) -> tuple[float, float, float]:
     """Return seconds per tick with 100 and with many finished spans, and of the naive poll."""
-    small, big = await _observer(100), await _observer(large)
     few, many = [], []
-    for _ in range(ticks):
-        few.append(_tick(small))
-        many.append(_tick(big))
-    spans = big.cluster.scheduler.extensions["spans"].spans
-    while len(spans) > 10_000:
-        spans.popitem()
-    naive = NaiveBridge(big.cluster.scheduler)
-    began = time.thread_time()
-    naive.poll()
-    polled = time.thread_time() - began
-    await small.cluster.close()
-    await big.cluster.close()
+    async with SimulatedCluster(4) as one, SimulatedCluster(4) as other:
+        small, big = await _observer(one, 100), await _observer(other, large)
+        for _ in range(ticks):
+            few.append(_tick(small))
+            many.append(_tick(big))
+        spans = other.scheduler.extensions["spans"].spans
+        while len(spans) > 10_000:
+            spans.popitem()
+        naive = NaiveBridge(other.scheduler)
+        began = time.thread_time()
+        naive.poll()
+        polled = time.thread_time() - began
     return median(few), median(many), polled
 
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -23,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster import environment
+from benchmarks.cluster import answer, run_program
 from benchmarks.recording import Recorder, Replay
 from benchmarks.results import Row
 from benchmarks.simulated import SimulatedCluster
@@ -82,35 +79,48 @@ def run_tasks(cluster: SimulatedCluster, tasks: int) -> None:
     scheduler.client_releases_keys(keys, "client")
 
 
-async def _replays(tasks: int) -> dict[str, Any]:
-    """Record, then count all calls together, and those of each kind; say in which order."""
-    cluster = SimulatedCluster(2)
-    await cluster.start()
+def record(
+    cluster: SimulatedCluster, run: Callable[[SimulatedCluster, Recorder], None]
+) -> Recorder:
+    """Record what some work calls in a bridge."""
     # As usual: what is more than the workers' threads waits in the scheduler's queue.
     cluster.scheduler.WORKER_SATURATION = 1.1
     recorder = Recorder(cluster.scheduler)
-    run_tasks(cluster, tasks)
+    run(cluster, recorder)
     recorder.finish()
-    details = Counter(call.detail for call in recorder.calls)
+    return recorder
 
-    def replay(bridged: bool, detail: str = "") -> None:
-        run = Replay(cluster.scheduler, recorder, bridged)
-        if detail:
-            run.run_with(count, detail)
-        else:
-            count(run.run)
-        write_sum()
-        run.check()
 
-    # The first ones warm up the interpreter.
-    order = ["", "", *details]
-    for detail in order:
-        # Collections of garbage are counted as they come, without what was there before.
-        gc.collect()
-        gc.freeze()
-        replay(True, detail)
-        replay(False, detail)
-    await cluster.close()
+def replay(
+    cluster: SimulatedCluster,
+    recorder: Recorder,
+    settings: dict[str, Any] | None,
+    detail: str = "",
+) -> Replay:
+    """Replay into a fresh bridge, without settings into nothing; count all or one kind of calls."""
+    # Collections of garbage are counted as they come, without the objects that exist already.
+    gc.collect()
+    gc.freeze()
+    made = Replay(cluster.scheduler, recorder, settings is not None, settings)
+    if detail:
+        made.run_with(count, detail)
+    else:
+        count(made.run)
+    write_sum()
+    made.check()
+    return made
+
+
+async def _replays(tasks: int) -> dict[str, Any]:
+    """Count all calls together, and those of each kind; return the order of the sums."""
+    async with SimulatedCluster(2) as cluster:
+        recorder = record(cluster, lambda cluster, _: run_tasks(cluster, tasks))
+        details = Counter(call.detail for call in recorder.calls)
+        # The first ones warm up the interpreter.
+        order = ["", "", *details]
+        for detail in order:
+            replay(cluster, recorder, {}, detail)
+            replay(cluster, recorder, None, detail)
     return {"order": order, "calls": details}
 
 
@@ -123,7 +133,7 @@ def _sums(folder: str) -> list[int]:
 
 
 def counted(program: str, tasks: int) -> tuple[dict[str, Any], list[int]]:
-    """Run a program under callgrind; return what it told, and the sums that it had written.
+    """Run a program under callgrind; return its answer, and the sums that it had written.
 
     Raises
     ------
@@ -136,13 +146,8 @@ def counted(program: str, tasks: int) -> tuple[dict[str, Any], list[int]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [valgrind, "-q", "--tool=callgrind", *Counted.OPTIONS]
         command += [f"--callgrind-out-file={folder}/callgrind"]
-        done = subprocess.run(
-            [*command, sys.executable, "-m", program, str(tasks)],
-            env=environment({"PYTHONHASHSEED": "0"}), capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(done.stderr[-2000:])
-        return json.loads(done.stdout.splitlines()[-1]), _sums(folder)
+        more = {"PYTHONHASHSEED": "0"}
+        return run_program(program, str(tasks), more=more, within=command), _sums(folder)
 
 
 def measure(tasks: int = TASKS) -> dict[str, Any]:
@@ -153,9 +158,9 @@ def measure(tasks: int = TASKS) -> dict[str, Any]:
     RuntimeError
         If there is no valgrind on this machine, or it could not run the program.
     """
-    told, sums = counted("benchmarks.instructions", tasks)
+    said, sums = counted("benchmarks.instructions", tasks)
     pairs = list(zip(sums[::2], sums[1::2], strict=True))[1:]
-    order = told["order"][1:]
+    order = said["order"][1:]
     if len(pairs) != len(order) or not pairs[0][0]:
         raise RuntimeError(f"callgrind wrote {len(sums)} sums, not {2 * len(order) + 2}")
     by_kind = {
@@ -166,7 +171,7 @@ def measure(tasks: int = TASKS) -> dict[str, Any]:
         "per task": (pairs[0][0] - pairs[0][1]) / tasks,
         "by kind": by_kind,
         "bare replay": pairs[0][1] / tasks,
-        "calls": told["calls"],
+        "calls": said["calls"],
         "tasks": tasks,
         "on": _place(),
     }
@@ -182,12 +187,9 @@ def _place() -> dict[str, str]:
 
 
 def run(quick: bool) -> list[Row]:
-    """Count, where there is valgrind."""
+    """Count the instructions of a task."""
     what = "instructions per task, detail group (event loop)"
-    try:
-        found = measure(TASKS // 4 if quick else TASKS)
-    except RuntimeError as error:
-        return [Row("1", what, "", str(error).strip().splitlines()[-1], "skipped")]
+    found = measure(TASKS // 4 if quick else TASKS)
     kinds = sorted(found["by kind"].items(), key=lambda item: -item[1])
     most = ", ".join(f"{kind} {number:,.0f}" for kind, number in kinds[:4])
     return [Row("1", what, "", f"{found['per task']:,.0f} ({most})", "info", found)]
@@ -217,7 +219,4 @@ def check(published: list[Row]) -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_replays(int(sys.argv[1])))))
-    sys.stdout.flush()
-    # Nobody waits for workers that have never been there.
-    os._exit(0)
+    answer(asyncio.run(_replays(int(sys.argv[1]))))

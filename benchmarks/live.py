@@ -8,6 +8,7 @@ import tempfile
 import time
 import urllib.request
 import uuid
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -16,10 +17,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.cluster.processes import Process
+from tests.receiver import decode_points, decode_spans
 
-from benchmarks.cluster import cluster, environment, start_scheduler
+from benchmarks.cluster import cluster, environment
 from benchmarks.results import Row, percentile, verdict
-from benchmarks.sink import Arrival, Sink
+from benchmarks.sink import Sink
 
 PRELOAD = ("--preload", "dask_otel.preload")
 LINGER, SCHEDULE_DELAY, TICK = 2.0, 1.0, 0.1
@@ -31,17 +34,6 @@ def _inc(x: int) -> int:
     return x + 1
 
 
-def _traces(arrivals: list[Arrival]) -> list[tuple[float, Any]]:
-    """Return root spans with the time of their arrival."""
-    found = []
-    for when, method, body in arrivals:
-        if method.endswith("TraceService/Export"):
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                for scope in resource.scope_spans:
-                    found += [(when, s) for s in scope.spans if not s.parent_span_id]
-    return found
-
-
 def freshness(count: int) -> list[float]:
     """Return the seconds from each span's end to its arrival."""
     with Sink() as sink, cluster(sink.environment(), 2, *PRELOAD) as client:
@@ -51,15 +43,20 @@ def freshness(count: int) -> list[float]:
                 wait(client.submit(_inc, i, key=f"inc-{uuid.uuid4().hex}"))
             time.sleep(0.37)  # no rhythm with heartbeats and ticks
         time.sleep(2 * (SETTLE + LINGER + SCHEDULE_DELAY))
-        return [when - s.end_time_unix_nano / 1e9 for when, s in _traces(sink.take())]
+        return [
+            when - one.end_ns / 1e9
+            for when, method, body in sink.take()
+            if method.endswith("TraceService/Export")
+            for one in decode_spans(ExportTraceServiceRequest.FromString(body))
+            if one.parent_id is None
+        ]
 
 
-def _names(dask_scheduler: Any) -> list[str]:
+def _pages(dask_scheduler: Any) -> list[str]:
     """Return the addresses of all pages for Prometheus."""
-    host = "http://127.0.0.1"
     ports = [dask_scheduler.http_server.port]
     ports += [ws.services["dashboard"] for ws in dask_scheduler.workers.values() if ws.services]
-    return [f"{host}:{port}/metrics" for port in ports]
+    return [f"http://127.0.0.1:{port}/metrics" for port in ports]
 
 
 def scrape_and_export(spans: int, prefixes: int) -> dict[str, int]:
@@ -75,40 +72,38 @@ def scrape_and_export(spans: int, prefixes: int) -> dict[str, int]:
         time.sleep(5)
         pages = [
             urllib.request.urlopen(url, timeout=10).read()
-            for url in client.run_on_scheduler(_names)
+            for url in client.run_on_scheduler(_pages)
         ]
         arrivals = [a for a in sink.take() if a[1].endswith("MetricsService/Export")]
     # One export may be several requests: those of its second.
     last = [body for when, _, body in arrivals if when > arrivals[-1][0] - 1]
     return {
         "scrape bytes": sum(map(len, pages)),
-        "scrape series": sum(_samples(page) for page in pages),
+        "scrape series": sum(
+            bool(line) and not line.startswith(b"#") for page in pages for line in page.splitlines()
+        ),
         "pages": len(pages),
         "export bytes": sum(map(len, last)),
-        "export series": sum(map(_points, last)),
+        "export series": sum(
+            1 for body in last for _ in decode_points(ExportMetricsServiceRequest.FromString(body))
+        ),
     }
 
 
-def _samples(page: bytes) -> int:
-    return sum(1 for line in page.splitlines() if line and not line.startswith(b"#"))
-
-
-def _points(body: bytes) -> int:
-    return sum(
-        len(getattr(metric, metric.WhichOneof("data")).data_points)
-        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    )
-
-
 def _start_seconds(*args: str, more: dict[str, str]) -> float:
+    """Return the seconds until a scheduler listens."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        process, _ = start_scheduler(folder, *args, more=more)
+        process = Process(
+            Path(folder) / "log", "scheduler", "--host", "127.0.0.1", "--port", "0",
+            "--dashboard-address", "127.0.0.1:0", *args, env=environment(more),
+        )  # fmt: skip
+        while "Scheduler at:" not in process.output and time.perf_counter() < began + 60:
+            time.sleep(0.005)
         took = time.perf_counter() - began
         process.kill()
-        process.wait()
+        if took >= 60:
+            raise RuntimeError(process.output)
     return took
 
 

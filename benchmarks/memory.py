@@ -25,29 +25,27 @@ def _traced(filter_: tracemalloc.Filter) -> int:
 
 async def per_open_span(count: int) -> tuple[float, float]:
     """Return bytes per open span that the bridge and that Dask allocated."""
-    cluster = SimulatedCluster(4)
-    await cluster.start()
-    observer = Observer(cluster)
-    cluster.submit(("warm up",))
-    tracemalloc.start()
-    ours, dask = _traced(_OURS), _traced(_SPANS)
-    for i in range(count):
-        keys = cluster.submit((f"span {i % 50}",))
-        cluster.heartbeat(cluster.addresses[i % 4], cluster.metered(keys, 10))
-    # What the metrics gathered goes with the next export: it is no part of an open span.
-    observer.adapter.swap(time.time_ns())
-    ours, dask = _traced(_OURS) - ours, _traced(_SPANS) - dask
-    tracemalloc.stop()
-    await cluster.close()
+    async with SimulatedCluster(4) as cluster:
+        observer = Observer(cluster)
+        cluster.submit(("warm up",))
+        tracemalloc.start()
+        ours, dask = _traced(_OURS), _traced(_SPANS)
+        for i in range(count):
+            keys = cluster.submit((f"span {i % 50}",))
+            cluster.heartbeat(cluster.addresses[i % 4], cluster.metered(keys, 10))
+        # The metrics so far go with the next export: they are no part of an open span.
+        observer.adapter.swap(time.time_ns())
+        ours, dask = _traced(_OURS) - ours, _traced(_SPANS) - dask
+        tracemalloc.stop()
     return ours / count, dask / count
 
 
-def size_of(observer: Observer) -> int:
+def size_of(adapter: Any, scheduler: Any) -> int:
     """Return the bytes of everything that the bridge holds, but for Dask's objects."""
-    dask = {id(observer.cluster.scheduler), id(observer.cluster.scheduler.extensions["spans"])}
+    dask = {id(scheduler), id(scheduler.extensions["spans"])}
     skipped = (type, types.ModuleType, types.FunctionType, types.MethodType)
     seen: set[int] = set()
-    waiting: list[Any] = [observer.adapter]
+    waiting: list[Any] = [adapter]
     total = 0
     while waiting:
         thing = waiting.pop()
@@ -63,25 +61,18 @@ def size_of(observer: Observer) -> int:
 
 async def over_history(checkpoints: list[int]) -> list[int]:
     """Return the bridge's bytes after so many exported spans."""
-    cluster = SimulatedCluster(2)
-    await cluster.start()
-    observer = Observer(cluster)
-    sizes, done = [], 0
-    for checkpoint in checkpoints:
-        while done < checkpoint:
-            for _ in range(1000):
-                cluster.finish(cluster.submit((f"span {done % 50}",)))
-                done += 1
-            observer.beat()
-            observer.tick()
-            observer.tick()
-            observer.adapter.swap(time.time_ns())
+    sizes = []
+    async with SimulatedCluster(2) as cluster:
+        observer = Observer(cluster)
+        for thousand in range(1, checkpoints[-1] // 1000 + 1):
+            for number in range(1000):
+                cluster.finish(cluster.submit((f"span {number % 50}",)))
+            await observer.settle()
             cluster.forget_spans()
             # The bridge counts on Dask keeping them.
             observer.adapter.spans._seen = 0
-            await asyncio.sleep(0)
-        sizes.append(size_of(observer))
-    await cluster.close()
+            if 1000 * thousand in checkpoints:
+                sizes.append(size_of(observer.adapter, cluster.scheduler))
     return sizes
 
 

@@ -1,9 +1,10 @@
-"""What runs in the scheduler's process to measure the bridge there."""
+"""Functions that run in the scheduler's process, to measure the bridge there."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ _threads_before: set[str] = set()
 
 
 def record(dask_scheduler: Any) -> None:
-    """Write down every call that enters the bridge, from now on."""
+    """Record every call of the bridge from now on."""
     from benchmarks.recording import Recorder
 
     global _recorder
@@ -21,7 +22,7 @@ def record(dask_scheduler: Any) -> None:
 
 
 def begin_recording() -> None:
-    """Forget what was written down before."""
+    """Discard the calls so far."""
     _recorder.clear()
 
 
@@ -32,17 +33,16 @@ def replay(
     from benchmarks.recording import Replay
 
     _recorder.finish()
-    best: dict[str, float] = {"seconds": float("inf")}
+    took: list[float] = []
     for _ in range(times):
-        seconds = 0.0
+        took.append(0.0)
         for bridged, sign in ((True, 1), (False, -1)):
             run = Replay(dask_scheduler, _recorder, bridged, overrides)
             began = time.thread_time()
             run.run()
-            seconds += sign * (time.thread_time() - began)
+            took[-1] += sign * (time.thread_time() - began)
             run.check()
-        if seconds < best["seconds"]:
-            best = {"seconds": seconds, "calls": len(_recorder.calls)}
+    best = {"seconds": min(took), "calls": len(_recorder.calls)}
     _recorder.clear()
     return best
 
@@ -60,25 +60,6 @@ async def uninstall(dask_scheduler: Any) -> None:
     from dask_otel.scheduler.plugin import uninstall as take_off
 
     await take_off(dask_scheduler)
-
-
-def naive_on(dask_scheduler: Any) -> None:
-    """Put the naive peer on the scheduler."""
-    from benchmarks import naive
-
-    naive.install(dask_scheduler)
-
-
-def naive_off(dask_scheduler: Any) -> None:
-    """Take it off."""
-    from benchmarks import naive
-
-    naive.uninstall(dask_scheduler)
-
-
-def metrics_port(dask_scheduler: Any) -> int:
-    """Return the port of the scheduler's own HTTP server."""
-    return int(dask_scheduler.http_server.port)
 
 
 async def tracing_on(dask_worker: Any) -> None:
@@ -100,23 +81,25 @@ def tracing_off(dask_worker: Any) -> None:
     dask_worker.plugins.pop("benchmark-tracing", None)
 
 
-def connected(dask_scheduler: Any) -> bool:
-    """Whether the bridge has its exporters."""
+def _pump(dask_scheduler: Any) -> Any:
     from dask_otel.scheduler.plugin import plugin_of
 
     plugin = plugin_of(dask_scheduler)
-    return plugin is not None and plugin.bridge is not None and plugin.bridge._pump is not None
+    return plugin and plugin.bridge and plugin.bridge._pump
+
+
+def connected(dask_scheduler: Any) -> bool:
+    """Whether the bridge has its exporters."""
+    return _pump(dask_scheduler) is not None
 
 
 def exported(dask_scheduler: Any) -> bool:
     """Whether the bridge, if there is one, has nothing left to export."""
-    from dask_otel.scheduler.plugin import plugin_of
-
-    plugin = plugin_of(dask_scheduler)
-    if plugin is None or plugin.bridge is None or plugin.bridge._pump is None:
+    pump = _pump(dask_scheduler)
+    if pump is None:
         return True
-    spans_waiting = any(lane.size for lane in plugin.bridge._pump._spans)
-    return not plugin.bridge.adapter.lifecycle.open and not spans_waiting
+    adapter = dask_scheduler.plugins["dask-otel"].bridge.adapter
+    return not adapter.lifecycle.open and not any(lane.size for lane in pump._spans)
 
 
 def idle(dask_scheduler: Any) -> bool:
@@ -133,8 +116,6 @@ def reading() -> dict[str, float]:
     """Return CPU seconds: of the process, and of threads that came with the bridge."""
     threads = 0
     for thread in set(os.listdir("/proc/self/task")) - _threads_before:
-        try:
+        with suppress(OSError):
             threads += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
-        except OSError:
-            continue
     return {"cpu": cpu(), "threads": threads / 1e9}

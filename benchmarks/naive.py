@@ -58,12 +58,12 @@ class NaiveBridge:
             yield Observation(value, {"span": key[0], "key": ".".join(key[1:])})
 
 
-def install(scheduler: Any) -> None:
+def install(dask_scheduler: Any) -> None:
     """Put one on a scheduler."""
-    scheduler.naive = NaiveBridge(scheduler)
-    scheduler.naive.start()
+    dask_scheduler.naive = NaiveBridge(dask_scheduler)
+    dask_scheduler.naive.start()
 
 
-def uninstall(scheduler: Any) -> None:
+def uninstall(dask_scheduler: Any) -> None:
     """Take it off."""
-    scheduler.naive.stop()
+    dask_scheduler.naive.stop()

@@ -1,16 +1,14 @@
 """Row 3: how late the scheduler's event loop is while the bridge exports.
 
-A process beside sends a message each millisecond; the kernel notes when it came, and the loop
-how old it is when it is read. So everything counts that keeps the loop from its work: callbacks
-of ours, of Dask, and other threads that hold the GIL.
+Another process sends a message each millisecond; the kernel notes the time of its arrival, and the
+loop its age when it reads it. So everything counts that keeps the loop from its work: callbacks of
+the bridge and of Dask, and other threads that hold the GIL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import os
 import random
 import socket
 import statistics
@@ -21,13 +19,18 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from benchmarks import naive
+from benchmarks.cluster import answer, run_program
 from benchmarks.results import Row, percentile, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
+from dask_otel.scheduler.bridge import Bridge
+from dask_otel.scheduler.plugin import install
 
 WORKERS = 1000
 BEATS_PER_SECOND = 200
@@ -125,18 +128,14 @@ class Own:
 
     def __init__(self) -> None:
         self.longest: dict[str, float] = {}
-        self._collected = self._began = 0.0
+        self._collected = 0.0
         self._thread = threading.get_ident()
         gc.callbacks.append(self._collecting)
 
     def _collecting(self, phase: str, _info: dict[str, int]) -> None:
-        if threading.get_ident() != self._thread:
-            # It is in another thread's CPU time.
-            return
-        if phase == "start":
-            self._began = time.thread_time()
-        else:
-            self._collected += time.thread_time() - self._began
+        # A collection of another thread is in that one's CPU time.
+        if threading.get_ident() == self._thread:
+            self._collected += time.thread_time() * (-1 if phase == "start" else 1)
 
     def watch(self, thing: Any, name: str) -> None:
         """Time a method from now on."""
@@ -154,8 +153,6 @@ class Own:
 
 
 def _watched(own: Own) -> None:
-    from dask_otel.scheduler.bridge import Bridge
-
     start = Bridge.start
 
     def start_watched(self: Bridge, plugin: Any) -> None:
@@ -219,32 +216,25 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
     gc.set_threshold(*(3 * threshold for threshold in gc.get_threshold()))
     _warm_memory()
     own = Own()
-    cluster = SimulatedCluster(WORKERS)
-    await cluster.start()
-    if kind == "bridge":
-        from dask_otel.scheduler.plugin import install
-
-        _watched(own)
-        install(cluster.scheduler)
-    elif kind == "naive":
-        from benchmarks import naive
-
-        naive.install(cluster.scheduler)
-    probe = await _load(cluster, seconds)
-    return {
-        "all": _quantiles(probe.ages),
-        "without collections": _quantiles(probe.other_ages),
-        "own": {name: 1000 * took for name, took in own.longest.items()},
-        "collections": {
-            str(generation): [
-                1000 * (stop - start)
-                for start, stop, which in probe.collections
-                if which == generation
-            ]
-            for generation in range(3)
-        },
-        "collecting": sum(stop - start for start, stop, _ in probe.collections) / seconds,
-    }
+    async with SimulatedCluster(WORKERS) as cluster:
+        if kind == "bridge":
+            _watched(own)
+            install(cluster.scheduler)
+        elif kind == "naive":
+            naive.install(cluster.scheduler)
+        probe = await _load(cluster, seconds)
+        collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}
+        for start, stop, generation in probe.collections:
+            collections[str(generation)].append(1000 * (stop - start))
+        answer(
+            {
+                "all": _quantiles(probe.ages),
+                "without collections": _quantiles(probe.other_ages),
+                "own": {name: 1000 * took for name, took in own.longest.items()},
+                "collections": collections,
+                "collecting": sum(map(sum, collections.values())) / 1000 / seconds,
+            }
+        )
 
 
 def _quantiles(ages: list[float]) -> dict[str, float]:
@@ -256,41 +246,27 @@ def _quantiles(ages: list[float]) -> dict[str, float]:
     }
 
 
-def _run(kind: str, seconds: float, environment: dict[str, str]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.pauses", kind, str(seconds)],
-        env=os.environ | environment,
-        capture_output=True,
-        check=False,
-        timeout=seconds + 120,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def run(quick: bool) -> list[Row]:
     """Measure windows with and without the bridge in turn, then the naive peer."""
     pairs, seconds = (1, 12.0) if quick else (5, 32.0)
+    kinds = [kind for i in range(pairs) for kind in (("none", "bridge"), ("bridge", "none"))[i % 2]]
     windows: dict[str, list[dict[str, Any]]] = {"none": [], "bridge": [], "naive": []}
     with Sink() as sink:
         # More often than the default of 60 s, so that each window has some exports.
-        environment = sink.environment() | {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
-        for i in range(pairs):
-            for kind in ("none", "bridge") if i % 2 else ("bridge", "none"):
-                windows[kind].append(_run(kind, seconds, environment))
-        windows["naive"].append(_run("naive", seconds, environment))
+        more = sink.environment() | {"OTEL_METRIC_EXPORT_INTERVAL": "10000"}
+        for kind in [*kinds, "naive"]:
+            windows[kind].append(run_program("benchmarks.pauses", kind, str(seconds), more=more))
     return [*_judge(windows), _peer(windows["naive"][0])]
 
 
 def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
-    def of(kind: str, which: str, name: str) -> float:
-        return statistics.median(float(window[which][name]) for window in windows[kind])
+    def middle(kind: str, figure: Callable[[dict[str, Any]], float]) -> float:
+        return statistics.median(map(figure, windows[kind]))
 
     def added(which: str, name: str) -> tuple[float, str]:
-        with_it, without = of("bridge", which, name), of("none", which, name)
+        with_it, without = (
+            middle(kind, lambda window: window[which][name]) for kind in ("bridge", "none")
+        )
         return with_it - without, f"{with_it:.1f} with, {without:.1f} without"
 
     own = max(max(w["own"].values(), default=0.0) for w in windows["bridge"])
@@ -298,17 +274,11 @@ def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
     late, late_of = added("all", "p99.9")
     other_worst, other_worst_of = added("without collections", "max")
     other_late, other_late_of = added("without collections", "p99.9")
-    shares = {
-        kind: statistics.median(float(window["collecting"]) for window in windows[kind])
-        for kind in ("bridge", "none")
-    }
-    middle = {
-        kind: statistics.median(len(window["collections"]["1"]) for window in windows[kind])
-        for kind in ("bridge", "none")
-    }
-    longest = statistics.median(
-        max(window["collections"]["1"], default=0.0) for window in windows["none"]
+    share, shares = (middle(kind, lambda w: w["collecting"]) for kind in ("bridge", "none"))
+    count, counts = (
+        middle(kind, lambda w: len(w["collections"]["1"])) for kind in ("bridge", "none")
     )
+    longest = middle("none", lambda w: max(w["collections"]["1"], default=0.0))
     return [
         Row(
             "3",
@@ -337,9 +307,8 @@ def _judge(windows: dict[str, list[dict[str, Any]]]) -> list[Row]:
             "3",
             "collections of garbage",
             "",
-            f"{shares['bridge']:.2%} of the time with, {shares['none']:.2%} without; of the middle "
-            f"generation {middle['bridge']:g} with, {middle['none']:g} without, up to "
-            f"{longest:.0f} ms without",
+            f"{share:.2%} of the time with, {shares:.2%} without; of the middle generation "
+            f"{count:g} with, {counts:g} without, up to {longest:.0f} ms without",
             "info",
         ),
     ]
@@ -352,7 +321,4 @@ def _peer(window: dict[str, Any]) -> Row:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(arm(sys.argv[1], float(sys.argv[2])))))
-    sys.stdout.flush()
-    # Nobody waits for workers that have never been there.
-    os._exit(0)
+    asyncio.run(arm(sys.argv[1], float(sys.argv[2])))

@@ -12,17 +12,26 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 from distributed import Client
 
-from benchmarks import meter
+from benchmarks import meter, naive
 from benchmarks.cluster import cluster, environment
-from benchmarks.cpu import SOON, eventually, many_spans, many_tasks, window
+from benchmarks.cpu import (
+    SOON,
+    bridge,
+    many_spans,
+    many_tasks,
+    measure,
+    nothing,
+    switched,
+    until,
+)
 from benchmarks.results import Row, Verdict
 from benchmarks.sink import Sink
 
@@ -33,72 +42,35 @@ PLUGIN = "dask-opentelemetry==0.0.1a0"
 OLD_SDK = "1.24.0"
 
 
-@dataclass
-class Arm:
-    """Something to measure, and how to switch it."""
+@contextlib.contextmanager
+def _scraped(client: Client) -> Iterator[None]:
+    """Read the scheduler's page again and again, as Prometheus does."""
+    port = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)
+    url = f"http://127.0.0.1:{port}/metrics"
+    page = urllib.request.urlopen(url, timeout=10).read()
+    if b"dask_scheduler_tasks" not in page:
+        raise RuntimeError(f"no metrics on the scheduler's page: {page[:100]!r}")
+    over = threading.Event()
 
-    name: str
-    on: Callable[[Client], Any]
-    off: Callable[[Client], Any]
-
-
-class Scraper:
-    """What Prometheus does: it reads the scheduler's page, again and again."""
-
-    def __init__(self) -> None:
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self.size = 0
-
-    def on(self, client: Client) -> None:
-        """Begin."""
-        port = client.run_on_scheduler(meter.metrics_port)
-        url = f"http://127.0.0.1:{port}/metrics"
-        page = urllib.request.urlopen(url, timeout=10).read()
-        if b"dask_scheduler_tasks" not in page:
-            raise RuntimeError(f"no metrics on the scheduler's page: {page[:100]!r}")
-        self.size = len(page)
-        self._over.clear()
-        self._thread = threading.Thread(target=self._scrape, args=(url,), daemon=True)
-        self._thread.start()
-
-    def off(self, client: Client) -> None:
-        """End."""
-        if self._thread is not None:
-            self._over.set()
-            self._thread.join()
-
-    def _scrape(self, url: str) -> None:
-        while not self._over.wait(EVERY):
+    def scrape() -> None:
+        while not over.wait(EVERY):
             urllib.request.urlopen(url, timeout=10).read()
 
+    thread = threading.Thread(target=scrape, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
 
-def _bridge_on(client: Client) -> None:
-    client.run_on_scheduler(meter.install)
-    eventually(client, meter.connected)
 
-
-def _arms() -> list[Arm]:
-    scraper = Scraper()
-    return [
-        Arm("none", lambda client: None, lambda client: None),
-        Arm(
-            "bridge",
-            _bridge_on,
-            lambda client: client.run_on_scheduler(meter.uninstall),
-        ),
-        Arm(
-            "naive",
-            lambda client: client.run_on_scheduler(meter.naive_on),
-            lambda client: client.run_on_scheduler(meter.naive_off),
-        ),
-        Arm("prometheus", scraper.on, scraper.off),
-        Arm(
-            "tracing",
-            lambda client: client.run(meter.tracing_on),
-            lambda client: client.run(meter.tracing_off),
-        ),
-    ]
+#: What one can load, and take off again.
+ARMS = {
+    "none": nothing,
+    "bridge": partial(bridge, overrides={}),
+    "naive": partial(switched, on=naive.install, off=naive.uninstall),
+    "prometheus": _scraped,
+    "tracing": partial(switched, on=meter.tracing_on, off=meter.tracing_off, where="run"),
+}
 
 
 def _install(folder: str, *packages: str) -> None:
@@ -109,9 +81,8 @@ def _install(folder: str, *packages: str) -> None:
         raise RuntimeError(f"it does not install: {done.stderr.strip().splitlines()[-1]}")
 
 
-@dataclass
-class Tracing:
-    """What is known of the task-tracing plugin on this machine."""
+class Tracing(NamedTuple):
+    """How the task-tracing plugin starts on this machine."""
 
     #: Why it does not start with the present SDK; empty if it does.
     fails: str
@@ -119,27 +90,23 @@ class Tracing:
     folders: list[str]
 
 
-@contextlib.contextmanager
-def tracing() -> Iterator[Tracing]:
-    """Install the task-tracing plugin, with an SDK of its time if it needs one.
+def _tracing(folder: str, old: str) -> Tracing:
+    """Install the task-tracing plugin into a folder, with an SDK of its time if it needs one.
 
     Raises
     ------
     RuntimeError
         If it does not install, or start.
     """
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as old:
-        _install(folder, "--no-deps", PLUGIN)
-        fails = _start_failure(folder)
-        if not fails:
-            yield Tracing("", [folder])
-            return
-        names = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
-        _install(old, *(f"{name}=={OLD_SDK}" for name in names))
-        again = _start_failure(folder, old)
-        if again:
-            raise RuntimeError(f"{fails}; with SDK {OLD_SDK}: {again}")
-        yield Tracing(fails, [folder, old])
+    _install(folder, "--no-deps", PLUGIN)
+    fails = _start_failure(folder)
+    if not fails:
+        return Tracing("", [folder])
+    names = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
+    _install(old, *(f"{name}=={OLD_SDK}" for name in names))
+    if again := _start_failure(folder, old):
+        raise RuntimeError(f"{fails}; with SDK {OLD_SDK}: {again}")
+    return Tracing(fails, [folder, old])
 
 
 def _start_failure(*folders: str) -> str:
@@ -150,30 +117,6 @@ def _start_failure(*folders: str) -> str:
         except Exception as error:
             return str(error).strip() or repr(error)
     return ""
-
-
-def _worker_cpu(client: Client) -> float:
-    return sum(client.run(meter.cpu).values())
-
-
-def measure(
-    client: Client, arms: list[Arm], count: int, rounds: int
-) -> dict[str, dict[str, list[float]]]:
-    """Return microseconds per task of each arm and round, of the scheduler and of the workers."""
-    found: dict[str, dict[str, list[float]]] = {
-        arm.name: {"scheduler": [], "workers": []} for arm in arms
-    }
-    for number in range(-1, rounds):
-        for arm in reversed(arms) if number % 2 else arms:
-            arm.on(client)
-            before = _worker_cpu(client)
-            seconds = window(client, many_tasks, count)
-            workers = _worker_cpu(client) - before
-            arm.off(client)
-            if number >= 0:  # the first one warms up
-                found[arm.name]["scheduler"].append(1e6 * seconds / count)
-                found[arm.name]["workers"].append(1e6 * workers / count)
-    return found
 
 
 def _row(what: str, arm: str, found: dict[str, dict[str, list[float]]]) -> Row:
@@ -193,32 +136,6 @@ def _row(what: str, arm: str, found: dict[str, dict[str, list[float]]]) -> Row:
 def run(quick: bool) -> list[Row]:
     """Measure all arms, but for those that do not work here."""
     count, rounds, history = (2000, 2, 100) if quick else (5000, 4, 1000)
-    why = ""
-    with contextlib.ExitStack() as stack:
-        arms = _arms()
-        plugin = Tracing("", [])
-        try:
-            plugin = stack.enter_context(tracing())
-        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-            why = str(error)
-            arms = arms[:-1]
-        sink, http = stack.enter_context(Sink()), stack.enter_context(Sink("http/protobuf"))
-        to = environment(http.environment(), *plugin.folders)
-        client = stack.enter_context(cluster(sink.environment() | SOON, worker_environment=to))
-        many_spans(client, history)
-        eventually(client, meter.idle)
-        found = measure(client, arms, count, rounds)
-        requests = sum(path.endswith("/v1/traces") for _, path, _ in http.take())
-    return [*_rows(found, rounds, history, plugin, requests), *_skipped(why)]
-
-
-def _rows(
-    found: dict[str, dict[str, list[float]]],
-    rounds: int,
-    history: int,
-    plugin: Tracing,
-    requests: int,
-) -> list[Row]:
     after = f"after {history:,} spans, {rounds} rounds"
     names = {
         "bridge": f"the bridge among its peers, {after}",
@@ -226,17 +143,28 @@ def _rows(
         "prometheus": f"peer: Dask's /metrics of the scheduler, read each {EVERY:.0f} s",
         "tracing": f"peer: {PLUGIN} in the workers",
     }
+    skipped = []
+    with contextlib.ExitStack() as stack:
+        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
+        plugin = Tracing("", [])
+        try:
+            plugin = _tracing(*folders)
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+            skipped.append(Row("1", f"peer: {PLUGIN}", "", str(error), "skipped"))
+            del names["tracing"]
+        sink, http = stack.enter_context(Sink()), stack.enter_context(Sink("http/protobuf"))
+        to = environment(http.environment(), *plugin.folders)
+        client = stack.enter_context(cluster(sink.environment() | SOON, worker_environment=to))
+        many_spans(client, history)
+        until(client, meter.idle)
+        arms = {name: arm for name, arm in ARMS.items() if name in ("none", *names)}
+        found = measure(client, arms, many_tasks, count, rounds)
+        if "tracing" in names and not any(
+            path.endswith("/v1/traces") for _, path, _ in http.take()
+        ):
+            raise RuntimeError("the task-tracing plugin exported nothing")
     if plugin.fails:
         names["tracing"] += f", opentelemetry-sdk {OLD_SDK}"
-    if "tracing" in found and not requests:
-        raise RuntimeError("the task-tracing plugin exported nothing")
-    rows = [_row(what, arm, found) for arm, what in names.items() if arm in found]
-    if plugin.fails:
-        present = version("opentelemetry-sdk")
-        what = f"peer: {PLUGIN} in the workers, opentelemetry-sdk {present}"
-        rows.append(Row("1", what, "", f"does not start: {plugin.fails}", "skipped"))
-    return rows
-
-
-def _skipped(why: str) -> list[Row]:
-    return [Row("1", f"peer: {PLUGIN}", "", why, "skipped")] if why else []
+        what = f"peer: {PLUGIN} in the workers, opentelemetry-sdk {version('opentelemetry-sdk')}"
+        skipped.append(Row("1", what, "", f"does not start: {plugin.fails}", "skipped"))
+    return [*(_row(what, arm, found) for arm, what in names.items()), *skipped]

@@ -1,8 +1,7 @@
-"""What Dask calls in the bridge, written down on a scheduler and replayed into a bridge.
+"""Dask's calls of the bridge, recorded on a scheduler and replayed into a bridge.
 
-The recording is made at Dask's interface (plugin, extension, handlers), so that the bridge may
-change inside and the recording still fits. The replay leaves out everything that is Dask's:
-the scheduler that it shows to the bridge only makes the recorded calls.
+The recording is made at Dask's interface (plugin, extension, handlers), so that it still fits when
+the bridge changes inside. The replay leaves Dask out: its scheduler only makes the recorded calls.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -65,7 +64,7 @@ class _GroupBefore:
 
 
 class Recorder(SchedulerPlugin):
-    """Writes down what a scheduler tells its plugins and its spans extension.
+    """Records a scheduler's calls of its plugins and of its spans extension.
 
     Parameters
     ----------
@@ -81,14 +80,16 @@ class Recorder(SchedulerPlugin):
         self._scheduler = scheduler
         self._beat: tuple[Any, Any] | None = None
         extension = scheduler.extensions["spans"]
-        extension.heartbeat = self._heartbeat(extension.heartbeat)
-        extension.observe_tasks = self._observe_tasks(extension.observe_tasks)
-        handlers = scheduler.handlers
-        handlers["heartbeat_worker"] = self._heartbeat_worker(handlers["heartbeat_worker"])
+        extension.heartbeat = partial(self._heartbeat, extension.heartbeat)
+        extension.observe_tasks = partial(self._observe_tasks, extension.observe_tasks)
+        handler = scheduler.handlers["heartbeat_worker"]
+        scheduler.handlers["heartbeat_worker"] = wraps(handler)(
+            partial(self._heartbeat_worker, handler)
+        )
         scheduler.add_plugin(self)
 
     def clear(self) -> None:
-        """Forget what was written down."""
+        """Discard the calls so far."""
         self.calls, self.tasks = [], {}
 
     def finish(self) -> None:
@@ -96,7 +97,7 @@ class Recorder(SchedulerPlugin):
         self.calls += [Call("end"), Call("metrics")]
 
     def tick_for_ever(self) -> None:
-        """Write down a tick as often as a bridge does."""
+        """Record a tick as often as a bridge has one."""
         self.calls.append(Call("tick"))
         asyncio.get_running_loop().call_later(TICK, self.tick_for_ever)
 
@@ -110,31 +111,23 @@ class Recorder(SchedulerPlugin):
             self.tasks[key].processing_on = self._scheduler.tasks[key].processing_on
             self.tasks[key].run_id = self._scheduler.tasks[key].run_id
 
-    def _observe_tasks(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def observe_tasks(tss: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-            tasks = list(tss)
-            self.calls.append(Call("submission", ([_Submitted(task) for task in tasks],)))
-            return original(tasks, *args, **kwargs)
+    def _observe_tasks(
+        self, original: Callable[..., Any], tss: Iterable[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        tasks = list(tss)
+        self.calls.append(Call("submission", ([_Submitted(task) for task in tasks],)))
+        return original(tasks, *args, **kwargs)
 
-        return observe_tasks
+    def _heartbeat(self, original: Callable[..., Any], ws: Any, data: Any) -> Any:
+        self._beat = (ws, dict(data))
+        return original(ws, data)
 
-    def _heartbeat(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def heartbeat(ws: Any, data: Any) -> Any:
-            self._beat = (ws, dict(data))
-            return original(ws, data)
-
-        return heartbeat
-
-    def _heartbeat_worker(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def heartbeat_worker(*args: Any, **kwargs: Any) -> Any:
-            self._beat = None
-            result = original(*args, **kwargs)
-            if self._beat is not None:
-                self.calls.append(Call("heartbeat", self._beat, kwargs))
-            return result
-
-        return heartbeat_worker
+    def _heartbeat_worker(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._beat = None
+        result = original(*args, **kwargs)
+        if self._beat is not None:
+            self.calls.append(Call("heartbeat", self._beat, kwargs))
+        return result
 
 
 class _Extension:
@@ -186,7 +179,7 @@ class Stage:
 
 
 def _now(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Let a run end just now: the bridge compares workers' times with those of their messages."""
+    """Let a run end now: the bridge compares workers' times with those of their messages."""
     if not kwargs.get("startstops"):
         return kwargs
     now = time.time()
@@ -199,10 +192,10 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 class _Pump:
-    """Takes what the bridge exports, and looks whether it is all."""
+    """Takes the bridge's exports, and counts the tasks in them."""
 
-    #: With `otel.spool.path`.
-    takes_notes = True
+    #: With `otel.spool.path`: notes of open spans are always taken.
+    journal = takes_notes = has_room_for_notes = True
 
     def __init__(self) -> None:
         self.booked = 0
@@ -234,7 +227,7 @@ class Replay:
     scheduler, recorder
         See `Stage`.
     bridged
-        Without a bridge it makes the same calls for nothing: what is to be subtracted.
+        Without a bridge the same calls do nothing: their cost is to be subtracted.
     overrides
         The bridge's configuration.
     """
@@ -251,31 +244,26 @@ class Replay:
         self._pump = _Pump()
         stage = Stage(scheduler, recorder)
         self._table: dict[str, Callable[..., Any]] = {
-            "transition": _nothing,
+            **dict.fromkeys(("transition", "tick", "end", "metrics"), _nothing),
             "submission": stage.submission,
             "heartbeat": stage.heartbeat,
-            "tick": _nothing,
-            "end": _nothing,
-            "metrics": _nothing,
         }
         if bridged:
             self._put_bridge(stage, overrides)
 
     def _put_bridge(self, stage: Stage, overrides: dict[str, Any] | None) -> None:
         from dask_otel.scheduler.bridge import Bridge
-        from dask_otel.settings.keys import Settings
+        from dask_otel.settings.reading import read_settings
 
-        self._bridge = bridge = Bridge(stage, Settings.from_config(overrides or {}))
+        self._bridge = bridge = Bridge(stage, read_settings(overrides or {}))
         bridge.hand_over.begin(self._pump)
         bridge.adapter.attach()
-        self._table["transition"] = bridge.adapter.transition
-        self._table["tick"] = bridge._tick
-        self._table["end"] = lambda: bridge.adapter.lifecycle.close(time.time())
-        self._table["metrics"] = self._hand_over
-
-    def _hand_over(self) -> None:
-        for _ in self._bridge.hand_over.steps():
-            pass
+        self._table |= {
+            "transition": bridge.adapter.transition,
+            "tick": bridge._tick,
+            "end": lambda: bridge.adapter.lifecycle.close(time.time()),
+            "metrics": lambda: list(bridge.hand_over.steps()),
+        }
 
     def run(self) -> None:
         """Make all calls."""

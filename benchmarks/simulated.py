@@ -6,6 +6,7 @@ The driver calls what the workers' messages would call (``heartbeat_worker``,
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -44,29 +45,27 @@ class _Stream:
 
 
 class SimulatedCluster:
-    """A scheduler that believes that it has workers."""
+    """A scheduler that believes that it has workers; use it as an asynchronous context manager."""
 
     def __init__(self, workers: int) -> None:
         self.addresses = [f"tcp://10.{i >> 8}.{i & 255}.1:1234" for i in range(workers)]
         self._numbers = itertools.count()
         self.scheduler: Any = None
 
-    async def start(self) -> None:
-        """Start the scheduler and let the workers join."""
+    async def __aenter__(self) -> SimulatedCluster:
         with dask.config.set(CONFIG):
             self.scheduler = await Scheduler(
                 host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0"
             )
         for address in self.addresses:
             self._join(address)
+        return self
 
-    async def close(self) -> None:
-        """Close the scheduler; the workers have never been there."""
-        scheduler = self.scheduler
+    async def __aexit__(self, *error: object) -> None:
         for address in self.addresses:
-            del scheduler.stream_comms[address]
-        scheduler.workers.clear()
-        await scheduler.close()
+            del self.scheduler.stream_comms[address]
+        self.scheduler.workers.clear()
+        await self.scheduler.close()
 
     def _join(self, address: str) -> None:
         scheduler = self.scheduler
@@ -161,10 +160,8 @@ class SimulatedCluster:
     def forget_spans(self) -> None:
         """Drop Dask's own memory of all spans, which a scheduler never does."""
         extension = self.scheduler.extensions["spans"]
-        extension.spans.clear()
-        extension.root_spans.clear()
-        extension.spans_search_by_name.clear()
-        extension.spans_search_by_tag.clear()
+        for table in ("spans", "root_spans", "spans_search_by_name", "spans_search_by_tag"):
+            getattr(extension, table).clear()
 
     def metered(self, keys: Iterable[Hashable], size: int) -> dict[tuple[Hashable, ...], float]:
         """Return a heartbeat's metrics of the spans of these tasks, with so many keys."""
@@ -210,3 +207,11 @@ class Observer:
         """Tick as the bridge does; return how many spans were finished."""
         self.adapter.tick(time())
         return len(self.adapter.take_finished())
+
+    async def settle(self) -> None:
+        """Let finished spans and their metrics be exported, and the loop do its work."""
+        self.beat()
+        self.tick()
+        self.tick()
+        self.adapter.swap(int(time() * 1e9))
+        await asyncio.sleep(0)

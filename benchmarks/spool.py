@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.cluster import environment
-from benchmarks.instructions import count, counted, write_sum
-from benchmarks.recording import Call, Recorder, Replay
+from benchmarks.cluster import answer, environment, run_program
+from benchmarks.instructions import counted, record, replay
+from benchmarks.recording import Call, Recorder
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.throughput import finished
@@ -40,50 +37,39 @@ _SETTINGS: Final[tuple[dict[str, Any], ...]] = ({}, {"spool": {"path": "/not/ope
 # ------------------------------------------------------------------------- the event loop
 
 
-async def _event_loop(spans: int) -> int:
-    """Count a bare replay, and ones without and with a spool; return how many notes there were."""
-    cluster = SimulatedCluster(2)
-    await cluster.start()
-    recorder = Recorder(cluster.scheduler)
+def _spans(cluster: SimulatedCluster, recorder: Recorder, spans: int) -> None:
+    """Let spans come and end; each is noted while it is open."""
     for number in range(spans):
         keys = cluster.submit((f"span {number % 50}",), TASKS)
-        # It is noted.
         recorder.calls.append(Call("tick"))
         cluster.finish(keys)
         if number % 10 == 9:
-            for address in cluster.addresses:
-                for _ in range(2):
-                    cluster.heartbeat(address, {})
+            for address in [address for address in cluster.addresses for _ in range(2)]:
+                cluster.heartbeat(address, {})
             recorder.calls.append(Call("tick"))
-    recorder.finish()
-    notes = 0
-    for _ in range(2):
-        for settings in (None, *_SETTINGS):
-            gc.collect()
-            gc.freeze()
-            run = Replay(cluster.scheduler, recorder, settings is not None, settings)
-            count(run.run)
-            write_sum()
-            run.check()
-            notes = run.notes
-    await cluster.close()
-    return notes
 
 
-def _instructions(quick: bool) -> Row:
+async def _event_loop(spans: int) -> int:
+    """Count a bare replay, one without and one with a spool; return the number of notes."""
+    async with SimulatedCluster(2) as cluster:
+        recorder = record(cluster, lambda *recorded: _spans(*recorded, spans))
+        # The first ones warm up.
+        runs = [replay(cluster, recorder, settings) for settings in 2 * (None, *_SETTINGS)]
+    return runs[-1].notes
+
+
+def run_counted(quick: bool) -> list[Row]:
+    """Count the instructions that the spool adds on the event loop."""
     what = f"instructions per span of {TASKS} tasks that the spool adds (event loop)"
     spans = RECORDED // 5 if quick else RECORDED
-    try:
-        told, sums = counted("benchmarks.spool", spans)
-    except RuntimeError as error:
-        return Row("10", what, "", str(error).strip().splitlines()[-1], "skipped")
+    found, sums = counted("benchmarks.spool", spans)
     bare, without, with_spool = sums[-3:]
     added, whole = (with_spool - without) / spans, (without - bare) / spans
     figure = (
-        f"{added:,.0f}, noted {told['notes'] / spans:.1f} times; all that the bridge does for "
+        f"{added:,.0f}, noted {found['notes'] / spans:.1f} times; all that the bridge does for "
         f"such a span takes {whole:,.0f}"
     )
-    return Row("10", what, "", figure, "info", {"added": added, "whole": whole, **told})
+    return [Row("10", what, "", figure, "info", {"added": added, "whole": whole, **found})]
 
 
 # --------------------------------------------------------------------- thread and disk
@@ -133,34 +119,25 @@ def measure(folder: str, spans: int) -> dict[str, float]:
 
 def _flushes(command: list[str]) -> str:
     """Return how often the process told the disk to flush, as strace counts it."""
-    strace = shutil.which("strace")
-    if strace is None:
-        return "not counted"
     calls = "fsync,fdatasync,sync_file_range,msync"
-    done = subprocess.run(
-        [strace, "-f", "-qq", "-e", f"trace={calls}", *command],
-        env=environment({}), capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    if done.returncode:
+    try:
+        done = subprocess.run(
+            ["strace", "-f", "-qq", "-e", f"trace={calls}", *command], check=True,
+            env=environment({}), capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
         return "not counted"
-    # Whatever else strace says.
+    # Among other lines of strace's.
     return str(len(re.findall(rf"\b(?:{calls.replace(',', '|')})\(", done.stderr)))
 
 
-def _run(spans: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.spool", folder, str(spans)],
-            env=environment({}), capture_output=True, check=True, timeout=240,
-        )  # fmt: skip
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def run(quick: bool) -> list[Row]:
-    """Measure the store in processes of its own, and count on the event loop."""
+    """Measure the store in processes of its own."""
     spans = SPANS // 10 if quick else SPANS
-    runs = [_run(spans) for _ in range(2 if quick else 5)]
+    runs = []
+    for _ in range(2 if quick else 5):
+        with tempfile.TemporaryDirectory() as folder:
+            runs.append(run_program("benchmarks.spool", folder, str(spans)))
     found = {name: median(one[name] for one in runs) for name in runs[0]}
     with tempfile.TemporaryDirectory() as folder:
         flushes = _flushes([sys.executable, "-m", "benchmarks.spool", folder, str(SPANS // 20)])
@@ -173,20 +150,14 @@ def run(quick: bool) -> list[Row]:
         f"{found['size']:,.0f} bytes while it waits; {found['disk']:,.0f} bytes written until it "
         f"is settled; flushes: {flushes}"
     )
-    data: dict[str, Any] = {"runs": runs}
     what = "CPU of the spool's thread per span, written and settled by 100"
     return [
-        _instructions(quick),
-        Row("10", what, f"≤ {LIMIT:.0f} µs", thread, verdict(cpu <= LIMIT), data),
+        Row("10", what, f"≤ {LIMIT:.0f} µs", thread, verdict(cpu <= LIMIT), {"runs": runs}),
         Row("10", "the disk, per span", "", disk, "info"),
     ]
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        told = {"notes": asyncio.run(_event_loop(int(sys.argv[1])))}
-    else:
-        told = measure(sys.argv[1], int(sys.argv[2]))  # type: ignore[assignment]
-    print(json.dumps(told))
-    sys.stdout.flush()
-    os._exit(0)
+        answer({"notes": asyncio.run(_event_loop(int(sys.argv[1])))})
+    answer(measure(sys.argv[1], int(sys.argv[2])))

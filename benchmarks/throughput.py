@@ -9,23 +9,20 @@ attributes of them, asks the sampler, and pauses to let the event loop have the 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from benchmarks.cluster import environment
+from benchmarks.cluster import answer, run_program
 from benchmarks.results import Row, balanced, verdict
 from benchmarks.sink import Arrival, Sink
 from dask_otel.core import identity
 from dask_otel.core.records import FinishedSpan, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate
+from dask_otel.pump.breath import Breath
 
 COUNT = 20_000
 WARM_UP = 500
@@ -60,9 +57,9 @@ def _bridge_arm() -> Callable[[int], int]:
     It gets them in one burst, and returns how many it exported.
     """
     from dask_otel.scheduler.wiring import make_pump
-    from dask_otel.settings.keys import Settings
+    from dask_otel.settings.reading import read_settings
 
-    made = make_pump(Settings.from_config({}), "benchmark", time.time_ns())
+    made = make_pump(read_settings({}), "benchmark", time.time_ns())
     assert made is not None
     pump = made.pump
     pump.start()
@@ -103,16 +100,10 @@ def _sdk_arm() -> Callable[[int], int]:
     return export
 
 
-def _without_pauses() -> None:
-    from dask_otel.pump.breath import Breath
-
-    Breath.__call__ = lambda self: None  # type: ignore[method-assign]
-
-
 def measure(arm: str) -> dict[str, float]:
     """Return spans per second, and microseconds of this process's CPU per span."""
     if arm == "no pauses":
-        _without_pauses()
+        Breath.__call__ = lambda self: None  # type: ignore[method-assign]
     export = _sdk_arm() if arm == "sdk" else _bridge_arm()
     export(WARM_UP)
     gc.collect()
@@ -133,11 +124,7 @@ def _run(arm: str, sink: Sink) -> dict[str, float]:
         "OTEL_BSP_SCHEDULE_DELAY": "1000",
         "OTEL_METRICS_EXPORTER": "none",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.throughput", arm],
-        env=environment(more), capture_output=True, check=True, timeout=240,
-    )  # fmt: skip
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, float] = run_program("benchmarks.throughput", arm, more=more)
     arrivals = sink.take()
     spans = sum(map(_spans, arrivals))
     sent = WARM_UP + result["spans"]
@@ -159,34 +146,28 @@ def run(quick: bool) -> list[Row]:
         for number in range(2 if quick else 6):
             for arm in reversed(ARMS) if number % 2 else ARMS:
                 found[arm].append(_run(arm, sink))
-    ratio = _ratio(found, "bridge")
+    middle = {
+        arm: {name: median(run[name] for run in runs) for name in ("rate", "cpu")}
+        for arm, runs in found.items()
+    }
+    rates = {arm: [run["rate"] for run in runs] for arm, runs in found.items()}
+    ratios = {arm: median(balanced(rates["sdk"], rates[arm])) for arm in ARMS}
     own = ", ".join(
-        f"{arm} {_ratio(found, arm):.2f} ({_of(found, arm, 'cpu'):.0f} µs CPU)"
+        f"{arm} {ratios[arm]:.2f} ({middle[arm]['cpu']:.0f} µs CPU)"
         for arm in ("small batches", "no pauses")
     )
+    bridge, sdk = middle["bridge"], middle["sdk"]
     figure = (
-        f"{ratio:.2f} ({_of(found, 'bridge', 'rate'):,.0f} Dask spans/s, "
-        f"{_of(found, 'bridge', 'cpu'):.0f} µs CPU; "
-        f"SDK {_of(found, 'sdk', 'rate'):,.0f} spans/s, {_of(found, 'sdk', 'cpu'):.0f} µs CPU)"
+        f"{ratios['bridge']:.2f} ({bridge['rate']:,.0f} Dask spans/s, {bridge['cpu']:.0f} µs CPU; "
+        f"SDK {sdk['rate']:,.0f} spans/s, {sdk['cpu']:.0f} µs CPU)"
     )
     what = f"export throughput over the SDK's, batches of {BATCH}"
-    data: dict[str, Any] = dict(found)
+    met = verdict(ratios["bridge"] >= 0.9)
     return [
-        Row("5", what, "≥ 0.9", figure, verdict(ratio >= 0.9), data),
+        Row("5", what, "≥ 0.9", figure, met, dict(found)),
         Row("5", "the same, with its own default of 128; without its pauses", "", own, "info"),
     ]
 
 
-def _of(found: dict[str, list[dict[str, float]]], arm: str, name: str) -> float:
-    return median(run[name] for run in found[arm])
-
-
-def _ratio(found: dict[str, list[dict[str, float]]], arm: str) -> float:
-    sdk, mine = ([run["rate"] for run in found[name]] for name in ("sdk", arm))
-    return median(balanced(sdk, mine))
-
-
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))
-    sys.stdout.flush()
-    os._exit(0)
+    answer(measure(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Runs the scenarios that have no result for this code, and writes the page."""
+"""Runs the scenarios that have no result for this code, and writes the pages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import logging
 import os
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from chaos import page, ratios, results
 from chaos.catalogue import SCENARIOS
 from chaos.scenario import BOUNDED, BROKEN, KEPT, SHORT, SKIPPED, CannotRun, Scenario
+from chaos.world import world
 
 
 def _arguments() -> argparse.Namespace:
@@ -21,7 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("name", nargs="*", help="only these, whether they have a result or not")
     parser.add_argument("--again", action="store_true", help="all, also those with a result")
     parser.add_argument("--list", action="store_true", help="show what there is, and run nothing")
-    parser.add_argument("--page", action="store_true", help="write the page, and run nothing")
+    parser.add_argument("--page", action="store_true", help="write the pages, and run nothing")
     parser.add_argument("--keep", type=Path, help="a folder for the logs, which stay")
     given = parser.parse_args()
     unknown = set(given.name) - SCENARIOS.keys()
@@ -31,21 +31,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any]:
-    # Not at the top: what only lists starts no cluster.
-    from chaos.pairs import pairs
-    from chaos.world import world
-
     began = time.monotonic()
     cost: dict[str, Any] = {}
     try:
-        with ExitStack() as stack:
-            made = stack.enter_context(world(folder, protocol))
-            if one.compared:
-                made.pairs = stack.enter_context(pairs(folder, protocol))
+        with world(folder, protocol, one.compared) as made:
             observed = one.run(made)
-            if made.pairs is not None:
-                assert made.pairs.cost is not None, "it was compared with nothing"
-                cost = {"cost": made.pairs.cost}
+            if one.compared:
+                assert made.cost is not None, "it was compared with nothing"
+                cost = {"cost": made.cost}
         verdict = BOUNDED if one.loses else KEPT
         if cost and cost["cost"]["verdict"] == ratios.WORSE:
             verdict = BROKEN
@@ -63,7 +56,7 @@ def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any
 
 
 def main() -> int:
-    """Run, print a line for each, and write JSON and page; 1 if a promise was broken."""
+    """Run, print a line for each, and write JSON and pages; 1 if a promise was broken."""
     given = _arguments()
     if given.list:
         for one in SCENARIOS.values():
@@ -95,7 +88,7 @@ def main() -> int:
                 found["results"][key] = result
                 results.write(found)
                 print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "
-                      f"{result['observed']}{page.cost_said(result)}", flush=True)  # fmt: skip
+                      f"{result['observed']}{page.cost_in_words(result)}", flush=True)  # fmt: skip
     page.write(found)
     broken = [key for key, result in found["results"].items() if result["verdict"] == BROKEN]
     return 1 if broken else 0

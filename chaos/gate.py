@@ -1,4 +1,4 @@
-"""A stretch of network before a server, that can be made to fail: a TCP proxy with a mode."""
+"""A network before a server, which can be made to fail: a TCP proxy with a mode."""
 
 from __future__ import annotations
 
@@ -17,33 +17,29 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Gate:
-    """A fixed address, whatever is behind it.
+    """A fixed address before a server that may change; closed until it gets another mode.
 
-    Modes: ``pass``; ``closed`` (connection refused, and what was open is reset); ``silent``
-    (connections are accepted, nothing is passed on or answered); ``hold`` (nothing is passed on
-    while it lasts, and nothing gets lost); ``drip`` (requests get through,
-    answers come one byte a second); ``drip-content`` (the same, after the head of an HTTP
-    answer); ``cut`` (requests get through, and the connection breaks within the answer to the
-    first one).
+    Modes: ``pass``; ``closed`` (connections are refused, open ones are reset); ``silent``
+    (connections are accepted, and everything is swallowed); ``hold`` (nothing moves while it
+    lasts, and nothing is lost); ``drip`` (requests pass, answers come one byte a second);
+    ``drip-content`` (the same, after the head of an HTTP answer); ``cut`` (requests pass, and the
+    connection breaks within the answer to the first one).
 
     Parameters
     ----------
     target
         Port of the server on this machine.
     taken
-        How many requests the server has had so far: what ``cut`` goes by.
+        Returns the number of requests that the server has taken: ``cut`` waits for one.
     """
 
-    def __init__(self, target: int, taken: Callable[[], int]) -> None:
+    def __init__(self, target: int, taken: Callable[[], int] = lambda: 0) -> None:
         self.target = target
-        #: Connections that were accepted.
-        self.connections = 0
-        #: What was said to the server so far, for who wants to hear it.
+        #: What clients have sent, if it is to be recorded.
         self.heard: bytearray | None = None
         self._taken = taken
         self._mode = "closed"
         self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
         self._listener = self._bound(0)
         self.port: int = self._listener.getsockname()[1]
 
@@ -56,68 +52,54 @@ class Gate:
 
     @property
     def mode(self) -> str:
-        """What the network does now."""
+        """How the network behaves now."""
         return self._mode
 
     @mode.setter
     def mode(self, mode: str) -> None:
         before, self._mode = self._mode, mode
-        if (before == "closed") == (mode == "closed"):
-            if before == "silent":
-                # What was swallowed can't be passed on any more.
-                self._hang_up()
-            return
-        if mode == "closed":
+        if mode == "closed" != before:
             self._stop_listening()
-            self._hang_up()
-            # Bound, and not listening: refused, and nobody else gets the port.
+            # Bound, and not listening: refused, and no other process gets the port.
             self._listener = self._bound(self.port)
-        else:
+        if mode == "closed" or before == "silent" != mode:
+            # What was swallowed is lost.
+            for connection in list(self._open):
+                self._reset(connection)
+        if before == "closed" != mode:
             self._listener.listen(64)
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def close(self) -> None:
         """End everything."""
-        self._mode = "closed"
-        self._stop_listening()
-        self._hang_up()
+        self.mode = "closed"
+        self._listener.close()
 
     def _stop_listening(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
-    def _hang_up(self) -> None:
-        with self._lock:
-            connections, self._open = self._open, set()
-        for connection in connections:
-            self._reset(connection)
-
-    @staticmethod
-    def _reset(connection: socket.socket) -> None:
+    def _reset(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
+        with suppress(OSError):
+            while True:
                 near, _ = listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            try:
-                far = socket.create_connection(("127.0.0.1", self.target), 5)
-            except OSError:
-                self._reset(near)
-                continue
-            far.settimeout(None)
-            with self._lock:
+                try:
+                    far = socket.create_connection(("127.0.0.1", self.target), 5)
+                except OSError:
+                    self._reset(near)
+                    continue
+                far.settimeout(None)
                 self._open |= {near, far}
-            for pump in (self._requests, self._answers):
-                threading.Thread(target=self._run, args=(pump, near, far), daemon=True).start()
+                for pump in (self._requests, self._answers):
+                    threading.Thread(target=self._run, args=(pump, near, far), daemon=True).start()
 
     def _run(
         self,
@@ -128,19 +110,19 @@ class Gate:
         with suppress(OSError):
             pump(near, far)
         for connection in (near, far):
-            with self._lock:
-                self._open.discard(connection)
+            self._open.discard(connection)
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
-    def _wait(self) -> None:
+    def _received(self, connection: socket.socket) -> bytes:
+        data = connection.recv(_CHUNK)
         while self._mode == "hold":
             time.sleep(0.02)
+        return data
 
     def _requests(self, near: socket.socket, far: socket.socket) -> None:
-        while data := near.recv(_CHUNK):
-            self._wait()
+        while data := self._received(near):
             if self.heard is not None:
                 self.heard += data
             if self._mode != "silent":
@@ -148,8 +130,7 @@ class Gate:
 
     def _answers(self, near: socket.socket, far: socket.socket) -> None:
         before = self._taken()
-        while data := far.recv(_CHUNK):
-            self._wait()
+        while data := self._received(far):
             if self._mode == "cut" and self._taken() > before:
                 near.sendall(data[:10])
                 self._reset(near)

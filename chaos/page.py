@@ -1,26 +1,125 @@
-"""``docs/reliability.md``, written of the scenarios and their results."""
+"""``docs/reliability.md`` and the page of evidence, written of the scenarios and their results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from chaos import suites
 from chaos.catalogue import SCENARIOS
 from chaos.ratios import ALLOWANCE, ALLOWED_CORE, LOOKS, TASKS
-from chaos.results import REPOSITORY
-from chaos.scenario import SHORT, SKIPPED, Scenario
+from chaos.results import REPOSITORY, table
+from chaos.scenario import BOUNDED, KEPT, SHORT, SKIPPED, Scenario
 
 PAGE = REPOSITORY / "docs" / "reliability.md"
+EVIDENCE = REPOSITORY / "docs" / "reliability-evidence.md"
 
-_HEAD = """# Faults, and what was seen
+_TOP = """# Faults, and what they do
+
+<!-- made by `python -m chaos --page` -->
+
+In none of these faults does the bridge raise an exception into Dask. A fault of the collector slows
+no task down; the log has one warning when it begins, and one line when it is over. The last column
+counts runs on a real cluster; [the evidence](reliability-evidence.md) has each of them.
+
+"""
+
+#: A fault as a user knows it, what becomes of the telemetry, what is lost, and the scenarios.
+ROWS = (
+    (
+        "The collector is down, hangs, is slow, or its connections break",
+        "It waits, and arrives once; an answer that got lost brings spans again, with the same ids",
+        "Spans beyond a queue of 2,048 ([with a spool](spool.md): beyond 256 MiB)",
+        "down-at-start down-and-back silent drip drip-content cut",
+    ),
+    (
+        "The collector answers with an error, a pause or a redirect",
+        "It waits as long as it is told (30 s at most), and arrives once",
+        "As above",
+        "400 401 413 500 unavailable invalid-argument unauthenticated internal 429-retry-after "
+        "429-retry-after-hour 503-retry-after 503-retry-after-hour "
+        "resource-exhausted-retry-after resource-exhausted-retry-after-hour redirect",
+    ),
+    (
+        "The collector refuses single spans, large requests, or a part of a request",
+        "All that it takes arrives once",
+        "What it refuses, counted as `rejected`",
+        "too-large poison partial",
+    ),
+    (
+        "The collector is away for longer than the queue holds",
+        "What the queue holds arrives once; counters lose nothing",
+        "All other spans, counted as `queue_full`",
+        "queue-full",
+    ),
+    (
+        "Its name does not resolve; a proxy or TLS is wrong on the way",
+        "It arrives once the way is right; a close takes a second longer until then",
+        "As above; over HTTP, `http://` to a server with TLS sends requests in clear",
+        "dead-name late-name tls-untrusted tls-name tls-to-plain plain-to-tls reverse-proxy "
+        "http-proxy connect-proxy",
+    ),
+    (
+        "The scheduler is stopped by an operator (SIGTERM, Ctrl-C)",
+        "All spans arrive, open ones as incomplete",
+        "What the collector does not take within `otel.close-timeout` (5 s)",
+        "sigterm ctrl-c",
+    ),
+    (
+        "The scheduler is killed (SIGKILL, out of memory)",
+        "All that was sent before",
+        "Open spans, the last second of spans, the last minute of counters, all that waited",
+        "sigkill-scheduler",
+    ),
+    (
+        "The same, or a close without a collector, with `otel.spool.path`",
+        "The next scheduler sends the spans, open ones as incomplete",
+        "The last 0.2 s of spans, the last minute of counters",
+        "spool-sigkill spool-dead-collector spool-overlap spool-outage-beyond-queue "
+        "spool-scheduler-kills spool-kills spool-full-disk",
+    ),
+    (
+        "Workers are killed, stopped, or cut off from the scheduler",
+        "Every number is Dask's own",
+        "Seconds that a killed worker had not reported to Dask",
+        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks cable "
+        "cable-long",
+    ),
+    (
+        "The scheduler's process forks",
+        "The parent goes on; children send nothing",
+        "Nothing",
+        "fork-scheduler fork-script",
+    ),
+    (
+        "The machine has no memory, no file descriptor, or a full disk",
+        "It arrives once there is room again",
+        "Without memory: what the queue drops, counted as `queue_full`",
+        "memory-limit no-descriptors full-disk",
+    ),
+    (
+        "A clock is set by hours",
+        "Right order, no negative time",
+        "The length of spans that are open in that moment",
+        "clock-scheduler clock-worker",
+    ),
+    (
+        "Much work: a million tasks, a month, a thousand new names an hour",
+        "All of it, in bounded memory; names beyond the limit as `_OTHER`",
+        "Nothing",
+        "million month names names-with-room",
+    ),
+)
+
+_HEAD = """# Faults: the evidence
 
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
 Each row is a fault, what is promised for it, and what a real cluster did: `dask scheduler` and
-`dask worker` processes, and a receiver behind a network that
-fails on purpose. What the client submitted and Dask's own counters decide: each span and each
-increment has to arrive once.
+`dask worker` processes, OpenTelemetry's exporters, and a receiver behind a network that
+fails on purpose. The client's submissions and Dask's own counters are the ground truth: each span
+and each increment has to arrive once. [In short](reliability.md).
 
 ```console
 make chaos                       # what has no result for this code yet; goes on where it stopped
@@ -30,22 +129,21 @@ python -m chaos --list           # what there is
 CHAOS_TASKS=20000 CHAOS_SPANS=400 python -m chaos million   # a long row, made short
 ```
 
-The long rows tell how far they are; `CHAOS_SECONDS`, `CHAOS_DAYS` and `CHAOS_HOURS` make
+Long rows print how far they are; `CHAOS_SECONDS`, `CHAOS_DAYS` and `CHAOS_HOURS` make
 `sigkill-workers`, `month` and `names` short. Rows of simulated time run the core, or its metrics
 against a real Prometheus (`make backends`), without a cluster.
 
 The page is made of [`chaos/results/latest.json`](../chaos/results/latest.json). Times are those
 of a machine that did other things as well. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export
 interval 0.5 s, the schedule delay 0.1 s, the linger 0.
-
 """
 
 _FOOT = """
 ## What can't be kept
 
-- **A killed scheduler** (`kill -9`, the OOM killer, power), without a spool. What the process
-  knew and had not sent is lost. That is every span that was open, settled or lingered, spans
-  that ended within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what
+- **A killed scheduler** (`kill -9`, the OOM killer, power), without a spool. All that the process
+  had not sent is lost: every span that was open, settled or lingered, spans that ended within the
+  last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what
   counters grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the
   time of a request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
   [files](files.md), what was written stays. Spans that were open for longer than
@@ -95,9 +193,9 @@ _FOOT = """
 
 ## What is not shown here yet
 
-Rows that were not run again after a change of the code have its hash of then in the file of
-results. Clocks that are set are those that Python reads, `time.time` and `time.time_ns`, of real
-processes: `datetime.now` and what is written in C are not told. Small differences between clocks
+Rows that were not run again after a change of the code have the hash of the older code in the file
+of results. The clocks that are set are those that Python reads, `time.time` and `time.time_ns`, of
+real processes: `datetime.now` and code in C see the true time. Small differences between clocks
 have [tests of their own](lifecycle.md#times-across-workers).
 """
 
@@ -107,21 +205,21 @@ _COSTS = f"""
 
 Each fault above beside the same work without it, and beside the same work without the bridge.
 Three clusters of the same age run blocks of {TASKS} tiny tasks in turn, round after round, each
-time in another order, while one of them is in the fault. Shown is the median of the rounds' ratios,
-and an interval that holds the true one with 95 %. CPU is that of the scheduler's process for each
-task, with all of its threads, over whole rounds. Metrics are exported each 0.5 s, 120 times as
-often as by default: beside no bridge, that costs more than it does elsewhere.
+time in another order, while one of them is in the fault. The table has the median of the rounds'
+ratios, and an interval that holds the true one with 95 %. CPU is that of the scheduler's process
+for each task, with all of its threads, over whole rounds. Metrics are exported each 0.5 s, 120
+times as often as by default: beside no bridge, that costs more than it does elsewhere.
 
 A fault is "worse", and its promise broken, if an interval lies wholly beyond {ALLOWANCE:.2f} times
 the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f} times its seconds;
 "no worse" if the intervals end before that. Else it is "undecided", after {LOOKS} times
 as many rounds.
 
-| fault | CPU / no fault | more of a core | CPU / no bridge | tasks/s / no fault \
-| tasks/s / no bridge | rounds | verdict |
-|---|---|---|---|---|---|---|---|
 """
-
+_COST_COLUMNS = (
+    "fault", "CPU / no fault", "more of a core", "CPU / no bridge", "tasks/s / no fault",
+    "tasks/s / no bridge", "rounds", "verdict",
+)  # fmt: skip
 
 _NOT_RUN = {"observed": SKIPPED, "verdict": SKIPPED}
 
@@ -130,30 +228,29 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def _rows(one: Scenario, results: dict[str, Any]) -> Iterator[str]:
-    found = {
-        protocol: results.get(f"{one.name} {SHORT[protocol]}", _NOT_RUN)
-        for protocol in one.protocols
-    }
-    seen = "<br>".join(
-        f"{SHORT[protocol]}: {_cell(result['observed'])}" for protocol, result in found.items()
-    )
-    verdicts = [result["verdict"] for result in found.values()]
-    verdict = (
-        verdicts[0]
-        if len(set(verdicts)) == 1
-        else ", ".join(
-            f"{SHORT[protocol]} {result['verdict']}" for protocol, result in found.items()
-        )
-    )
-    yield f"| {_cell(one.fault)} | {_cell(one.promise)} | {seen} | {verdict} | `{one.how}` |"
+def _runs(one: Scenario, results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the results of a scenario by protocol."""
+    found = {SHORT[protocol]: f"{one.name} {SHORT[protocol]}" for protocol in one.protocols}
+    return {short: results["results"].get(key, _NOT_RUN) for short, key in found.items()}
+
+
+def _row(one: Scenario, results: dict[str, Any]) -> list[str]:
+    found = _runs(one, results)
+    observed = [f"{short}: {_cell(result['observed'])}" for short, result in found.items()]
+    verdicts = {short: result["verdict"] for short, result in found.items()}
+    verdict = ", ".join(f"{short} {words}" for short, words in verdicts.items())
+    if len(set(verdicts.values())) == 1:
+        verdict = next(iter(verdicts.values()))
+    return [
+        _cell(one.fault), _cell(one.promise), "<br>".join(observed), verdict, f"`{one.how}`"
+    ]  # fmt: skip
 
 
 def _ratio(figures: Sequence[float]) -> str:
     return "{:.2f} [{:.2f}, {:.2f}]".format(*figures)
 
 
-def cost_said(result: dict[str, Any]) -> str:
+def cost_in_words(result: dict[str, Any]) -> str:
     """Return what a fault costs, in a few words; nothing if that was not measured."""
     if "cost" not in result:
         return ""
@@ -163,50 +260,52 @@ def cost_said(result: dict[str, Any]) -> str:
 
 
 def _costs(results: dict[str, Any]) -> str:
-    rows = []
-    for one in SCENARIOS.values():
-        for protocol in one.protocols:
-            key = f"{one.name} {SHORT[protocol]}"
-            cost = results.get(key, {}).get("cost")
-            if cost is None:
-                continue
-            figures = [
-                _ratio(cost[name][by])
-                for name in ("cpu", "rate")
-                for by in ("by no fault", "by no bridge")
-            ]
-            figures.insert(1, "{:.1%} [{:.1%}, {:.1%}]".format(*cost["core"]))
-            cells = [f"`{one.name}`, {SHORT[protocol]}", *figures, cost["rounds"], cost["verdict"]]
-            rows.append(f"| {' | '.join(map(str, cells))} |\n")
-    return _COSTS + "".join(rows) if rows else ""
-
-
-def text(results: dict[str, Any]) -> str:
-    """Return the page."""
-    lines = [_HEAD.rstrip("\n")]
-    machine = results["machine"]
-    if machine:
-        said = ", ".join(
-            f"{name} {value}" if name != "cores" else f"{value} cores"
-            for name, value in machine.items()
-            if name != "system"
+    rows = [
+        (
+            f"`{one.name}`, {short}",
+            _ratio(cost["cpu"]["by no fault"]),
+            "{:.1%} [{:.1%}, {:.1%}]".format(*cost["core"]),
+            _ratio(cost["cpu"]["by no bridge"]),
+            _ratio(cost["rate"]["by no fault"]),
+            _ratio(cost["rate"]["by no bridge"]),
+            cost["rounds"],
+            cost["verdict"],
         )
-        lines += ["", f"Last run: {machine['system']}, {said}."]
+        for one in SCENARIOS.values()
+        for short, result in _runs(one, results).items()
+        if (cost := result.get("cost"))
+    ]
+    return _COSTS + table(_COST_COLUMNS, rows) if rows else ""
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Return the page for users: one table."""
+    rows = []
+    for *words, names in ROWS:
+        runs = [run for name in names.split() for run in _runs(SCENARIOS[name], results).values()]
+        verdicts = Counter("kept" if run["verdict"] in (KEPT, BOUNDED) else run["verdict"]
+                           for run in runs)  # fmt: skip
+        shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        rows.append((*words, shown))
+    columns = ("what fails", "what becomes of the telemetry", "what is lost", "runs")
+    return _TOP + table(columns, rows)
+
+
+def evidence(results: dict[str, Any]) -> str:
+    """Return the page with each run."""
+    text = _HEAD
+    if machine := dict(results["machine"]):
+        system, cores = machine.pop("system"), machine.pop("cores")
+        versions = ", ".join(f"{name} {value}" for name, value in machine.items())
+        text += f"\nLast run: {system}, {cores} cores, {versions}.\n"
     for section in dict.fromkeys(one.section for one in SCENARIOS.values()):
-        lines += [
-            "",
-            f"## {section}",
-            "",
-            "| fault | promise | observed | verdict | command |",
-            "|---|---|---|---|---|",
-        ]
-        for one in SCENARIOS.values():
-            if one.section == section:
-                lines += _rows(one, results["results"])
-    parts = [_costs(results["results"]), suites.sections(), _FOOT]
-    return "\n".join(lines) + "\n" + "".join(parts)
+        rows = [_row(one, results) for one in SCENARIOS.values() if one.section == section]
+        columns = ("fault", "promise", "observed", "verdict", "command")
+        text += f"\n## {section}\n\n{table(columns, rows)}"
+    return text + _costs(results) + suites.sections() + _FOOT
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write the page."""
-    PAGE.write_text(text(results), encoding="utf-8")
+    """Write both pages."""
+    PAGE.write_text(summary(results), encoding="utf-8")
+    EVIDENCE.write_text(evidence(results), encoding="utf-8")

@@ -10,7 +10,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.processes import Process
@@ -18,9 +19,8 @@ from tests.waiting import eventually
 
 from chaos.disks import fill, small_disk
 from chaos.gate import Gate
-from chaos.reconciled import CLOSES, RECONCILED, reconciled
 from chaos.scenario import HTTP, progress, scenario
-from chaos.world import PATIENCE, World, ended
+from chaos.world import CLOSES, PATIENCE, RECONCILED, World
 
 #: Seconds after which what has ended must be at the collector: several intervals.
 _SEEN = 5.0
@@ -31,15 +31,14 @@ _KILLING = float(os.environ.get("CHAOS_SECONDS", "300"))
 
 
 def _ended_mid_run(world: World, number: signal.Signals) -> str:
-    world.gate.mode = "pass"
     world.start({"DASK_OTEL__SPANS__LINGER": "60s"})
     world.work(3)
     name, futures = world.submit(20, seconds=0.5)
     world.wait_for_some(futures)
-    code, closed = ended(world.scheduler, number)
+    code, closed = world.end(number)
     world.all_spans_arrived()
     world.nothing_came_twice()
-    (cut,) = [one for one in world.spans() if one.path == name]
+    (cut,) = world.spans(name)
     assert cut.attributes["dask.span.complete"] is False, cut.attributes
     assert cut.attributes["dask.span.result"] == "error", cut.attributes
     running = world.collector.last("dask.otel.running")
@@ -51,30 +50,17 @@ def _ended_mid_run(world: World, number: signal.Signals) -> str:
     )
 
 
-_CLOSE = (
-    "Spans that linger and those with unfinished work are exported before it ends, the latter as "
-    "incomplete; the last metrics say that it has closed"
-)
-
-
-@scenario(
-    "sigterm",
-    section=_SECTION,
-    fault="The scheduler gets SIGTERM in the middle of a run",
-    promise=_CLOSE,
-)
-def _sigterm(world: World) -> str:
-    return _ended_mid_run(world, signal.SIGTERM)
-
-
-@scenario(
-    "ctrl-c",
-    section=_SECTION,
-    fault="The scheduler gets Ctrl-C in the middle of a run",
-    promise=_CLOSE,
-)
-def _ctrl_c(world: World) -> str:
-    return _ended_mid_run(world, signal.SIGINT)
+for _name, _words, _number in (
+    ("sigterm", "SIGTERM", signal.SIGTERM),
+    ("ctrl-c", "Ctrl-C", signal.SIGINT),
+):
+    scenario(
+        _name,
+        section=_SECTION,
+        fault=f"The scheduler gets {_words} in the middle of a run",
+        promise="Spans that linger and those with unfinished work are exported before it ends, the "
+        "latter as incomplete; the last metrics say that it has closed",
+    )(partial(_ended_mid_run, number=_number))
 
 
 @scenario(
@@ -87,7 +73,6 @@ def _ctrl_c(world: World) -> str:
     loses=True,
 )
 def _sigkill_scheduler(world: World) -> str:
-    world.gate.mode = "pass"
     world.start()
     world.work(5)
     known, counted = set(world.submitted), sum(world.submitted.values())
@@ -109,114 +94,99 @@ def _sigkill_scheduler(world: World) -> str:
     )
 
 
-def _stopped(world: World, which: Callable[[], Process]) -> None:
-    """Work, and stop one of the processes in the middle of it."""
-    world.gate.mode = "pass"
+def _stopped(world: World, which: Callable[[World], Process], alone: bool) -> str:
+    """Stop a process in the middle of a run."""
     world.start()
     world.work(2)
-    _, futures = world.submit(40, seconds=0.1)
-    world.wait_for_some(futures)
-    stopped = which().popen
-    stopped.send_signal(signal.SIGSTOP)
-    time.sleep(8)
-    stopped.send_signal(signal.SIGCONT)
-    world.client.gather(futures)
+    with world.under_way(40, seconds=0.1):
+        which(world).popen.send_signal(signal.SIGSTOP)
+        time.sleep(8)
+        which(world).popen.send_signal(signal.SIGCONT)
     world.work(2)
-
-
-@scenario(
-    "sigstop-worker",
-    section=_SECTION,
-    fault="A worker is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
-    promise="Each span and each increment once; where the time went adds up at every export",
-)
-def _sigstop_worker(world: World) -> str:
-    _stopped(world, lambda: world.workers[0])
-    said = world.all_arrived()
+    # A request that was under way when the scheduler stopped has timed out, and is sent again.
+    arrived = world.all_arrived(again=not alone and world.copies() > 0)
     world.clean_log()
-    return said
+    return arrived
 
 
-@scenario(
-    "sigstop-scheduler",
-    section=_SECTION,
-    fault="The scheduler is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
-    promise="Each span and each increment once; no counter goes back; where the time went "
-    "adds up at every export",
-)
-def _sigstop_scheduler(world: World) -> str:
-    _stopped(world, lambda: world.scheduler)
-    # A request that was under way when it stopped has timed out, and is sent again.
-    return world.all_arrived(again=world.copies() > 0)
+for _name, _words, _which, _more in (
+    ("sigstop-worker", "A worker", lambda world: world.workers[0], ""),
+    ("sigstop-scheduler", "The scheduler", lambda world: world.scheduler, "no counter goes back; "),
+):
+    scenario(
+        _name,
+        section=_SECTION,
+        fault=f"{_words} is stopped for 8 s in the middle of a run (SIGSTOP, then SIGCONT)",
+        promise=f"Each span and each increment once; {_more}where the time went adds up at every "
+        "export",
+    )(partial(_stopped, which=_which, alone=not _more))
 
 
-def _partition(world: World, mode: str) -> str:
+def cut_off(
+    world: World,
+    plug: Callable[[bool], None],
+    seconds: float,
+    left: int,
+    exactly: bool = True,
+) -> str:
+    """Cut a worker off in the middle of a run, and compare all numbers with Dask's own.
+
+    Parameters
+    ----------
+    plug
+        Connects the worker, or cuts it off.
+    left
+        Workers that are left then. One whose connection breaks leaves, and its nanny with it: that
+        is Dask's way.
+    exactly
+        Whether no more than these are left.
+    """
+    world.work(2)
+    with world.under_way(60, seconds=0.1):
+        plug(False)
+        time.sleep(seconds)
+        plug(True)
+    world.work(2)
+    eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
+    count = len(world.client.nthreads())
+    assert count == left or not exactly, count
+    return f"{world.reconciled()}; {count} of 2 workers are left; {CLOSES}"
+
+
+def _partition(world: World, mode: str, left: int) -> str:
     gates: list[Gate] = []
 
     def between(port: int) -> Gate:
-        gate = Gate(port, lambda: 0)
-        gate.mode = "pass"
-        gates.append(gate)
-        return gate
+        gates.append(Gate(port))
+        gates[0].mode = "pass"
+        return gates[0]
 
-    world.gate.mode = "pass"
-    try:
-        world.start(nannies=True, behind=between)
-        world.work(2)
-        _, futures = world.submit(60, seconds=0.1)
-        world.wait_for_some(futures)
-        (gate,) = gates
-        gate.mode = mode
-        time.sleep(8)
-        gate.mode = "pass"
-        world.client.gather(futures)
-        # A worker leaves when its connection breaks, and its nanny with it: that is Dask's way.
-        left = len(world.client.nthreads())
-        assert left == (2 if mode == "hold" else 1), left
-        world.work(2)
-        said = reconciled(world)
-    finally:
-        for one in gates:
-            one.close()
-    return f"{said}; {left} of 2 workers are left; {CLOSES}"
+    world.start(nannies=True, behind=between)
+    with closing(gates[0]) as gate:
+        modes = {False: mode, True: "pass"}
+        return cut_off(world, lambda there: setattr(gate, "mode", modes[there]), 8, left)
 
 
-@scenario(
-    "partition",
-    section=_SECTION,
-    fault="The network between a worker and the scheduler stands still for 8 s",
-    promise=RECONCILED,
-    protocols=(HTTP,),
-)
-def _partition_short(world: World) -> str:
-    return _partition(world, "hold")
-
-
-@scenario(
-    "partition-breaks",
-    section=_SECTION,
-    fault="The network between a worker and the scheduler swallows everything for 8 s, and its "
-    "connections break",
-    promise=RECONCILED,
-    protocols=(HTTP,),
-)
-def _partition_long(world: World) -> str:
-    return _partition(world, "silent")
-
-
-def _children(pid: int) -> list[int]:
-    """Return the processes below a process: a nanny's worker, and Python's resource tracker."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+for _name, _words, _mode, _left in (
+    ("partition", "stands still for 8 s", "hold", 2),
+    ("partition-breaks", "swallows everything for 8 s, and its connections break", "silent", 1),
+):
+    scenario(
+        _name,
+        section=_SECTION,
+        fault=f"The network between a worker and the scheduler {_words}",
+        promise=RECONCILED,
+        protocols=(HTTP,),
+    )(partial(_partition, mode=_mode, left=_left))
 
 
 def _worker_below(nanny: int) -> int | None:
-    for child in _children(nanny):
-        with suppress(OSError):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
+    """Return the process of a nanny's worker, which is not Python's resource tracker."""
+    for children in Path(f"/proc/{nanny}/task").glob("*/children"):
+        for child in children.read_text().split():
+            with suppress(OSError):
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
     return None
 
 
@@ -228,7 +198,6 @@ def _worker_below(nanny: int) -> int | None:
     "were killed; where the time went adds up at every export",
 )
 def _sigkill_workers(world: World) -> str:
-    world.gate.mode = "pass"
     world.start(
         {
             "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1000",
@@ -236,29 +205,23 @@ def _sigkill_workers(world: World) -> str:
             "DASK_OTEL__METRICS__MAX_NAMES": "5000",
             "DASK_OTEL__METRICS__MAX_SERIES": "100000",
         },
-        workers=2,
         nannies=True,
     )
     chance = random.Random(15)
     until = time.monotonic() + _KILLING
     killed = 0
-    told = time.monotonic()
     while time.monotonic() < until:
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
-            progress(f"{killed} killed, {until - told:.0f} s to go")
-        _, futures = world.submit(40, seconds=0.05)
-        victim = _worker_below(chance.choice(world.workers).popen.pid)
-        world.wait_for_some(futures)
-        if victim is not None:
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-                killed += 1
-        world.client.gather(futures)
-        del futures
+        with world.under_way(40, seconds=0.05):
+            victim = _worker_below(chance.choice(world.workers).popen.pid)
+            if victim is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                    killed += 1
+        if killed % 100 == 99:
+            progress(f"{killed} killed, {until - time.monotonic():.0f} s to go")
     assert killed, "nobody was killed"
     world.client.wait_for_workers(2, timeout=PATIENCE)
-    return f"{killed} killed in {_KILLING:.0f} s; {reconciled(world)}; {CLOSES}"
+    return f"{killed} killed in {_KILLING:.0f} s; {world.reconciled()}; {CLOSES}"
 
 
 @scenario(
@@ -269,7 +232,6 @@ def _sigkill_workers(world: World) -> str:
     "line at the end",
 )
 def _no_descriptors(world: World) -> str:
-    world.gate.mode = "pass"
     world.start()
     world.work(3)
     world.all_arrived()
@@ -282,11 +244,11 @@ def _no_descriptors(world: World) -> str:
     warning = world.warned()
     resource.prlimit(world.pid, resource.RLIMIT_NOFILE, before)
     world.work(2)
-    said = world.all_arrived()
+    arrived = world.all_arrived()
     world.one_message_each()
-    # What gRPC says ends in characters of no meaning.
+    # gRPC's message ends in characters of no meaning.
     words = warning.partition(": ")[2].partition(". ")[0].partition(" \ufffd")[0]
-    return f"{said}; the log says: {words[:160]}"
+    return f"{arrived}; the log says: {words[:160]}"
 
 
 @scenario(
@@ -299,35 +261,34 @@ def _no_descriptors(world: World) -> str:
 )
 def _full_disk(world: World) -> str:
     with small_disk(world.folder) as disk:
-        world.gate.mode = "pass"
         world.start({"DASK_OTEL__FILES__PATH": str(disk)})
         world.work(3)
         world.all_arrived()
         ballast = fill(disk)
         world.work(5)
         # The last page of a file may have had room for some.
-        eventually(lambda: world.work(1) and world.logged("WARNING"), PATIENCE, "a warning")
+        eventually(lambda: world.work(1) or world.logged("WARNING"), PATIENCE, "a warning")
         # Another destination goes on.
         world.all_arrived()
         ballast.unlink()
         world.work(2)
-        said = world.all_arrived()
+        arrived = world.all_arrived()
 
         def written() -> bool:
-            names: Counter[str] = Counter()
-            for path in disk.glob("*-traces.jsonl"):
-                for line in path.read_text(encoding="utf-8").splitlines():
-                    for of in json.loads(line)["resourceSpans"]:
-                        for scope in of["scopeSpans"]:
-                            names.update(one["name"] for one in scope["spans"])
+            names = Counter(
+                one["name"]
+                for path in disk.glob("*-traces.jsonl")
+                for line in path.read_text(encoding="utf-8").splitlines()
+                for resource_spans in json.loads(line)["resourceSpans"]
+                for scope in resource_spans["scopeSpans"]
+                for one in scope["spans"]
+            )
             mine = {name: names[name] for name in world.submitted}
             assert mine == dict.fromkeys(world.submitted, 1), mine
             return True
 
         eventually(written, PATIENCE, "each span is in the files")
-        again = lambda: [x for x in world.logged("INFO") if x.endswith(" again")]  # noqa: E731
-        eventually(again, PATIENCE, "it says that it works again")
         world.one_message_each()
         world.close()
         world.scheduler.terminate(60)
-    return f"{said}, at the endpoint and in the files; no line is half"
+    return f"{arrived}, at the endpoint and in the files; no line is half"

@@ -7,21 +7,23 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
 #: Seconds after which a proxy gives up the server, and hangs up on a client that asks nothing.
 GIVES_UP, KEPT_ALIVE = 1.0, 5.0
-#: Headers that are of one connection, and not passed on.
-_OWN = {"connection", "proxy-connection", "keep-alive", "host", "transfer-encoding"}
+#: Headers that belong to one connection, or are written anew.
+_OWN = {
+    "connection", "content-length", "host", "keep-alive", "proxy-connection", "transfer-encoding",
+}  # fmt: skip
 
 
 class Proxy(ThreadingHTTPServer):
     """A proxy on a port of its own.
 
-    It speaks HTTP/1.1 on both sides and keeps connections. A request for an absolute URL is passed
+    It speaks HTTP/1.1 and keeps its clients' connections. A request for an absolute URL is passed
     on to there (forward), any other one to its target (reverse), and ``CONNECT`` opens a tunnel.
     A server that can't be reached is a 502, one that does not answer in time a 504, in HTML.
 
@@ -50,7 +52,7 @@ class Proxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of those who hang up."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -61,26 +63,20 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.server.connections += 1
-        self._behind: tuple[str, http.client.HTTPConnection] | None = None
-
-    def finish(self) -> None:
-        self._hang_up()
-        super().finish()
 
     def do_POST(self) -> None:
         """Pass a request on."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         url = urlsplit(self.path)
-        where = url.netloc or f"127.0.0.1:{self.server.target}"
         headers = {k: v for k, v in self.headers.items() if k.lower() not in _OWN}
+        behind = http.client.HTTPConnection(
+            url.netloc or f"127.0.0.1:{self.server.target}", timeout=GIVES_UP
+        )
         try:
-            if self._behind is None or self._behind[0] != where:
-                self._hang_up()
-                self._behind = where, http.client.HTTPConnection(where, timeout=GIVES_UP)
-            connection = self._behind[1]
-            connection.request("POST", url.path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            with closing(behind):
+                behind.request("POST", url.path, body, headers)
+                answer = behind.getresponse()
+                content = answer.read()
         except TimeoutError:
             self._refuse(504)
         except (OSError, http.client.HTTPException):
@@ -112,7 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
         far.close()
 
     def _refuse(self, status: int) -> None:
-        self._hang_up()
         page = f"<html><body><h1>{status} {http.client.responses[status]}</h1></body></html>"
         self._answer(status, page.encode(), [("Content-Type", "text/html")])
 
@@ -120,16 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.answered[status] += 1
         self.send_response_only(status)
         for name, value in headers:
-            if name.lower() != "content-length":
-                self.send_header(name, value)
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-    def _hang_up(self) -> None:
-        if self._behind is not None:
-            self._behind[1].close()
-            self._behind = None
 
     def log_message(self, *args: Any) -> None:
         """Say nothing."""

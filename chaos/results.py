@@ -1,4 +1,4 @@
-"""The results: one JSON file, which the page is written of."""
+"""The results: one JSON file, of which the pages are made."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ _PACKAGES = ("dask", "distributed", "opentelemetry-sdk", "opentelemetry-exporter
 
 
 def code() -> str:
-    """Return what stands for the code at hand: a result of other code does not count."""
+    """Return a hash of the code at hand: a result of other code does not count."""
     digest = hashlib.sha256()
     for path in sorted((REPOSITORY / "src" / "dask_otel").rglob("*.py")):
         digest.update(path.relative_to(REPOSITORY).as_posix().encode())
@@ -26,14 +27,11 @@ def code() -> str:
 
 def read() -> dict[str, Any]:
     """Return the results so far."""
-    if not LATEST.exists():
-        return {"machine": {}, "results": {}}
-    found: dict[str, Any] = json.loads(LATEST.read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads(LATEST.read_text(encoding="utf-8")))
 
 
 def write(results: dict[str, Any]) -> None:
-    """Write them, all or nothing: who interrupts a run goes on where it stopped."""
+    """Write them, all or nothing: an interrupted run goes on where it stopped."""
     results["machine"] = {
         "python": platform.python_version(),
         "system": platform.system(),
@@ -41,7 +39,12 @@ def write(results: dict[str, Any]) -> None:
         **{name: version(name) for name in _PACKAGES},
     }
     results["results"] = dict(sorted(results["results"].items()))
-    LATEST.parent.mkdir(exist_ok=True)
     scratch = LATEST.with_suffix(".tmp")
     scratch.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     scratch.replace(LATEST)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
 HTTP = "http/protobuf"
 GRPC = "grpc"
 BOTH = (HTTP, GRPC)
-#: Of scenarios without a cluster: their time is simulated.
+#: For scenarios without a cluster, in simulated time.
 SIMULATED = "simulated"
 SHORT = {HTTP: "HTTP", GRPC: "gRPC", SIMULATED: "simulated"}
 
-#: Verdicts. A promise was kept, or broken; what can't be kept by any means stays within the
-#: bound that is said; a scenario that this machine can't run says why.
+#: Verdicts. A promise that can't be kept by any means has a bound on what is lost.
 KEPT, BROKEN, BOUNDED, SKIPPED = "kept", "broken", "lost, within the bound", "not run"
 
 
@@ -27,7 +26,7 @@ class CannotRun(Exception):
 
 
 def progress(said: str) -> None:
-    """Tell who waits how far a long scenario is."""
+    """Print how far a long scenario is."""
     print(f"  {time.strftime('%H:%M:%S')}  {said}", flush=True)
 
 

@@ -1,10 +1,9 @@
-"""Faults that a spool is for: a scheduler that ends while its spans wait."""
+"""Faults that a spool is for: a scheduler that ends while its spans wait in it."""
 
 from __future__ import annotations
 
 import os
 import random
-import signal
 import sqlite3
 import time
 from collections import Counter
@@ -14,7 +13,7 @@ from tests.waiting import eventually
 
 from chaos.disks import fill, small_disk
 from chaos.scenario import HTTP, scenario
-from chaos.world import PATIENCE, World, ended
+from chaos.world import PATIENCE, World
 from dask_otel._otel.sdk.encode import span_name
 
 _SECTION = "The spool"
@@ -30,10 +29,8 @@ def _path(world: World) -> Path:
 def _start(world: World, workers: int = 1, **variables: str) -> None:
     """Start a scheduler with the spool; the one before is over, and so are its workers."""
     world.close()
-    for worker in world.workers:
-        if worker.popen.poll() is None:
-            worker.kill()
-    world.workers.clear()
+    while world.workers:
+        world.workers.pop().kill()
     world.start({"DASK_OTEL__SPOOL__PATH": str(_path(world)), **variables}, workers=workers)
 
 
@@ -64,13 +61,13 @@ def _nothing_waits(world: World) -> None:
 
 
 def _is_lost(world: World, name: str) -> bool:
-    (one,) = [one for one in world.spans() if one.path == name]
-    said = one.attributes
+    """Return whether a span, which arrived once, ended with a killed scheduler."""
+    (one,) = world.spans(name)
+    found = [one.attributes.get(f"dask.span.{key}") for key in ("complete", "result")]
     assert one.start_ns < one.end_ns
-    if said.get("error.type") != "SchedulerLost":
-        return False
-    assert (said["dask.span.complete"], said["dask.span.result"]) == (False, "error"), said
-    return True
+    is_lost = one.attributes.get("error.type") == "SchedulerLost"
+    assert not is_lost or found == [False, "error"], found
+    return is_lost
 
 
 def _runs(world: World) -> int:
@@ -86,6 +83,7 @@ def _runs(world: World) -> int:
     "once, under the ids and with the resource that they would have had",
 )
 def _sigkill(world: World) -> str:
+    world.gate.mode = "closed"
     _start(world)
     world.work(5)
     done = set(world.submitted)
@@ -103,7 +101,7 @@ def _sigkill(world: World) -> str:
     assert _is_lost(world, name)
     assert not any(_is_lost(world, other) for other in world.submitted if other != name)
     assert _runs(world) == 2
-    (was,) = [one for one in world.spans() if one.path == name]
+    (was,) = world.spans(name)
     _nothing_waits(world)
     world.clean_log()
     return (
@@ -122,26 +120,27 @@ def _sigkill(world: World) -> str:
     "once; the close takes no longer for it",
 )
 def _dead_collector(world: World) -> str:
+    world.gate.mode = "closed"
     _start(world)
     world.work(5)
     name, futures = world.submit(20, seconds=0.5)
     world.wait_for_some(futures)
-    code, closed = ended(world.scheduler, signal.SIGTERM)
-    (said,) = [line for line in world.logged("INFO") if "in the spool" in line and "wait" in line]
-    assert not [line for line in world.logged("WARNING") if "could not be exported" in line
-                and "span" in line]  # fmt: skip
+    code, closed = world.end()
+    (line,) = world.logged("INFO", "wait in the spool")
+    assert not [warning for warning in world.logged("WARNING", "could not be exported")
+                if "span" in warning]  # fmt: skip
     world.gate.mode = "pass"
     _start(world)
     world.all_spans_arrived()
     world.nothing_came_twice()
-    (cut,) = [one for one in world.spans() if one.path == name]
+    (cut,) = world.spans(name)
     assert cut.attributes["error.type"] == "SchedulerClosed", cut.attributes
     assert world.dropped("shutdown", "traces") == 0
     world.clean_log()
     return (
         f"{len(world.submitted)} of {len(world.submitted)} spans, the one that ran as cut off by "
-        f"the close, which took {closed:.1f} s (exit code {code}); the log said: "
-        f"{said.replace(str(_path(world)), 'PATH')}"
+        f"the close, which took {closed:.1f} s (exit code {code}); the log says: "
+        f"{line.replace(str(_path(world)), 'PATH')}"
     )
 
 
@@ -154,6 +153,7 @@ def _dead_collector(world: World) -> str:
     "each span arrives, once, with the resource of its own run",
 )
 def _overlap(world: World) -> str:
+    world.gate.mode = "closed"
     _start(world)
     world.work(5)
     _all_wait(world)
@@ -163,10 +163,11 @@ def _overlap(world: World) -> str:
     _start(world)
     (refused,) = eventually(lambda: world.logged("ERROR"), PATIENCE, "it says that it has none")
     assert f"is in use by process {first.popen.pid}" in refused, refused
-    code, closed = ended(first, signal.SIGTERM)
+    code, closed = world.end(process=first)
     gone = time.monotonic()
-    has_it = lambda: [x for x in world.logged("INFO") if "now uses the spool" in x]  # noqa: E731
-    eventually(has_it, PATIENCE, "the second one has it")
+    eventually(
+        lambda: world.logged("INFO", "now uses the spool"), PATIENCE, "the second one has it"
+    )
     took = time.monotonic() - gone
     world.work(3)
     _all_wait(world)
@@ -189,17 +190,18 @@ def _overlap(world: World) -> str:
     promise="Nothing is dropped: what the queue does not hold waits in the spool",
 )
 def _outage(world: World) -> str:
+    world.gate.mode = "closed"
     _start(
         world, workers=2, OTEL_BSP_MAX_QUEUE_SIZE="64", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="16"
     )  # fmt: skip
     world.work(80, tasks=4)
     _all_wait(world)
     world.gate.mode = "pass"
-    said = world.all_arrived()
+    arrived = world.all_arrived()
     assert not any(world.dropped(reason) for reason in ("queue_full", "spool_full"))
     _nothing_waits(world)
     world.one_message_each()
-    return f"{said}; 0 dropped"
+    return f"{arrived}; 0 dropped"
 
 
 @scenario(
@@ -211,10 +213,11 @@ def _outage(world: World) -> str:
     protocols=(HTTP,),
 )
 def _kills(world: World) -> str:
+    world.gate.mode = "closed"
     rng = random.Random(_SEED)
     known: set[str] = set()
     submitted: dict[str, float] = {}
-    latest = 0.0
+    latest = [0.0]
     for _ in range(_KILLS):
         _start(world)
         world.work(1, tasks=2)
@@ -227,8 +230,7 @@ def _kills(world: World) -> str:
         killed = time.monotonic()
         world.clean_log()
         known |= _names(world)
-        missed = submitted.keys() - known
-        latest = max([latest, *(killed - submitted.pop(name) for name in missed)])
+        latest += [killed - submitted.pop(name) for name in submitted.keys() - known]
     world.gate.mode = "pass"
     _start(world)
 
@@ -250,7 +252,7 @@ def _kills(world: World) -> str:
     return (
         f"{_KILLS} kills; {len(known)} of {len(known)} spans that were in the file, {lost} of them "
         f"as incomplete; {len(world.submitted) - len(known)} of {len(world.submitted)} that were "
-        f"submitted were not in it yet, {latest:.1f} s after their submission at most"
+        f"submitted were not in it yet, {max(latest):.1f} s after their submission at most"
     )
 
 
@@ -264,22 +266,20 @@ def _kills(world: World) -> str:
 )
 def _full_disk(world: World) -> str:
     with small_disk(world.folder) as disk:
-        world.gate.mode = "pass"
         world.start({"DASK_OTEL__SPOOL__PATH": str(disk / "spool.db")})
         world.work(3)
         world.all_arrived()
         ballast = fill(disk)
         # There may be room in the file and its log for some.
-        eventually(lambda: world.work(5) and world.logged("WARNING"), PATIENCE, "a warning")
+        eventually(lambda: world.work(5) or world.logged("WARNING"), PATIENCE, "a warning")
         world.work(5)
         world.all_arrived()
         ballast.unlink()
-        again = lambda: [x for x in world.logged("INFO") if x.endswith(" again")]  # noqa: E731
-        eventually(again, PATIENCE, "it says that it works again")
+        eventually(lambda: world.logged("INFO", " again"), PATIENCE, "it works again")
         world.work(2)
-        said = world.all_arrived()
+        arrived = world.all_arrived()
         world.one_message_each()
         world.close()
         world.scheduler.terminate(60)
         assert not (disk / "spool.db").exists(), "something waits"
-    return said
+    return arrived

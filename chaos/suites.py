@@ -1,12 +1,13 @@
-"""The sections on Dask's own tests and on hostile input, of what these kept of their runs."""
+"""The sections on Dask's own tests and on hostile input, made of their results."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from chaos.results import table
 
 _RESULTS = Path(__file__).parent / "results"
 KEPT = _RESULTS / "dask-tests.json"
@@ -22,25 +23,36 @@ again by itself, both ways.
 ```console
 make dask-tests DASK=PATH        # a checkout of github.com/dask/distributed, at a release
 ```
+
 """
 
 
 _HOSTILE = """
 ## Hostile input
 
-A fuzzer that goes by coverage, and a million inputs: nothing may be raised into Dask, what is right
-in the same batch is exported, sizes are capped, what is changed is counted, no credential is shown.
-What it finds becomes a [test](../tests/unit/test_fuzz.py), which runs each target on a few bytes.
+A fuzzer that goes by coverage, and a million inputs: nothing may be raised into Dask, valid data
+in the same batch is exported, sizes are capped, changed values are counted, no credential is shown.
+An input that breaks one of these becomes a [test](../tests/unit/test_fuzz.py).
 
 ```console
 make fuzz
 ```
+
 """
 
-#: Files that take long, and are named where they have no result.
+_PAIRS = """
+What it costs them, in seconds and in CPU seconds of all their processes, in pairs with and without
+in turn; behind it the median of the pairs' ratios, with an interval (95 %). Most tests start and
+close a cluster of their own, which is most of the cost: about 0.01 to 0.02 s a cluster, for
+threads, the part that goes to each worker and the last export, and 0.2 to 0.3 s once in each
+process with a scheduler, which imports OpenTelemetry's SDK:
+
+"""
+
+#: Files that take long, and are listed where they have no result.
 _LONG = ("distributed/tests/test_client.py", "distributed/shuffle/tests/test_rechunk.py")
 
-#: What is thrown at each target.
+#: The input of each target.
 _THROWN = {
     "spans": "tags, attributes, messages, times and redaction of spans",
     "metrics": "keys, labels and values of metrics",
@@ -57,92 +69,66 @@ _THROWN = {
 
 
 def sections() -> str:
-    """Return the sections of which there are results."""
-    found = ""
-    if KEPT.exists():
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        found += "\n".join([_HEAD.rstrip("\n"), *_lines(kept)]) + "\n"
-    if FUZZED.exists():
-        fuzzed = json.loads(FUZZED.read_text(encoding="utf-8"))
-        found += "\n".join([_HOSTILE.rstrip("\n"), *_targets(fuzzed)]) + "\n"
-    return found
+    """Return the sections on Dask's own tests and on hostile input."""
+    kept, fuzzed = (json.loads(path.read_text(encoding="utf-8")) for path in (KEPT, FUZZED))
+    targets = [
+        (f"`{name}`", _THROWN[name], f"{one['inputs']:,}", "held" if one["held"] else "broken")
+        for name, one in fuzzed.items()
+    ]
+    hostile = table(("target", "what", "inputs", "verdict"), targets)
+    return f"{_HEAD}{_dask_tests(kept)}{_HOSTILE}{hostile}"
 
 
-def _targets(fuzzed: dict[str, Any]) -> Iterator[str]:
-    yield ""
-    yield "| target | what | inputs | verdict |"
-    yield "|---|---|---|---|"
-    for name, found in fuzzed.items():
-        verdict = "held" if found["held"] else "broken"
-        yield f"| `{name}` | {_THROWN.get(name, '')} | {found['inputs']:,} | {verdict} |"
-
-
-def _lines(kept: dict[str, Any]) -> Iterator[str]:
-    machine = kept["machine"]
-    files = kept.get("files", {})
-    said = ", ".join(f"{name} {value}" for name, value in machine.items() if name != "cores")
-    yield ""
-    yield f"Last run: {said}, {machine['cores']} cores, beside other work."
-    yield ""
-    yield from _outcomes(files)
-    if missing := [f"`{file}`" for file in _LONG if file not in files]:
-        yield ""
-        yield f"Without a result of this version yet: {', '.join(missing)}."
-    reasons = {
-        test.rpartition("::")[2].partition("[")[0]: reason
-        for found in files.values()
+def _dask_tests(kept: dict[str, Any]) -> str:
+    machine = dict(kept["machine"])
+    cores, versions = machine.pop("cores"), ", ".join(map(" ".join, machine.items()))
+    text = f"Last run: {versions}, {cores} cores, beside other work.\n\n{_outcomes(kept['files'])}"
+    if missing := [f"`{file}`" for file in _LONG if file not in kept["files"]]:
+        text += f"\nWithout a result of this version yet: {', '.join(missing)}.\n"
+    expected = {
+        f"- `{test.rpartition('::')[2].partition('[')[0]}` {reason}\n"
+        for found in kept["files"].values()
         for test, reason in found["expected"].items()
     }
-    if reasons:
-        yield ""
-        yield "Expected to fail, by what they ask for:"
-        yield ""
-        yield from (f"- `{test}` {reason}" for test, reason in sorted(reasons.items()))
-    if refusing := kept.get("refusing"):
-        yield ""
-        yield "The same with an endpoint that refuses connections:"
-        yield ""
-        yield from _outcomes(refusing)
-    if pairs := kept.get("pairs"):
-        yield ""
-        yield (
-            "What it costs them, in seconds and in CPU seconds of all their processes, in pairs "
-            "with and without in turn; behind, the median of the pairs' ratios, with an interval "
-            "(95 %). Most tests start and close a cluster of their own; that is what is seen "
-            "here: about 0.01 to 0.02 s a cluster, for threads, the part that goes to each worker "
-            "and the last export, and 0.2 to 0.3 s once in each process with a scheduler, which "
-            "imports OpenTelemetry's SDK:"
-        )
-        yield ""
-        yield "| file | pairs | seconds | with / without | CPU | with / without |"
-        yield "|---|---|---|---|---|---|"
-        for file, found in pairs.items():
-            said = f"{_pair(found['elapsed'])} | {_pair(found)}"
-            yield f"| `{file}` | {len(found['with'])} | {said} |"
+    pairs = [
+        (f"`{file}`", len(found["with"]), *_pair(found["elapsed"]), *_pair(found))
+        for file, found in kept["pairs"].items()
+    ]
+    columns = ("file", "pairs", "seconds", "with / without", "CPU", "with / without")
+    return (
+        f"{text}\nExpected to fail, by what they ask for:\n\n{''.join(sorted(expected))}"
+        "\nThe same with an endpoint that refuses connections:\n\n"
+        f"{_outcomes(kept['refusing'])}{_PAIRS}{table(columns, pairs)}"
+    )
 
 
-def _pair(found: dict[str, Any]) -> str:
+def _pair(found: dict[str, Any]) -> tuple[str, str]:
     without, with_it, within = found["without"], found["with"], found["interval"]
     ratio = median(b / a for a, b in zip(without, with_it, strict=True))
-    limits = f"{within[0]:.2f} to {within[1]:.2f}" if within else "too few pairs"
-    return f"{median(without):.1f} s, {median(with_it):.1f} s | {ratio:.2f} ({limits})"
+    limits = "{:.2f} to {:.2f}".format(*within) if within else "too few pairs"
+    return f"{median(without):.1f} s, {median(with_it):.1f} s", f"{ratio:.2f} ({limits})"
 
 
-def _outcomes(files: dict[str, Any]) -> Iterator[str]:
-    yield (
-        "| tests | passed, failed, skipped without | with | fail only with it | expected | "
-        "threads left | CPU without | with |"
-    )
-    yield "|---|---|---|---|---|---|---|---|"
-    for file, found in files.items():
-        without, with_it = found["without"], found["with"]
-        new = ", ".join(f"`{test.rpartition('::')[2]}`" for test in found["new"]) or "none"
-        yield (
-            f"| `{file}` | {_counts(without)} | {_counts(with_it)} | {new} | "
-            f"{len(found['expected'])} | {len(found['threads'])} | {without['cpu']:.0f} s | "
-            f"{with_it['cpu']:.0f} s |"
+def _outcomes(files: dict[str, Any]) -> str:
+    columns = (
+        "tests", "passed, failed, skipped without", "with", "fail only with it", "expected",
+        "threads left", "CPU without", "with",
+    )  # fmt: skip
+    rows = [
+        (
+            f"`{file}`",
+            _counts(found["without"]),
+            _counts(found["with"]),
+            ", ".join(f"`{test.rpartition('::')[2]}`" for test in found["new"]) or "none",
+            len(found["expected"]),
+            len(found["threads"]),
+            f"{found['without']['cpu']:.0f} s",
+            f"{found['with']['cpu']:.0f} s",
         )
+        for file, found in files.items()
+    ]
+    return table(columns, rows)
 
 
 def _counts(outcomes: dict[str, Any]) -> str:
-    return ", ".join(str(outcomes[what]) for what in ("passed", "failed", "skipped"))
+    return ", ".join(str(outcomes[name]) for name in ("passed", "failed", "skipped"))

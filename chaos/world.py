@@ -7,26 +7,24 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 
 from benchmarks import meter
 from distributed import Client, span, wait
 from tests.cluster import proof
 from tests.cluster.processes import Cluster, Process, SchedulerProcess, cluster
-from tests.receiver import Receiver, Span, receiver
+from tests.receiver import Receiver, Span, port_of, receiver
 from tests.waiting import eventually
 
 from chaos.gate import Gate
+from chaos.ratios import BARE, HEALTHY
 
-if TYPE_CHECKING:
-    from chaos.pairs import Pairs
-
-#: Seconds for what must come true. The longest backoff is 30 s.
+#: Seconds to wait for what must come true. The longest backoff is 30 s.
 PATIENCE = 120.0
 #: Seconds of one try of an exporter.
 TIMEOUT = 2
@@ -40,14 +38,15 @@ QUICK = {
     "DASK_OTEL__SPANS__PROGRESS_AFTER": "null",
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "60s",
 }
+#: What is promised where a worker is cut off.
+RECONCILED = (
+    "Each span once; every number is what the workers reported to Dask; where the time went adds "
+    "up at every export"
+)
+#: What is observed where numbers reconcile.
+CLOSES = "every metric equals Dask's own, and the sum closes"
 _LINE = r"^[\d-]+ [\d:,]+ - distributed\.dask_otel - {level} - (.*)$"
-
-
-def ended(process: Process, number: signal.Signals) -> tuple[int, float]:
-    """Send a process a signal that ends it; returns its exit code, and the seconds that it took."""
-    began = time.monotonic()
-    process.popen.send_signal(number)
-    return process.popen.wait(60), time.monotonic() - began
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def _increment(x: int, seconds: float) -> int:
@@ -56,7 +55,7 @@ def _increment(x: int, seconds: float) -> int:
 
 
 class World:
-    """What a scenario plays with.
+    """A cluster, the collector that it exports to, and the gate between them.
 
     Parameters
     ----------
@@ -82,8 +81,12 @@ class World:
         self.workers: list[Process] = []
         #: Ground truth: the spans that the client submitted, with the number of their tasks.
         self.submitted: dict[str, int] = {}
-        #: What this one is compared with; None if it is not.
-        self.pairs: Pairs | None = None
+        #: The worlds that this one is compared with, and the starts of their clusters.
+        self.peers: dict[str, World] = {}
+        self.starting: list[Future[None]] = []
+        self.starters = ThreadPoolExecutor(2)
+        #: What the comparison found.
+        self.cost: dict[str, Any] | None = None
         self._cluster = built
         self._client: Client | None = None
         self._numbers = count()
@@ -109,7 +112,7 @@ class World:
 
     def start(
         self,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str] = _NONE,
         *,
         endpoint: str | None = None,
         workers: int | None = None,
@@ -117,102 +120,114 @@ class World:
         behind: Callable[[int], Gate] | None = None,
         arguments: tuple[str, ...] = (),
         worker_env: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
-        way: Mapping[str, str] | None = None,
+        way: Mapping[str, str] = _NONE,
         within: Sequence[str] = (),
         bridge: bool = True,
     ) -> None:
-        """Start the scheduler, its workers and a client.
+        """Start the scheduler, its workers and a client; begin to start the peers.
 
         Parameters
         ----------
         env
-            Of the scheduler.
+            The scheduler's variables.
         endpoint
-            Where it exports to; by default the gate before the collector.
+            Where the scheduler exports to; by default the gate.
         workers, nannies
-            How many (by default two, or one where this is compared with others), and whether each
-            is below a nanny.
+            How many (by default two, or one where there are peers), and whether each has a nanny.
         behind
-            Given the scheduler's port, makes the network between it and the last worker.
+            Makes the network between the scheduler, given its port, and the last worker.
         arguments
             More for ``dask scheduler``.
         worker_env
-            Of workers, by number.
+            Variables of workers, by number.
         way
-            Variables of the scheduler about its way to the collector, such as a proxy: what it is
-            compared with has none of them.
+            The scheduler's variables about its way to the collector, such as a proxy: the peers
+            get none of them.
         within
-            What the scheduler's command is an argument of.
+            A command that runs the scheduler's command.
         bridge
-            Whether there is one.
+            Whether the scheduler loads the bridge.
         """
         if workers is None:
-            workers = 2 if self.pairs is None else 1
-        if self.pairs is not None:
-            self.pairs.start(env or {}, workers)
+            workers = 1 if self.peers else 2
+        for name, peer in self.peers.items():
+            start = peer.start
+            self.starting.append(
+                self.starters.submit(start, env, workers=workers, bridge=name != BARE)
+            )
         variables = {
             **QUICK,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": self.protocol,
-            **(env or {}),
-            **(way or {}),
+            **env,
+            **way,
         }
         preload = PRELOAD if bridge else ()
         self._cluster.start_scheduler(*preload, *arguments, env=variables, within=within)
         address = self._cluster.address
         for number in range(workers):
             if behind is not None and number == workers - 1:
-                port = behind(int(address.rpartition(":")[2])).port
-                self._cluster.address = f"tcp://127.0.0.1:{port}"
-            start = self._cluster.start_nanny if nannies else self._cluster.start_worker
-            self.workers.append(start(f"w{number}", env=worker_env.get(number)))
+                self._cluster.address = f"tcp://127.0.0.1:{behind(port_of(address)).port}"
+            worker = self._cluster.start_nanny if nannies else self._cluster.start_worker
+            self.workers.append(worker(f"w{number}", env=worker_env.get(number)))
         self._client = Client(address, set_as_default=False)
         self._client.wait_for_workers(workers, timeout=PATIENCE)
 
     def close(self) -> None:
-        """Let go of the client."""
+        """Close the client."""
         if self._client is not None:
             self._client.close(timeout=5)
 
-    def end(self) -> tuple[int, float]:
-        """Let go of the client, and end the scheduler: its exit code and the seconds it took."""
-        self.close()
-        return ended(self.scheduler, signal.SIGTERM)
+    def end(
+        self, number: signal.Signals = signal.SIGTERM, process: Process | None = None
+    ) -> tuple[int, float]:
+        """End the scheduler, or another process, by a signal; return its exit code and seconds."""
+        ending = (process or self.scheduler).popen
+        began = time.monotonic()
+        ending.send_signal(number)
+        return ending.wait(60), time.monotonic() - began
 
-    def submit(self, tasks: int, seconds: float = 0.01) -> tuple[str, list[Any]]:
+    def submit(
+        self, tasks: int, seconds: float = 0.01, call: Callable[..., Any] = _increment, **how: Any
+    ) -> tuple[str, list[Any]]:
         """Submit one span; returns its name, and its futures."""
         name = f"work {next(self._numbers)}"
         # A group of its own, for Dask keeps a group with its first span.
         keys = [(f"step-{name.replace(' ', '')}x", index) for index in range(tasks)]
         with span(name):
-            futures = self.client.map(_increment, range(tasks), seconds=seconds, key=keys)
+            futures = self.client.map(call, range(tasks), seconds=seconds, key=keys, **how)
         self.submitted[name] = tasks
         return name, futures
+
+    @contextmanager
+    def under_way(self, tasks: int, seconds: float) -> Iterator[str]:
+        """Do something while a span runs, and gather its results then; gives its name."""
+        name, futures = self.submit(tasks, seconds)
+        self.wait_for_some(futures)
+        yield name
+        self.client.gather(futures)
 
     def wait(self, futures: list[Any]) -> None:
         """Wait until futures are done, well or not."""
         with self.client.as_current():
-            wait(futures)
+            wait(futures, timeout=PATIENCE)
 
     def wait_for_some(self, futures: list[Any]) -> None:
-        """Wait until some of the tasks of a span are done, and others may not be."""
+        """Wait until some of the tasks of a span are done; others may not be."""
         eventually(lambda: any(f.done() for f in futures), PATIENCE, "some of its tasks are done")
 
-    def work(self, spans: int = 5, tasks: int = 10) -> float:
-        """Compute some spans, one after the other; returns the seconds that it took."""
-        began = time.monotonic()
+    def work(self, spans: int = 5, tasks: int = 10) -> None:
+        """Compute some spans, one after the other."""
         for _ in range(spans):
             _, futures = self.submit(tasks)
             assert self.client.gather(futures) == [index + 1 for index in range(tasks)]
             del futures
-        return time.monotonic() - began
 
     def block(self, tasks: int) -> float:
         """Compute a span of tiny tasks, and forget them; returns the seconds that it took."""
         began = time.perf_counter()
         _, futures = self.submit(tasks, seconds=0.0)
-        with self.client.as_current():
-            wait(futures, timeout=PATIENCE)
+        self.wait(futures)
         took = time.perf_counter() - began
         del futures
         eventually(
@@ -220,51 +235,39 @@ class World:
         )
         return took
 
-    def compare(self) -> None:
-        """Compare this cluster, as it is now, with what it is compared with; see `Pairs`."""
-        assert self.pairs is not None, "there is nothing to compare it with"
-        self.pairs.compare(self)
-
     # ------------------------------------------------------------------------ what is true
 
-    def spans(self) -> list[Span]:
-        """Return the Dask spans that the collector has taken, each copy of them."""
-        return [one for one in self.collector.spans if one.type == "span"]
+    def spans(self, name: str | None = None) -> list[Span]:
+        """Return the Dask spans that the collector has taken, each copy; of one name, or all."""
+        return [
+            one
+            for one in self.collector.spans
+            if one.type == "span" and name in (None, one.path)
+        ]  # fmt: skip
 
     def copies(self) -> int:
         """Return how many spans of any kind were taken more than once."""
-        ids = Counter(one.span_id for one in self.collector.spans)
-        return sum(ids.values()) - len(ids)
+        return len(self.collector.spans) - len({one.span_id for one in self.collector.spans})
 
     def nothing_came_twice(self) -> None:
-        """Check that each span was taken once, of any kind; say which were not."""
+        """Check that each span of any kind was taken once."""
         ids = Counter(one.span_id for one in self.collector.spans)
-        twice = [one for one in self.collector.spans if ids[one.span_id] > 1]
-        assert not twice, self._about(twice)
-
-    def _about(self, twice: list[Span]) -> str:
-        requests = Counter(
-            request.SerializeToString()
-            for signal, request in self.collector.accepted
-            if signal == "traces"
+        twice = [
+            (one.type, one.name, one.attributes.get("dask.span.generation"))
+            for one in self.collector.spans
+            if ids[one.span_id] > 1
+        ]
+        requests = [r.SerializeToString() for s, r in self.collector.accepted if s == "traces"]
+        assert not twice, (
+            f"{len(twice)} spans with the ids of others, {len(requests) - len(set(requests))} "
+            f"requests came again as a whole: {twice[:6]}; warnings: {self.logged('WARNING')[:2]}"
         )
-        which = [(one.type, one.name, one.attributes.get("dask.span.generation")) for one in twice]
-        said = (
-            f"{len(twice)} spans with the ids of others, in "
-            f"{sum(n > 1 for n in requests.values())} requests that came again as a whole: "
-            f"{which[:6]}"
-        )
-        # A script may have its cluster in its own process.
-        if self._cluster.scheduler is not None:
-            said += f"; the log says {self.logged('WARNING')[:2]}"
-        return said
 
     def all_spans_arrived(self) -> None:
-        """Wait until each span that was submitted is there: one id for each, none beside them."""
+        """Wait until each span that was submitted has arrived: one id for each, and no other."""
 
         def there() -> bool:
-            ids = {(one.path, one.span_id) for one in self.spans()}
-            names = Counter(name for name, _ in ids)
+            names = Counter(name for name, _ in {(one.path, one.span_id) for one in self.spans()})
             assert names == Counter(self.submitted.keys()), (
                 f"missing {sorted(self.submitted.keys() - names.keys())}, "
                 f"unknown {sorted(names.keys() - self.submitted.keys())}, "
@@ -274,34 +277,35 @@ class World:
 
         eventually(there, PATIENCE, "each span is at the collector")
 
-    def all_tasks_counted(self, exactly: bool = True) -> int:
-        """Wait until every increment is there, by what was submitted and by Dask's own numbers.
+    def all_tasks_counted(self, *, exactly: bool = True, again: bool = False) -> int:
+        """Wait until every increment has arrived; return the number of runs that are counted.
 
         Parameters
         ----------
         exactly
             Whether every task has run once. Otherwise Dask's own numbers decide alone.
+        again
+            Whether points may have come twice, with one time: then only totals are compared.
         """
-        expected = sum(self.submitted.values())
-        found = 0
 
-        def there() -> bool:
-            nonlocal found
+        def there() -> int:
             found = round(sum(self.collector.last("dask.task.finished").values()))
-            if exactly:
-                assert found == expected, f"{found} of {expected} tasks are counted"
+            expected = sum(self.submitted.values())
+            assert found == expected or not exactly, f"{found} of {expected} tasks are counted"
             truth = self.client.run_on_scheduler(proof.truth)
             try:
-                proof.prove(self.collector, truth, faults=1)
+                if again:
+                    proof.assert_totals(self.collector, truth["totals"])
+                else:
+                    proof.prove(self.collector, truth, faults=1)
             except KeyError as error:
                 raise AssertionError(f"{error} is not exported") from error
-            return True
+            return found
 
-        eventually(there, PATIENCE, "each increment is at the collector")
-        return found
+        return eventually(there, PATIENCE, "each increment is at the collector")
 
     def all_arrived(self, *, again: bool = False) -> str:
-        """Wait until each span and each increment is there, once; returns that in words.
+        """Wait until each span and each increment has arrived once; return that in words.
 
         Parameters
         ----------
@@ -312,39 +316,41 @@ class World:
         copies = self.copies()
         if not again:
             self.nothing_came_twice()
-            self.all_tasks_counted()
-        else:
-            # Points that came twice have one time twice.
-            self._totals_counted()
-        said = f"{len(self.submitted)} of {len(self.submitted)} spans"
-        said += f", {sum(self.submitted.values())} of {sum(self.submitted.values())} tasks"
-        return said + (f", {copies} spans a second time with the same ids" if copies else "")
+        self.all_tasks_counted(again=again)
+        spans, tasks = len(self.submitted), sum(self.submitted.values())
+        repeated = f", {copies} spans a second time with the same ids" if copies else ""
+        return f"{spans} of {spans} spans, {tasks} of {tasks} tasks{repeated}"
 
-    def _totals_counted(self) -> None:
-        expected = sum(self.submitted.values())
+    def reconciled(self) -> str:
+        """Wait until each span arrived once and every number is Dask's; return spans and runs."""
+        self.all_spans_arrived()
+        self.nothing_came_twice()
+        runs, tasks = self.all_tasks_counted(exactly=False), sum(self.submitted.values())
+        assert runs >= tasks, f"{runs} runs of {tasks} tasks"
+        self.clean_log()
+        spans = len(self.submitted)
+        return f"{spans} of {spans} spans; {runs} runs of {tasks} tasks"
 
-        def there() -> bool:
-            found = round(sum(self.collector.last("dask.task.finished").values()))
-            assert found == expected, f"{found} of {expected} tasks are counted"
-            proof.assert_totals(self.collector, self.client.run_on_scheduler(proof.truth)["totals"])
-            return True
-
-        eventually(there, PATIENCE, "each increment is at the collector")
-
-    def logged(self, level: str) -> list[str]:
-        """Return the bridge's messages of a level."""
-        return re.findall(_LINE.format(level=level), self.scheduler.output, re.MULTILINE)
+    def logged(self, level: str, words: str = "") -> list[str]:
+        """Return the bridge's messages of a level that hold some words."""
+        # A script may have its cluster in its own process.
+        output = self._cluster.scheduler.output if self._cluster.scheduler else ""
+        lines = re.findall(_LINE.format(level=level), output, re.MULTILINE)
+        return [line for line in lines if words in line]
 
     def warned(self) -> str:
         """Wait for the first warning, and return it."""
         return str(eventually(lambda: self.logged("WARNING"), PATIENCE, "a warning")[0])
 
     def one_message_each(self, recovered: bool = True) -> None:
-        """Check that the log has one warning of the failure, one line of its end, and no more."""
+        """Check for one warning of the failure, and wait for one line of its end."""
         warnings = self.logged("WARNING")
         assert len(warnings) == 1, f"{len(warnings)} warnings: {warnings}"
         if recovered:
-            again = [line for line in self.logged("INFO") if line.endswith(" again")]
+            again = eventually(
+                lambda: [line for line in self.logged("INFO") if line.endswith(" again")],
+                PATIENCE, "a message that it works again",
+            )  # fmt: skip
             assert len(again) == 1, f"{len(again)} messages that it works again"
         self.clean_log()
 
@@ -365,36 +371,44 @@ class World:
         return time.clock_gettime((~self.pid << 3) | 2)
 
     def busy(self, seconds: float = 2.0) -> float:
-        """Return which part of a core the scheduler uses while there is no work."""
+        """Return the part of a core that the scheduler uses while there is no work."""
         began, used = time.monotonic(), self.cpu()
         time.sleep(seconds)
         return (self.cpu() - used) / (time.monotonic() - began)
 
+    def memory(self, kind: str = "VmRSS") -> int:
+        """Return the bytes of the scheduler's process: ``VmRSS``, ``VmSize``."""
+        found = re.search(rf"^{kind}:\s+(\d+)", Path(f"/proc/{self.pid}/status").read_text(), re.M)
+        assert found, f"the scheduler has ended: {self.scheduler.output[-600:]}"
+        return int(found[1]) * 1024
+
     def dropped(self, reason: str, signal: str | None = None) -> int:
         """Return how many items were counted as lost for a reason, of one signal or of all."""
+        counts = self.collector.last("dask.otel.dropped").items()
+        found = [(dict(labels), value) for labels, value in counts]
         return round(
             sum(
                 value
-                for labels, value in self.collector.last("dask.otel.dropped").items()
-                if dict(labels).get("dask.otel.reason") == reason
-                and signal in (None, dict(labels).get("dask.otel.signal"))
+                for labels, value in found
+                if labels.get("dask.otel.reason") == reason
+                and signal in (None, labels.get("dask.otel.signal"))
             )
         )
 
 
 @contextmanager
-def world(folder: Path, protocol: str) -> Iterator[World]:
-    """Give a world; whatever it started is ended, whatever happens."""
-    with receiver(protocol) as collector:
-        port = urlsplit(collector.endpoint).port
-        assert port is not None
-        gate = Gate(port, lambda: len(collector.requests))
-        try:
-            with cluster(folder) as built:
-                made = World(folder, protocol, built, collector, gate)
-                try:
-                    yield made
-                finally:
-                    made.close()
-        finally:
-            gate.close()
+def world(folder: Path, protocol: str, compared: bool = False) -> Iterator[World]:
+    """Give a world, with peers if it is `compared`; everything it started is ended."""
+    folder.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        collector = stack.enter_context(receiver(protocol))
+        gate = Gate(port_of(collector.endpoint), lambda: len(collector.requests))
+        gate.mode = "pass"
+        stack.callback(gate.close)
+        made = World(folder, protocol, stack.enter_context(cluster(folder)), collector, gate)
+        stack.callback(made.close)
+        for name in (HEALTHY, BARE) if compared else ():
+            made.peers[name] = stack.enter_context(world(folder / name, protocol))
+        # Waits: a cluster that still starts must be there to be ended.
+        stack.callback(made.starters.shutdown)
+        yield made

@@ -83,12 +83,8 @@ def _finish(data: Data, cluster: SimulatedCluster, keys: list[Any]) -> None:
 
 
 async def _run(data: Data) -> None:
-    cluster = SimulatedCluster(2)
-    await cluster.start()
-    try:
+    async with SimulatedCluster(2) as cluster:
         _drive(data, cluster)
-    finally:
-        await cluster.close()
 
 
 def _drive(data: Data, cluster: SimulatedCluster) -> None:

@@ -1,7 +1,7 @@
-"""What is thrown at which part, and what must hold whatever it is.
+"""The targets: each gives hostile input to one part, and checks its promises.
 
-Each target takes `Data`, and raises where a promise is broken. None of them knows the fuzzer, so
-that the unit tests run them on a few bytes.
+They raise where a promise is broken. None of them knows the fuzzer, so that the unit tests run them
+on a few bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import patch
 
 import dask.config
 import grpc
@@ -23,6 +24,7 @@ import requests
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.unit import report_files
 from urllib3 import HTTPResponse
 
 from dask_otel import semconv
@@ -64,9 +66,9 @@ from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.report.document import read_report
-from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force, variables_in_force
-from dask_otel.settings.reading import knobs
+from dask_otel.settings.reading import knobs, read_settings
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
@@ -231,34 +233,27 @@ def carriers(data: Data) -> None:
 # ------------------------------------------------------------------------------------- messages
 
 
-class _Span:
-    """An open span, as far as blocks know it."""
-
-    def __init__(self, dask_id: str) -> None:
-        self.identity = SimpleNamespace(dask_id=dask_id)
-        self.held = 0
-        self.given: dict[str, Any] = {}
-
-    def describe(self, attributes: Any) -> None:
-        self.given.update(attributes or {})
-
-
-class _Holder:
-    def __init__(self) -> None:
-        self.open = {name: _Span(name) for name in ("good", "a")}
-
-    def hold(self, span: Any) -> None:
-        span.held += 1
-
-    def unhold(self, span: Any, ended: float, now: float) -> None:
-        span.held -= 1
+def _open_span(dask_id: str) -> Any:
+    """Return an open span, as far as blocks know it."""
+    given: dict[str, Any] = {}
+    return SimpleNamespace(
+        identity=SimpleNamespace(dask_id=dask_id),
+        held=[],
+        given=given,
+        describe=lambda attributes: given.update(attributes or {}),
+    )
 
 
 def messages(data: Data) -> None:
     """What clients send on the bridge's topic; what is right in a message is taken."""
-    holder = _Holder()
-    state = SimpleNamespace(last_seen=T)
-    scheduler = SimpleNamespace(clients={"me": state}, _active_graph_updates=0)
+    good, other = _open_span("good"), _open_span("a")
+    holder: Any = SimpleNamespace(
+        open={"good": good, "a": other},
+        hold=lambda span: span.held.append(span),
+        unhold=lambda span, ended, now: span.held.pop(),
+    )
+    clients = {"me": SimpleNamespace(last_seen=T)}
+    scheduler = SimpleNamespace(clients=clients, _active_graph_updates=0)
     blocks = ClientBlocks(scheduler, holder, Limits())
     blocks.handle_message(data.value(), T)
 
@@ -275,20 +270,17 @@ def messages(data: Data) -> None:
     }
     if data.flag():
         message[data.key()] = data.value()
-        intact = set(message) == {CLIENT, BLOCKS, ATTRIBUTES}
-    else:
-        intact = True
+    intact = set(message) == {CLIENT, BLOCKS, ATTRIBUTES}
     blocks.handle_message(message, T + 1)
-    good = holder.open["good"]
     if intact and message[CLIENT] == "me" and message[BLOCKS] is lines:
-        check(good.held == 1, "a good line is taken", message)
+        check(len(good.held) == 1, "a good line is taken", message)
         check(good.given.get("batch.id") == 7, "good attributes are taken", message)
-    check(len(holder.open["a"].given) <= COUNT_LIMIT, "attributes are bounded")
-    size = sum(len(str(key)) for key in holder.open["a"].given)
+    check(len(other.given) <= COUNT_LIMIT, "attributes are bounded")
+    size = sum(len(str(key)) for key in other.given)
     check(size <= TOTAL_LIMIT, "attributes are bounded", size)
     blocks.tick(T + 100)
     blocks.client_gone("me", T + 101)
-    check(good.held == 0, "a client that is gone holds nothing")
+    check(not good.held, "a client that is gone holds nothing")
 
 
 # -------------------------------------------------------------------------------- configuration
@@ -309,7 +301,7 @@ def settings(data: Data) -> None:
     overrides = section() if data.flag() else data.value()
     with dask.config.set({"otel": config}):
         try:
-            found = Settings.from_config(overrides)
+            found = read_settings(overrides)
         except ConfigurationError as error:
             check(len(str(error).encode().splitlines()) == 1, "an error is one line", str(error))
             return
@@ -332,26 +324,24 @@ _VARIABLES: Final = (
 )
 
 
+def _variable(text: str) -> str:
+    """Return what an environment can hold of a text."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    old = {name: os.environ.pop(name, None) for name in (*_VARIABLES, *_EXPORTERS)}
-    os.environ.update(values)
-    try:
+    others = {k: v for k, v in os.environ.items() if k not in (*_VARIABLES, *_EXPORTERS)}
+    with patch.dict(os.environ, {**others, **values}, clear=True):
         yield
-    finally:
-        for name, value in old.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def environment(data: Data) -> None:
     """Any text in the standard variables: values within their limits, or one error."""
-    values = {}
-    for name in _VARIABLES:
-        text = data.choice((data.text(), str(data.number())[:400], "secret=hunter2\n"))
-        # What an environment can hold.
-        values[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
+    values = {
+        name: _variable(data.choice((data.text(), str(data.number())[:400], "secret=hunter2\n")))
+        for name in _VARIABLES
+    }
     with _environment(values):
         try:
             headers("latin-1", "OTEL_EXPORTER_OTLP_HEADERS")
@@ -398,7 +388,7 @@ def exporters(data: Data) -> None:
         secret = name.endswith(("ENDPOINT", "HEADERS", "KEY"))
         known = ("grpc", "http/protobuf", "gzip", "traceidratio", "a=b,c=%zz,=,team=etl")
         text = data.choice((data.text(), data.choice(_SECRETS if secret else known), ""))
-        values[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
+        values[name] = _variable(text)
 
     def resource() -> None:
         made = make_resource("s", "i", "1", None)
@@ -517,34 +507,10 @@ def answers(data: Data) -> None:
 
 
 def _template() -> Any:
-    def given(**values: Any) -> list[Any]:
-        return [{"key": k.replace("_", "."), "value": v} for k, v in values.items()]
-
-    span = {
-        "traceId": "ab" * 16, "spanId": "cd" * 8, "name": "load", "kind": 1,
-        "startTimeUnixNano": "1790000000000000000", "endTimeUnixNano": "1790000001000000000",
-        "attributes": given(
-            dask_span_type={"stringValue": "span"}, dask_span_id={"stringValue": "id"},
-            dask_span_name={"stringValue": "load"}, dask_span_capacity={"doubleValue": 3.5},
-        ),
-        "events": [{"timeUnixNano": "1790000000000000000", "name": "exception", "attributes": []}],
-        "status": {"code": 2, "message": "failed"},
-    }  # fmt: skip
-    point = {
-        "attributes": given(dask_span_name={"stringValue": "load"}), "asDouble": 2.5,
-        "startTimeUnixNano": "1790000000000000000", "timeUnixNano": "1790000001000000000",
-    }  # fmt: skip
-    total = {"dataPoints": [point], "aggregationTemporality": 2, "isMonotonic": True}
-    metric = {"name": "dask.span.execute.time", "unit": "s", "sum": total}
-    scope = {"name": "dask_otel", "version": "0.1.0"}
-    resource = {"attributes": given(service_name={"stringValue": "dask-scheduler"})}
-    traced = [{"scope": scope, "spans": [span]}]
-    return {
-        "resourceSpans": [{"resource": resource, "scopeSpans": traced}],
-        "resourceMetrics": [
-            {"resource": resource, "scopeMetrics": [{"scope": scope, "metrics": [metric]}]}
-        ],
-    }
+    load = report_files.span(1, failed=True, events=(("exception", {}),), dask_span_capacity=3.5)
+    point = report_files.point(2.5, {"dask.span.name": "load"})
+    counter = report_files.counter("dask.span.execute.time", point)
+    return {**report_files.traces(load), **report_files.metrics(counter)}
 
 
 def _spoil(data: Data, value: Any) -> Any:
@@ -554,12 +520,8 @@ def _spoil(data: Data, value: Any) -> Any:
         return {**value, key: _spoil(data, value[key])}
     if isinstance(value, list) and value and data.integer(0, 7):
         at = data.integer(0, len(value) - 1)
-        return [
-            *value[:at],
-            _spoil(data, value[at]),
-            *value[at + 1 :],
-            *value[: data.integer(0, 2)],
-        ]
+        spoiled = _spoil(data, value[at])
+        return [*value[:at], spoiled, *value[at + 1 :], *value[: data.integer(0, 2)]]
     return data.plain()
 
 

@@ -23,8 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -84,18 +83,20 @@ class Server:
     def binary(self, name: str) -> Path:
         return self.folder / name
 
+    def record(self, path: Path) -> dict[str, Any]:
+        """What was written about exactly this pin; empty if nothing was."""
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found if found.get("digest") == self.digest else {}
+
     def state(self) -> State:
-        record = _read_json(self.folder / "built.json")
-        if record.get("digest") == self.digest and all(
-            self.binary(name).is_file() for name in self.pin["binaries"]
-        ):
+        there = all(self.binary(name).is_file() for name in self.pin["binaries"])
+        if there and self.record(self.folder / "built.json"):
             return "built"
         return "refused" if self.refusal() else "missing"
 
     def refusal(self) -> str | None:
         """The registry's answer, if it refused exactly this pin."""
-        record = _read_json(self.refusal_file)
-        return record["answer"] if record.get("digest") == self.digest else None
+        return self.record(self.refusal_file).get("answer")
 
 
 def cache_folder() -> Path:
@@ -108,13 +109,6 @@ def load_servers(path: Path = VERSIONS) -> dict[str, Server]:
     """Every pinned server by name, in the order of the file."""
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     return {name: Server(name, pin) for name, pin in tables.items()}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
 
 
 # ------------------------------------------------------------------------------ toolchain
@@ -144,14 +138,13 @@ def check_go() -> str:
 
 @dataclass
 class Runner:
-    """Runs the commands of one build in one folder, all output into one log."""
+    """Runs the commands of one build in one folder, with all output in one log."""
 
     work: Path
     log: Path
-    say: Callable[[str], None]
 
     def run(self, command: Sequence[str], **environment: str) -> None:
-        """Run `command` to its end, with a sign of life every half minute.
+        """Run `command` to its end; print its latest line every half minute.
 
         Raises
         ------
@@ -162,43 +155,34 @@ class Runner:
         """
         # Static binaries, which run anywhere and need no C compiler.
         env = os.environ | {"CGO_ENABLED": "0"} | environment
-        offset = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("a", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                command, cwd=self.work, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
-            try:
-                self._wait(process)
-            except BaseException:
-                process.terminate()
-                process.wait()
-                raise
+        started = shown = time.monotonic()
+        lines = []
+        with (
+            self.log.open("a", encoding="utf-8") as log,
+            subprocess.Popen(
+                command, cwd=self.work, env=env, stdin=subprocess.DEVNULL, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
+            ) as process,
+        ):  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                log.write(line)
+                lines.append(line.strip())
+                if time.monotonic() > shown + HEARTBEAT_SECONDS:
+                    shown = time.monotonic()
+                    print(f"  {shown - started:5.0f} s  {line.strip()[:70]}", flush=True)
         if process.returncode:
-            self._fail(command, self.log.read_text(encoding="utf-8", errors="replace")[offset:])
+            raise self._failure(command, lines)
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        start = time.monotonic()
-        while True:
-            try:
-                process.wait(timeout=HEARTBEAT_SECONDS)
-                return
-            except subprocess.TimeoutExpired:
-                lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-                last = lines[-1][:70] if lines else ""
-                self.say(f"  {time.monotonic() - start:5.0f} s  {last}")
-
-    def _fail(self, command: Sequence[str], output: str) -> None:
-        lines = output.strip().splitlines()
-        for position, line in enumerate(lines):
-            found = _REFUSAL.search(line)
-            # `go list` style notes about a mirror's 404 are no failure by themselves: only what
-            # a command ended with counts.
-            if found and position >= len(lines) - 5:
-                reason = " ".join(part.strip() for part in lines[position + 1 : position + 2])
+    def _failure(self, command: Sequence[str], lines: list[str]) -> BuildError:
+        # A mirror's 404 in a note of `go list` is no failure by itself: the last lines decide.
+        for position in range(max(0, len(lines) - 5), len(lines)):
+            if found := _REFUSAL.search(lines[position]):
+                reason = "".join(lines[position + 1 : position + 2])
                 reason = _URL.sub("", reason.removeprefix("server response:")).strip()
-                raise RegistryRefusal(f"{found[0]}: {reason}" if reason else found[0])
+                return RegistryRefusal(f"{found[0]}: {reason}" if reason else found[0])
         end = "\n".join("    " + line for line in lines[-20:])
-        raise BuildError(f"`{' '.join(command[:3])} …` failed.\n{end}\n    whole log: {self.log}")
+        return BuildError(f"`{' '.join(command[:3])} …` failed.\n{end}\n    whole log: {self.log}")
 
 
 # --------------------------------------------------------------------------------- recipes
@@ -209,17 +193,8 @@ def _ldflags(pin: Mapping[str, Any]) -> str:
 
 
 def _install(server: Server, runner: Runner, target: Path) -> None:
-    runner.run(
-        [
-            "go",
-            "install",
-            "-v",
-            "-trimpath",
-            f"-ldflags={_ldflags(server.pin)}",
-            server.pin["package"],
-        ],
-        GOBIN=str(target),
-    )
+    flags = ["-v", "-trimpath", f"-ldflags={_ldflags(server.pin)}"]
+    runner.run(["go", "install", *flags, server.pin["package"]], GOBIN=str(target))
 
 
 def _module(server: Server, runner: Runner, target: Path) -> None:
@@ -313,21 +288,8 @@ RECIPES: Mapping[str, Callable[[Server, Runner, Path], None]] = {
 # ----------------------------------------------------------------------------------- build
 
 
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Only one build at a time: two would compile everything twice."""
-    import fcntl  # not on Windows, where the rest of this module still serves the tests
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def build(server: Server, say: Callable[[str], None] = print) -> float:
-    """Build `server` into its folder; returns the seconds it took.
-
-    The folder appears complete or not at all.
+def build(server: Server) -> float:
+    """Build `server` into its folder, completely or not at all; returns the seconds it took.
 
     Raises
     ------
@@ -342,51 +304,44 @@ def build(server: Server, say: Callable[[str], None] = print) -> float:
     log.unlink(missing_ok=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=cache, prefix=f".{server.name}-") as folder:
-        work, target = Path(folder) / "work", Path(folder) / "target"
-        work.mkdir()
-        target.mkdir()
+        work, target, ready = (Path(folder) / name for name in ("work", "target", "ready"))
+        for path in (work, target, ready):
+            path.mkdir()
         try:
-            RECIPES[server.pin["kind"]](server, Runner(work, log, say), target)
+            RECIPES[server.pin["kind"]](server, Runner(work, log), target)
         except RegistryRefusal as refusal:
-            record = {"digest": server.digest, "answer": str(refusal)}
-            server.refusal_file.write_text(json.dumps(record), encoding="utf-8")
+            _write_record(server, server.refusal_file, answer=str(refusal))
             raise
-        seconds = time.monotonic() - started
-        _publish(server, target, seconds)
+        for name in server.pin["binaries"]:
+            shutil.move(target / name, ready / name)
+        seconds = round(time.monotonic() - started, 1)
+        _write_record(server, ready / "built.json", build_seconds=seconds)
+        shutil.rmtree(server.folder, ignore_errors=True)
+        ready.rename(server.folder)
+    server.refusal_file.unlink(missing_ok=True)
     return seconds
 
 
-def _publish(server: Server, target: Path, seconds: float) -> None:
-    ready = target.with_name("ready")
-    ready.mkdir()
-    for name in server.pin["binaries"]:
-        shutil.move(target / name, ready / name)
-    record = {"digest": server.digest, "build_seconds": round(seconds, 1)}
-    (ready / "built.json").write_text(json.dumps(record), encoding="utf-8")
-    if server.folder.exists():
-        shutil.rmtree(server.folder)
-    ready.rename(server.folder)
-    server.refusal_file.unlink(missing_ok=True)
+def _write_record(server: Server, path: Path, **found: Any) -> None:
+    path.write_text(json.dumps({"digest": server.digest, **found}), encoding="utf-8")
 
 
 def describe(server: Server) -> str:
-    """One line: what it is, whether it is there, and why not."""
+    """One line: the server, whether it is there, and why not."""
     state = server.state()
-    if state == "built":
-        seconds = _read_json(server.folder / "built.json").get("build_seconds")
-        detail = f"{server.folder} (built in {seconds} s)"
-    else:
-        detail = server.refusal() or "" if state == "refused" else "run `make backends`"
+    built = server.record(server.folder / "built.json").get("build_seconds")
+    detail = {
+        "built": f"{server.folder} (built in {built} s)",
+        "refused": server.refusal(),
+        "missing": "run `make backends`",
+    }[state]
     return f"{state:8} {server.title:34} {detail}"
 
 
 def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
     """Build what is not there; the exit status of the command."""
-    wanted = [
-        server
-        for server in servers
-        if server.state() == "missing" or (retry_refused and server.state() == "refused")
-    ]
+    outdated = ("missing", "refused") if retry_refused else ("missing",)
+    wanted = [server for server in servers if server.state() in outdated]
     if wanted:
         try:
             print(f"building with {check_go()} in {cache_folder()}", flush=True)
@@ -397,19 +352,14 @@ def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
     for server in wanted:
         print(f"{server.title} …", flush=True)
         try:
-            print(f"  built in {build(server, _say):.0f} s", flush=True)
+            print(f"  built in {build(server):.0f} s", flush=True)
         except RegistryRefusal as refusal:
             print(f"  refused by the registry, left out: {refusal}", flush=True)
         except BuildError as error:
             failed = True
             print(f"  {error}", file=sys.stderr, flush=True)
-    for server in servers:
-        print(describe(server))
+    print("\n".join(map(describe, servers)))
     return int(failed)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -423,10 +373,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = [servers[name] for name in options.only or servers]
     if options.check:
-        for server in chosen:
-            print(describe(server))
+        print("\n".join(map(describe, chosen)))
         return int(any(server.state() == "missing" for server in chosen))
-    with _lock(cache_folder()):
+    import fcntl  # not on Windows, where the rest of this module still serves the tests
+
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    # One build at a time: two would compile everything twice.
+    with (cache_folder() / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         return build_missing(chosen, options.retry_refused)
 
 

@@ -14,21 +14,11 @@ from typing import Any
 
 import write_or_check
 import yaml
+from write_or_check import Literal
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 HEADER = "# Made by tools/build_kubernetes.py from {}: change it there.\n"
 NAMESPACE = "monitoring"
-
-
-class _Literal(str):
-    """A text that is written as a block, as it is."""
-
-
-def _write_literal(dumper: yaml.SafeDumper, text: _Literal) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-
-
-yaml.SafeDumper.add_representer(_Literal, _write_literal)
 
 
 def _dump(documents: list[dict[str, Any]], source: str) -> str:
@@ -41,14 +31,14 @@ def _metadata(name: str, **labels: str) -> dict[str, Any]:
     return made | ({"labels": labels} if labels else {})
 
 
+def _config_map(name: str, file: str, text: str, **labels: str) -> dict[str, Any]:
+    metadata = _metadata(name, **labels)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {file: text}}
+
+
 def collector_config() -> str:
     text = (DEPLOY / "collector" / "config.yaml").read_text(encoding="utf-8")
-    config = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": _metadata("dask-otel-collector"),
-        "data": {"config.yaml": _Literal(text)},
-    }
+    config = _config_map("dask-otel-collector", "config.yaml", Literal(text))
     return _dump([config], "deploy/collector/config.yaml")
 
 
@@ -61,7 +51,7 @@ def prometheus_rule() -> str:
     for group in groups:
         for rule in group["rules"]:
             if "\n" in rule["expr"]:
-                rule["expr"] = _Literal(rule["expr"])
+                rule["expr"] = Literal(rule["expr"])
     rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
@@ -72,19 +62,17 @@ def prometheus_rule() -> str:
 
 
 def dashboards() -> str:
-    made = []
-    for file in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
-        # Without white space: a ConfigMap ends at 1 MiB, and nobody reads it here.
-        text = json.dumps(json.loads(file.read_text(encoding="utf-8")), separators=(",", ":"))
-        made.append(
-            {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                # The label that the sidecar of Grafana's chart looks for.
-                "metadata": _metadata(f"dask-otel-{file.stem}", grafana_dashboard="1"),
-                "data": {f"dask-otel-{file.name}": text},
-            }
+    # The label that the sidecar of Grafana's chart looks for. Without white space: a ConfigMap ends
+    # at 1 MiB, and nobody reads it here.
+    made = [
+        _config_map(
+            f"dask-otel-{file.stem}",
+            f"dask-otel-{file.name}",
+            json.dumps(json.loads(file.read_text(encoding="utf-8")), separators=(",", ":")),
+            grafana_dashboard="1",
         )
+        for file in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+    ]
     return _dump(made, "deploy/grafana/dashboards")
 
 

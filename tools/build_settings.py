@@ -15,6 +15,7 @@ from typing import Any
 
 import write_or_check
 import yaml
+from write_or_check import Literal
 
 from dask_otel.settings.knob import Knob
 from dask_otel.settings.reading import knobs
@@ -29,22 +30,11 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _SEE = re.compile(r"\s*See \[[^]]+\]\([^)]+\)\.")
 
 
-class _Literal(str):
-    """A text that is written as a block, as it is."""
-
-
 class _Dumper(yaml.SafeDumper):
     """Lists are indented below their key, as in the schemas of Dask's own packages."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
         super().increase_indent(flow, indentless=False)
-
-
-def _write_literal(dumper: yaml.SafeDumper, text: _Literal) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-
-
-_Dumper.add_representer(_Literal, _write_literal)
 
 
 def _plain(meaning: str) -> str:
@@ -56,23 +46,12 @@ def _summary(knob: Knob) -> str:
     return " ".join(knob.meaning.partition("\n\n")[0].split())
 
 
-def _nested(leaves: dict[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for key, leaf in leaves.items():
-        *sections, name = key.split(".")
-        branch = tree
-        for section in sections:
-            branch = branch.setdefault(section, {})
-        branch[name] = leaf
-    return tree
-
-
 def _defaults(found: dict[str, Knob]) -> str:
     lines = [
         HEADER.rstrip(),
         "# What each key means is in otel-schema.yaml. Where OpenTelemetry has",
+        "# a standard variable there is no key here: see `environment`.",
     ]
-    lines += ["# a standard variable there is no key here: see `environment`."]
     open_sections: list[str] = []
     for key, knob in found.items():
         *sections, name = key.split(".")
@@ -88,14 +67,14 @@ def _defaults(found: dict[str, Knob]) -> str:
 
 
 def _schema(found: dict[str, Knob]) -> str:
-    def schema(tree: dict[str, Any]) -> dict[str, Any]:
-        parts = {
-            name: _leaf(part) if isinstance(part, Knob) else schema(part)
-            for name, part in tree.items()
-        }
-        return {"type": "object", "additionalProperties": False, "properties": parts}
-
-    whole = {"properties": schema(_nested(dict(found)))["properties"]}
+    whole: dict[str, Any] = {}
+    for key, knob in found.items():
+        *sections, name = key.split(".")
+        parts = whole.setdefault("properties", {})
+        for section in sections:
+            empty = {"type": "object", "additionalProperties": False, "properties": {}}
+            parts = parts.setdefault(section, empty)["properties"]
+        parts[name] = _leaf(knob)
     return HEADER + yaml.dump(whole, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
 
 
@@ -105,7 +84,7 @@ def _leaf(knob: Knob) -> dict[str, Any]:
     return {
         **knob.rule.schema,
         "default": yaml.safe_load(knob.default),
-        "description": _Literal(text + "\n"),
+        "description": Literal(text + "\n"),
     }
 
 

@@ -19,7 +19,7 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -35,28 +35,20 @@ def classifiers() -> list[str]:
     return re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
 
 
-def candidates(minor: str) -> Iterable[str]:
-    """Where a Python of this version may be."""
-    if found := shutil.which(f"python{minor}"):
-        yield found
-    for root in (os.environ.get("PYENV_ROOT"), str(Path.home() / ".pyenv")):
-        if root:
-            for folder in sorted(Path(root, "versions").glob(f"{minor}.*"), reverse=True):
-                yield str(folder / "bin" / "python")
-
-
 def find_python(minor: str) -> str | None:
     """A Python of this version that runs; pyenv has commands for those that it does not have."""
     if minor == f"{sys.version_info[0]}.{sys.version_info[1]}":
         return sys.executable
-    for path in candidates(minor):
-        script = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
-        try:
+    candidates = [shutil.which(f"python{minor}")]
+    for root in filter(None, (os.environ.get("PYENV_ROOT"), Path.home() / ".pyenv")):
+        folders = sorted(Path(root, "versions").glob(f"{minor}.*"), reverse=True)
+        candidates += [str(folder / "bin" / "python") for folder in folders]
+    script = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    for path in filter(None, candidates):
+        with suppress(OSError):
             done = subprocess.run([path, "-c", script], capture_output=True, text=True, timeout=60)
-        except OSError:
-            continue
-        if done.returncode == 0 and done.stdout.strip() == minor:
-            return path
+            if done.returncode == 0 and done.stdout.strip() == minor:
+                return path
     return None
 
 
@@ -94,9 +86,8 @@ def build() -> tuple[Path, Path]:
 
 def check_contents(wheel: Path, sdist: Path) -> None:
     """Nothing is in them that the repository does not keep; the wheel is the package alone."""
-    kept = set(run("git", "ls-files").splitlines())
-    # git does not see what was not added yet; hatch does.
-    kept |= set(run("git", "ls-files", "--others", "--exclude-standard").splitlines())
+    # Also files that were not added yet: hatch takes them.
+    kept = set(run("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines())
     with tarfile.open(sdist) as archive:
         names = {m.name.partition("/")[2] for m in archive.getmembers() if m.isfile()}
     if strange := names - kept - {"PKG-INFO"}:
@@ -149,16 +140,15 @@ def main() -> int:
     check_recipe(version)
     print(f"built {wheel.name} ({wheel.stat().st_size:,} bytes), {sdist.name}", flush=True)
     found = {minor: find_python(minor) for minor in minors}
-    tried = 0
-    for python in filter(None, found.values()):
-        for archive in (wheel, sdist) if not tried else (wheel,):
+    pythons = [python for python in found.values() if python is not None]
+    for number, python in enumerate(pythons):
+        for archive in (wheel, sdist) if not number else (wheel,):
             print(try_out(python, archive, version), flush=True)
-        tried += 1
     missing = [minor for minor, python in found.items() if python is None]
     if missing:
         print(f"not tried, because this machine does not have it: Python {', '.join(missing)}")
     # Versions that were asked for by name must be there.
-    return 0 if tried and (asked == "all" or not missing) else 1
+    return 0 if pythons and (asked == "all" or not missing) else 1
 
 
 if __name__ == "__main__":

@@ -20,39 +20,9 @@ PLACES = {
 }
 
 
-def versions() -> dict[str, str | None]:
-    """The version in each of the places."""
-    found = {}
-    for name, pattern in PLACES.items():
-        match = re.search(pattern, (REPOSITORY / name).read_text(encoding="utf-8"), re.MULTILINE)
-        found[name] = match[1] if match else None
-    return found
-
-
-def section(version: str) -> tuple[str, str] | None:
-    """The date of a version in the changelog, and what is said of it."""
-    text = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    heading = rf"^## {re.escape(version)} - (\d{{4}}-\d\d-\d\d)\n(.*?)(?=^## |\Z)"
-    match = re.search(heading, text, re.MULTILINE | re.DOTALL)
-    return (match[1], match[2].strip()) if match else None
-
-
-def problems(tag: str) -> list[str]:
-    """What does not agree."""
-    version = tag.removeprefix("v")
-    found = [
-        f"{place} has version {has}, not {version}"
-        for place, has in versions().items()
-        if has != version
-    ]
-    said = section(version)
-    if said is None:
-        found.append(f"CHANGELOG.md has no section `## {version} - YYYY-MM-DD`")
-    else:
-        citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
-        if f"date-released: {said[0]}\n" not in citation:
-            found.append(f"CITATION.cff has another date than CHANGELOG.md, {said[0]}")
-    return found
+def _found(name: str, pattern: str) -> re.Match[str] | None:
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    return re.search(pattern, text, re.MULTILINE | re.DOTALL)
 
 
 def main() -> int:
@@ -60,13 +30,22 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: check_release.py TAG", file=sys.stderr)
         return 2
-    if found := problems(sys.argv[1]):
-        print("\n".join(found), file=sys.stderr)
-        return 1
-    said = section(sys.argv[1].removeprefix("v"))
-    assert said is not None
-    print(said[1])
-    return 0
+    version = sys.argv[1].removeprefix("v")
+    wrong = [
+        f"{place} has version {found and found[1]}, not {version}"
+        for place, pattern in PLACES.items()
+        if (found := _found(place, pattern)) is None or found[1] != version
+    ]
+    heading = rf"^## {re.escape(version)} - (\d{{4}}-\d\d-\d\d)\n(.*?)(?=^## |\Z)"
+    notes = _found("CHANGELOG.md", heading)
+    if notes is None:
+        wrong.append(f"CHANGELOG.md has no section `## {version} - YYYY-MM-DD`")
+    elif not _found("CITATION.cff", f"^date-released: {notes[1]}$"):
+        wrong.append(f"CITATION.cff has another date than CHANGELOG.md, {notes[1]}")
+    print("\n".join(wrong), file=sys.stderr, end="")
+    if notes is not None and not wrong:
+        print(notes[2].strip())
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

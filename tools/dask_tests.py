@@ -2,14 +2,16 @@
 """Dask's own tests with the bridge on: none may fail that does not fail without it.
 
 `python tools/dask_tests.py PATH [FILE ...]`, with PATH a checkout of github.com/dask/distributed,
-best at the release that is installed (its tests are not in its wheel). Each file runs twice,
+best at the release that is installed (its tests are not in its wheel). `make dask-tests` has an
+environment for it, with the plugin that knows their marker `flaky`. Each file runs twice,
 without and with the preload, which writes into files in a temporary folder. What fails only with
 it is run again by itself, both ways, so that a test that fails now and then is no verdict.
 
 What the bridge costs is seen in the CPU seconds of the processes, which other work on the machine
 changes little, and in the seconds that they took, which it changes much: `--pairs 6` runs each file
 so often without and with it in turn. `--refusing` sends to an endpoint that refuses connections
-instead. `--write` keeps the results, which `docs/reliability.md` shows.
+instead. `--write` keeps the results, which
+`docs/reliability-evidence.md` shows.
 
 Exit status: 0 where nothing new fails and no thread of the bridge is left; 1 otherwise; 2 where the
 tests could not be run.
@@ -63,6 +65,7 @@ EXPECTED: Final = {
 }
 
 _PLUGIN: Final = "dask_tests_plugin"
+_OUTCOMES: Final = ("passed", "failed", "skipped")
 
 
 class Outcomes(NamedTuple):
@@ -81,7 +84,7 @@ class Outcomes(NamedTuple):
         """Return what is kept of it."""
         counts = Counter(self.tests.values())
         return {
-            **{outcome: counts[outcome] for outcome in ("passed", "failed", "skipped")},
+            **{outcome: counts[outcome] for outcome in _OUTCOMES},
             "cpu": round(self.cpu, 1),
             "seconds": round(self.seconds, 1),
         }
@@ -189,44 +192,49 @@ def main() -> int:
     return worst
 
 
+def _run(runner: Runner, file: str, only: str, name: str, *, bridge: bool) -> Outcomes | None:
+    """Run a file one way; None where nothing of it runs."""
+    log = f"{file.replace('/', '.').removesuffix('.py')}-{name}"
+    outcomes = runner.run([file, *(["-k", only] if only else [])], log, bridge=bridge)
+    if "passed" in outcomes.tests.values():
+        return outcomes
+    print(f"{file}: nothing passed; see {outcomes.log}:")
+    print(outcomes.log.read_text(errors="replace")[-2000:], flush=True)
+    return None
+
+
 def _compare(runner: Runner, file: str, only: str) -> dict[str, Any] | None:
     """Run a file both ways; None where nothing of it runs."""
-    more = ["-k", only] if only else []
-    name = file.replace("/", ".").removesuffix(".py")
-    without = runner.run([file, *more], f"{name}-without", bridge=False)
-    with_it = runner.run([file, *more], f"{name}-with", bridge=True)
-    for outcomes in (without, with_it):
-        if "passed" not in outcomes.tests.values():
-            print(f"{file}: nothing passed; see {outcomes.log}:")
-            print(outcomes.log.read_text(errors="replace")[-2000:], flush=True)
-            return None
+    without = _run(runner, file, only, "without", bridge=False)
+    with_it = _run(runner, file, only, "with", bridge=True)
+    if without is None or with_it is None:
+        return None
     new, expected, flaky = [], {}, []
     for number, test in enumerate(_new(without, with_it)):
-        # By itself: without what ran before it.
-        alone = runner.run([test], f"{name}-again-{number}-with", bridge=True)
-        plain = runner.run([test], f"{name}-again-{number}-without", bridge=False)
+        # By itself: without the tests that ran before it.
+        alone = runner.run([test], f"{Path(file).stem}-again-{number}-with", bridge=True)
+        plain = runner.run([test], f"{Path(file).stem}-again-{number}-without", bridge=False)
+        function = test.rpartition("::")[2].partition("[")[0]
         if not _new(plain, alone):
             flaky.append(test)
-        elif _function(test) in EXPECTED:
-            expected[test] = EXPECTED[_function(test)]
+        elif function in EXPECTED:
+            expected[test] = EXPECTED[function]
         else:
             new.append(test)
-    print(
-        f"{file}: {_shown(without)} without, {_shown(with_it)} with; "
-        f"{without.cpu:.0f} s of CPU without, {with_it.cpu:.0f} s with"
-    )
-    for test in flaky:
-        print(f"    now and then, with it or without: {test}")
-    for test, reason in expected.items():
-        print(f"    expected: {test}\n        {reason}")
-    for test in new:
-        print(f"    NEW FAILURE: {test}")
-    for thread in with_it.threads:
-        print(f"    LEFT: thread {thread}")
-    sys.stdout.flush()
+    both = [outcomes.summary() for outcomes in (without, with_it)]
+    counts = ["/".join(str(one[name]) for name in _OUTCOMES) for one in both]
+    lines = [
+        f"{file}: {counts[0]} without, {counts[1]} with; "
+        f"{without.cpu:.0f} s of CPU without, {with_it.cpu:.0f} s with",
+        *(f"    now and then, with it or without: {test}" for test in flaky),
+        *(f"    expected: {test}\n        {reason}" for test, reason in expected.items()),
+        *(f"    NEW FAILURE: {test}" for test in new),
+        *(f"    LEFT: thread {thread}" for thread in with_it.threads),
+    ]
+    print("\n".join(lines), flush=True)
     return {
-        "without": without.summary(),
-        "with": with_it.summary(),
+        "without": both[0],
+        "with": both[1],
         "new": new,
         "expected": expected,
         "now and then": flaky,
@@ -236,15 +244,12 @@ def _compare(runner: Runner, file: str, only: str) -> dict[str, Any] | None:
 
 def _pairs(runner: Runner, file: str, only: str, count: int) -> dict[str, Any] | None:
     """Return what a file takes without and with the bridge, in turn."""
-    more = ["-k", only] if only else []
-    name = file.replace("/", ".").removesuffix(".py")
     cpu: dict[bool, list[float]] = {False: [], True: []}
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for number in range(count):
         for bridge in (False, True) if number % 2 == 0 else (True, False):
-            outcomes = runner.run([file, *more], f"{name}-pair-{number}-{bridge}", bridge=bridge)
-            if "passed" not in outcomes.tests.values():
-                print(f"{file}: nothing passed; see {outcomes.log}")
+            outcomes = _run(runner, file, only, f"pair-{number}-{bridge}", bridge=bridge)
+            if outcomes is None:
                 return None
             cpu[bridge].append(round(outcomes.cpu, 2))
             seconds[bridge].append(round(outcomes.seconds, 2))
@@ -272,9 +277,7 @@ def _ratios(what: str, without: list[float], with_it: list[float]) -> dict[str, 
 
 def _keep(runner: Runner, part: str, file: str, found: dict[str, Any]) -> None:
     """Write a result beside the others, with what it was made with."""
-    results: dict[str, Any] = {}
-    if RESULTS.exists():
-        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
     code = "import dask, distributed; print(dask.__version__, distributed.__version__)"
     said = subprocess.run(
         [sys.executable, "-c", code],
@@ -303,15 +306,6 @@ def _new(without: Outcomes, with_it: Outcomes) -> list[str]:
         for test, outcome in without.tests.items()
         if outcome == "passed" and with_it.tests.get(test) != "passed"
     ]
-
-
-def _function(test: str) -> str:
-    return test.rpartition("::")[2].partition("[")[0]
-
-
-def _shown(outcomes: Outcomes) -> str:
-    counts = Counter(outcomes.tests.values())
-    return "/".join(str(counts[outcome]) for outcome in ("passed", "failed", "skipped"))
 
 
 def _cpu() -> float:

@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
 WIDTH, NAMES, ROW, TOP = 960, 400, 24, 40
@@ -38,11 +37,6 @@ def read(jaeger: str, trace_id: str) -> list[Node]:
     """Return the roots of a trace that Jaeger has, in the order of their start."""
     with urllib.request.urlopen(f"{jaeger}/api/traces/{trace_id}", timeout=30) as response:
         (trace,) = json.load(response)["data"]
-    return tree(trace)
-
-
-def tree(trace: dict[str, Any]) -> list[Node]:
-    """Return the roots of a trace, as Jaeger's own page gets it."""
     nodes = {
         span["spanID"]: Node(
             trace["processes"][span["processID"]]["serviceName"],

@@ -18,6 +18,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "dask-otel")
 DEADLINE = 120.0
@@ -72,47 +73,44 @@ def check_assets(deploy: Path) -> int:
     return len(written)
 
 
-class Receiver(ThreadingHTTPServer):
+class _Handler(BaseHTTPRequestHandler):
     """Takes OTLP over HTTP, and keeps the bodies by path."""
 
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.bodies: dict[str, list[bytes]] = {"/v1/traces": [], "/v1/metrics": []}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
+    bodies: ClassVar[dict[str, list[bytes]]] = {"/v1/traces": [], "/v1/metrics": []}
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies[self.path].append(body)
+        self.bodies[self.path].append(body)
         self.send_response(200)
         self.send_header("Content-Type", "application/x-protobuf")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
-def received(receiver: Receiver) -> tuple[set[str], set[str]]:
+def received() -> set[str]:
     """The names of the spans and of the metrics that have arrived."""
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
     )
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    spans: set[str] = set()
-    metrics: set[str] = set()
-    for body in list(receiver.bodies["/v1/traces"]):
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            spans |= {span.name for scope in resource.scope_spans for span in scope.spans}
-    for body in list(receiver.bodies["/v1/metrics"]):
-        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-            metrics |= {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
-    return spans, metrics
+    spans = {
+        span.name
+        for body in list(_Handler.bodies["/v1/traces"])
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    }
+    return spans | {
+        metric.name
+        for body in list(_Handler.bodies["/v1/metrics"])
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
 
 
 def check_telemetry() -> None:
@@ -122,7 +120,7 @@ def check_telemetry() -> None:
 
     import dask_otel
 
-    receiver = Receiver()
+    receiver = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
     os.environ |= {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.server_port}",
@@ -144,16 +142,12 @@ def check_telemetry() -> None:
         # Workers report with their heartbeats: this waits until they have.
         found = dask_otel.span_metrics(client, span_id)
         check(found.result == "success", f"the span's result: {found}")
-    # The close of the scheduler has exported what there was.
+    # The close of the scheduler has exported everything.
     until = time.monotonic() + DEADLINE
-    wanted = ("smoke test", "dask.span.execute.time")
-    while time.monotonic() < until:
-        spans, metrics = received(receiver)
-        if wanted[0] in spans and wanted[1] in metrics:
-            break
+    wanted = {"smoke test", "dask.span.execute.time"}
+    while not wanted <= received() and time.monotonic() < until:
         time.sleep(0.1)
-    else:
-        sys.exit(f"smoke test: {wanted} have not arrived, but {spans}, {metrics}")
+    check(wanted <= received(), f"{wanted} have not arrived, but {received()}")
     receiver.shutdown()
 
 

@@ -1,10 +1,23 @@
-"""What the scripts that make files share: write them, or check that they are up to date."""
+"""Shared by the scripts that make files: YAML's blocks, and writing or checking the files."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import yaml
+
+
+class Literal(str):
+    """A text that YAML has as a block, as it is."""
+
+
+def _write_literal(dumper: yaml.SafeDumper, text: Literal) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+
+
+yaml.SafeDumper.add_representer(Literal, _write_literal)
 
 
 def main(description: str, texts: Callable[[], Mapping[Path, str]]) -> int:

@@ -6,11 +6,12 @@ import os
 import time
 import uuid
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
-import requests
+from dask_otel._otel.sdk.answers import ExporterLogs
+from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.resources import Resource
 from tests.backends import servers
 from tests.backends.clients import PrometheusClient
 from tests.waiting import eventually
@@ -18,10 +19,7 @@ from tests.waiting import eventually
 from chaos.scenario import SIMULATED, CannotRun, progress, scenario
 from chaos.world import World
 from dask_otel import semconv
-from dask_otel._otel.sdk.encode import Encoder
-from dask_otel._otel.sdk.exporters import Destination
-from dask_otel._otel.sdk.sink import ExporterMetricSink
-from dask_otel._otel.sdk.transport import HttpTransport
+from dask_otel._otel.sdk.exporters import NamedExporter
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
@@ -37,19 +35,6 @@ _NS = 1_000_000_000
 _POINTS = 2000
 _FINISHED = "dask_task_finished_total"
 _SECONDS = "dask_span_execute_time_seconds_total"
-
-
-@contextmanager
-def prometheus(folder: Path) -> Iterator[servers.Prometheus]:
-    """Run the real one, as ``deploy/`` has it."""
-    try:
-        running = servers.start_prometheus(folder)
-    except servers.Missing as error:
-        raise CannotRun(str(error)) from error
-    try:
-        yield running
-    finally:
-        running.stop()
 
 
 class Names:
@@ -68,7 +53,7 @@ class Names:
     def __init__(self, url: str, limits: SeriesLimits, hours: int) -> None:
         self.cluster = f"cluster-{uuid.uuid4().hex[:12]}"
         self.limits = limits
-        #: What was put in, by metric.
+        #: Sums of what was sent, by metric.
         self.truth: Counter[str] = Counter()
         self.names = 0
         #: The most series and names of one export.
@@ -76,14 +61,16 @@ class Names:
         minutes = hours * 60
         self.start_ns = time.time_ns() // _MINUTE_NS * _MINUTE_NS - minutes * _MINUTE_NS
         self.now_ns = self.start_ns
-        transport = HttpTransport("metrics", {}, 10, requests.Session, url)
-        resource = {
-            "service.name": "dask-scheduler",
-            "service.instance.id": "Scheduler-names",
-            "dask.cluster.name": self.cluster,
-        }
-        destination = Destination("Prometheus", transport)
-        self._sink = ExporterMetricSink(destination, Encoder(resource, "chaos"))
+        exporter = OTLPMetricExporter(endpoint=url)
+        resource = Resource(
+            {
+                "service.name": "dask-scheduler",
+                "service.instance.id": "Scheduler-names",
+                "dask.cluster.name": self.cluster,
+            }
+        )
+        named = NamedExporter("Prometheus", exporter, None)
+        self._sink = ExporterMetricSink(named, resource, ExporterLogs(), "chaos", None)
         self._state = MetricState(self.start_ns, limits=limits)
         #: Names with work, and until which minute.
         self._busy: deque[tuple[int, str]] = deque()
@@ -117,7 +104,7 @@ class Names:
         return batch
 
     def _export(self) -> None:
-        # All at once: who asks for it point by point would wait for the network in between.
+        # All at once, without waiting for the network between points.
         records = list(self._state.collect(self.now_ns, _POINTS))
         by_metric: dict[str, int] = defaultdict(int)
         names = set()
@@ -127,13 +114,19 @@ class Names:
             names |= {dict(place).get(semconv.SPAN_NAME) for place in places}
         most = max(by_metric.values(), default=0)
         assert most <= self.limits.max_series, f"{most} series of one metric"
-        shown = len(names - {None, semconv.FOLDED})
-        assert shown <= self.limits.max_names, f"{shown} names"
+        count = len(names - {None, semconv.FOLDED})
+        assert count <= self.limits.max_names, f"{count} names"
         self.series = max(self.series, sum(by_metric.values()))
-        self.most_names = max(self.most_names, shown)
-        for part in _parts(records):
-            answer = self._sink.send(part, 60)
-            assert answer.taken, answer.reason
+        self.most_names = max(self.most_names, count)
+        # Each request of full size, but for the last one.
+        part: list[MetricRecord] = []
+        for record, following in zip(records, [*records[1:], None], strict=True):
+            part.append(record)
+            size = sum(len(one.points) for one in (*part, following) if one is not None)
+            if following is None or size > _POINTS:
+                answer = self._sink.send(part, 60)
+                assert answer.taken, answer.reason
+                part = []
         self._state.settled(True)
 
     def close(self) -> None:
@@ -141,22 +134,11 @@ class Names:
         self._sink.close()
 
 
-def _parts(records: list[MetricRecord]) -> Iterator[list[MetricRecord]]:
-    part: list[MetricRecord] = []
-    for record in records:
-        if part and sum(len(one.points) for one in (*part, record)) > _POINTS:
-            yield part
-            part = []
-        part.append(record)
-    if part:
-        yield part
-
-
 def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, float]:
-    """Check what Prometheus stored against what was put in; returns what ``increase`` shows."""
+    """Compare what Prometheus stored with what was sent; returns the ratios of ``increase``."""
     at = names.now_ns / _NS
     window = f"{hours * 3600 + 600}s"
-    shown = {}
+    increases = {}
     for metric, truth in names.truth.items():
         series = f'{metric}{{dask_cluster_name="{names.cluster}"}}[{window}]'
         stored = client.value(f"sum(last_over_time({series}))", at=at)
@@ -164,33 +146,36 @@ def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, f
         # Each begins with its zero point, or a rate would not see its first value.
         assert client.value(f"max(min_over_time({series}))", at=at) == 0
         assert client.value(f"sum(resets({series}))", at=at) == 0
-        shown[metric] = client.value(f"sum(increase({series}))", at=at) / truth
-        assert 1 <= shown[metric] < 1.1, f"increase() shows {shown[metric]:.3f} of {metric}"
-    return shown
+        increases[metric] = client.value(f"sum(increase({series}))", at=at) / truth
+        assert 1 <= increases[metric] < 1.1, f"increase() has {increases[metric]:.3f} of {metric}"
+    return increases
 
 
 def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
     """Play a day of names, and compare."""
-    with prometheus(world.folder / "prometheus") as running:
+    with ExitStack() as stack:
+        try:
+            running = servers.start_prometheus(world.folder / "prometheus")
+        except servers.Missing as error:
+            raise CannotRun(str(error)) from error
+        stack.callback(running.stop)
         client = PrometheusClient(running.url)
         names = Names(running.otlp_metrics, limits, _HOURS)
+        stack.callback(names.close)
         heads = []
-        try:
-            for hour in range(1, _HOURS + 1):
-                names.hour()
-                heads.append(client.head_series())
-                progress(f"hour {hour}: {names.names} names, {heads[-1]} series in the head")
-        finally:
-            names.close()
-        shown = reconcile(client, names, _HOURS)
-        there = f'{_FINISHED}{{dask_cluster_name="{names.cluster}"}}[{_HOURS * 3600 + 600}s]'
+        for hour in range(1, _HOURS + 1):
+            names.hour()
+            heads.append(client.head_series())
+            progress(f"hour {hour}: {names.names} names, {heads[-1]} series in the head")
+        increases = reconcile(client, names, _HOURS)
+        series = f'{_FINISHED}{{dask_cluster_name="{names.cluster}"}}[{_HOURS * 3600 + 600}s]'
         at = names.now_ns / _NS
-        ever = round(client.value(f"count(last_over_time({there}))", at=at))
-        other = there.replace("}", ',dask_span_name="_OTHER"}')
+        ever = round(client.value(f"count(last_over_time({series}))", at=at))
+        other = series.replace("}", ',dask_span_name="_OTHER"}')
         beyond = client.query(f"sum(last_over_time({other}))", at=at)
         assert bool(beyond) is folded, beyond
-        # A head holds three hours at most, then it is cut to one, and half an hour for what is
-        # late; names that came in four hours, in each of their series, are more than that.
+        # A head holds three hours at most, then it is cut to one, and half an hour for late points;
+        # names that came in four hours, in each of their series, are more than that.
         bound = 4 * per_name * 2 + 200
         eventually(lambda: client.head_series() <= bound, 60, f"at most {bound} in the head")
         assert max(heads) <= 1.5 * bound, f"{max(heads)} series in the head, of {bound}"
@@ -200,7 +185,7 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
             f"{names.most_names} names; {part:.0%} of the tasks are booked under `_OTHER`; "
             f"Prometheus stored {ever:,} series of one metric, with at most {max(heads):,} of all "
             f"in its head; {names.truth[_FINISHED]:,} of {names.truth[_FINISHED]:,} tasks and all "
-            f"seconds are there, `increase()` shows {shown[_FINISHED]:.1%} of them"
+            f"seconds are there, `increase()` has {increases[_FINISHED]:.1%} of them"
         )
 
 
@@ -209,8 +194,8 @@ _FAULT = (
     "never come again"
 )
 _PROMISE = (
-    "No increment is lost or counted twice in what Prometheus stored; a series begins with 0 and "
-    "never goes back; what it holds in memory is bounded"
+    "No increment is lost or counted twice by Prometheus; a series begins with 0 and "
+    "never goes back; Prometheus's memory is bounded"
 )
 
 
@@ -218,7 +203,7 @@ _PROMISE = (
     "names",
     section="Load",
     fault=f"{_FAULT} (a real Prometheus, default limits: 200 names)",
-    promise=_PROMISE + "; what has no place of its own is booked under `_OTHER`",
+    promise=_PROMISE + "; names beyond the limit are booked under `_OTHER`",
     protocols=(SIMULATED,),
 )
 def _names(world: World) -> str:

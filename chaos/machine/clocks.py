@@ -6,15 +6,12 @@ import mmap
 import os
 import struct
 import time
-from collections import Counter
+from functools import partial
 from pathlib import Path
-
-from distributed import span
 
 from chaos.scenario import HTTP, scenario
 from chaos.world import World
 
-_SECTION = "Clocks"
 _SHIFTED = Path(__file__).parent / "shifted"
 #: Hours from the true time, one after the other.
 _HOURS = (3, -3, 1, 0)
@@ -43,26 +40,15 @@ class Clock:
             "CHAOS_CLOCK": str(path),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
-        self.hours = 0
 
     def set(self, hours: int) -> None:
         """Set it to so many hours from the true time."""
-        self.hours = hours
         struct.pack_into("d", self._held, 0, hours * 3600.0)
 
 
-def _fail(x: int) -> int:
-    time.sleep(0.1)
+def _fail(x: int, seconds: float) -> int:
+    time.sleep(seconds)
     raise ValueError(x)
-
-
-def _failing(world: World, name: str) -> None:
-    """Let tasks fail, again and for good: spans have events then."""
-    keys = [(f"fail-{name.replace(' ', '')}x", index) for index in range(4)]
-    with span(name):
-        futures = world.client.map(_fail, range(4), key=keys, retries=1)
-    world.submitted[name] = 4
-    world.wait(futures)
 
 
 def _in_order(world: World) -> int:
@@ -86,35 +72,38 @@ def _true(world: World, names: set[str], hours: int, since: float) -> None:
         assert since - 1 < began < time.time() + 1, f"{one.name} ({one.type}) began {began:.0f}"
 
 
-def _stepped(world: World, clock: Clock, by_scheduler: bool) -> str:
+def _failing(world: World) -> None:
+    """Let tasks fail, again and for good: spans have events then."""
+    world.wait(world.submit(4, seconds=0.1, call=_fail, retries=1)[1])
+
+
+def _stepped(world: World, by_scheduler: bool) -> str:
+    clock = Clock(world.folder / "clock")
+    mine, workers = (clock.environ, {}) if by_scheduler else ({}, {1: clock.environ})
+    world.start({**mine, **_NO_TTL}, worker_env=workers)
     world.work(2)
     world.all_arrived()
-    lengths: Counter[str] = Counter()
-    for step, hours in enumerate(_HOURS):
-        across, futures = world.submit(40, seconds=0.1)
-        world.wait_for_some(futures)
-        clock.set(hours)
-        world.client.gather(futures)
-        del futures
-        _failing(world, f"failing {step}")
+    lengths = []
+    for hours in _HOURS:
+        with world.under_way(40, seconds=0.1) as across:
+            clock.set(hours)
+        _failing(world)
         before, since = set(world.submitted), time.time()
         world.work(3)
-        _failing(world, f"failing after {step}")
+        _failing(world)
         # Nobody waits for hours: what has ended is exported before the next step.
         world.all_arrived()
         _in_order(world)
         _true(world, world.submitted.keys() - before, hours if by_scheduler else 0, since)
-        (one,) = [one for one in world.spans() if one.path == across]
-        lengths[f"{hours:+d} h"] = round((one.end_ns - one.start_ns) / 1e9)
+        (one,) = world.spans(across)
+        lengths.append(f"{(one.end_ns - one.start_ns) / 1e9:.0f} s ({hours:+d} h)")
     spans = _in_order(world)
-    said = world.all_arrived()
+    arrived = world.all_arrived()
     world.clean_log()
-    swallowed = [line for line in world.logged("WARNING") if "swallowed" in line]
-    assert swallowed == [], swallowed
-    shown = ", ".join(f"{seconds} s ({step})" for step, seconds in lengths.items())
+    assert world.logged("WARNING", "swallowed") == []
     return (
-        f"{said}; the times of {spans} spans are in order; spans that were open when the "
-        f"clock was set are shown with {shown}"
+        f"{arrived}; the times of {spans} spans are in order; spans that were open when the "
+        f"clock was set are shown with {', '.join(lengths)}"
     )
 
 
@@ -125,31 +114,16 @@ _PROMISE = (
 )
 
 
-@scenario(
-    "clock-scheduler",
-    section=_SECTION,
-    fault="The scheduler's clock is set to 3 h ahead, 3 h behind, 1 h ahead, and right again, "
-    "each in the middle of a run",
-    promise=_PROMISE + "; a span that is open during a step can be wrong by the step",
-    protocols=(HTTP,),
-)
-def _clock_scheduler(world: World) -> str:
-    clock = Clock(world.folder / "clock")
-    world.gate.mode = "pass"
-    world.start({**clock.environ, **_NO_TTL})
-    return _stepped(world, clock, by_scheduler=True)
-
-
-@scenario(
-    "clock-worker",
-    section=_SECTION,
-    fault="The clock of one of two workers is set to 3 h ahead, 3 h behind, 1 h ahead, and right "
-    "again, each in the middle of a run",
-    promise=_PROMISE,
-    protocols=(HTTP,),
-)
-def _clock_worker(world: World) -> str:
-    clock = Clock(world.folder / "clock")
-    world.gate.mode = "pass"
-    world.start(_NO_TTL, worker_env={1: clock.environ})
-    return _stepped(world, clock, by_scheduler=False)
+for _name, _whose, _by_scheduler, _more in (
+    ("clock-scheduler", "The scheduler's clock", True,
+     "; a span that is open during a step can be wrong by the step"),
+    ("clock-worker", "The clock of one of two workers", False, ""),
+):  # fmt: skip
+    scenario(
+        _name,
+        section="Clocks",
+        fault=f"{_whose} is set to 3 h ahead, 3 h behind, 1 h ahead, and right again, each in the "
+        "middle of a run",
+        promise=_PROMISE + _more,
+        protocols=(HTTP,),
+    )(partial(_stepped, by_scheduler=_by_scheduler))

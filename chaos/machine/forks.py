@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from tests.environment import inherited
+
 from chaos.machine import forked
 from chaos.machine.forked import waited_for
 from chaos.scenario import BOTH, scenario
@@ -89,26 +91,22 @@ _ONCE = (
     protocols=BOTH,
 )
 def _fork_scheduler(world: World) -> str:
-    world.gate.mode = "pass"
     world.start()
     world.work(3)
-    _, futures = world.submit(100, seconds=0.1)
-    world.wait_for_some(futures)
-    children = world.client.run_on_scheduler(fork_on_the_scheduler, _CHILDREN)
-    slowest = _judged(children)
-    world.client.gather(futures)
+    with world.under_way(100, seconds=0.1):
+        children = world.client.run_on_scheduler(fork_on_the_scheduler, _CHILDREN)
+        slowest = _judged(children)
     world.work(3)
-    said = world.all_arrived()
+    arrived = world.all_arrived()
     world.clean_log()
-    return f"{said}; {len(children)} children have ended, the slowest after {slowest:.1f} s"
+    return f"{arrived}; {len(children)} children have ended, the slowest after {slowest:.1f} s"
 
 
 def _script(world: World, env: Mapping[str, str]) -> list[_Child]:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "DASK_"))}
     with (world.folder / "script.log").open("ab") as log:
         done = subprocess.run(
             [sys.executable, "-m", "chaos.machine.forked"],
-            env={**inherited, **env},
+            env=inherited(**env),
             stdout=subprocess.PIPE,
             stderr=log,
             check=False,
@@ -128,7 +126,6 @@ def _script(world: World, env: Mapping[str, str]) -> list[_Child]:
     protocols=BOTH,
 )
 def _fork_script(world: World) -> str:
-    world.gate.mode = "pass"
     bare = _judged(_script(world, {}), forked.LIMIT)
     children = _script(
         world,

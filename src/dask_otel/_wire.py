@@ -1,10 +1,10 @@
 """What a client and its scheduler send each other: questions, and plain data as answers.
 
 Pickle names what it carries by module and name, and either side may be of a neighbouring version.
-So all of it is here, and nothing here is renamed, moved or taken away; what is added (a field, an
-argument) has a default. Questions run on the scheduler, on its event loop, and may only ask what is
-there: the rooms behind them can change. `tests/cluster/test_versions.py` has clients and schedulers
-of two versions talk to each other.
+So all of it is here, and from 0.1.0 on nothing here is renamed, moved or taken away; what is added
+(a field, an argument) has a default. Questions run on the scheduler, on its event loop, and may
+only ask what is there: the rooms behind them can change. `tests/cluster/test_versions.py` has
+clients and schedulers of two versions talk to each other.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:
     """Return what the bridge that runs does not use of a configuration; see `dask_otel.register`.
 
-    Full keys without values; none where it is not valid there. Schedulers of versions before
-    0.1.0 do not know this question.
+    Full keys without values; none where it is not valid there.
     """
     from dask_otel.scheduler.plugin import unused
     from dask_otel.settings.problems import ConfigurationError
@@ -92,30 +91,6 @@ async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
     return await examined(dask_scheduler, seconds)
 
 
-def present(spans: int, workers: int, dask_scheduler: Scheduler) -> Present | Refusal:
-    """Return what goes on, in so many spans and workers at most; see ``dask-otel top``.
-
-    Schedulers of versions before 0.1.0 do not know this question.
-    """
-    from dask_otel.scheduler.plugin import plugin_of
-
-    plugin = plugin_of(dask_scheduler)
-    if plugin is None or plugin.bridge is None:
-        return Refusal("no bridge", _NO_BRIDGE)
-    return plugin.bridge.present(spans, workers)
-
-
-async def remembered(spans: int, dask_scheduler: Scheduler) -> Mapping[str, Any]:
-    """Return what the scheduler remembers, as OTLP/JSON; see ``dask-otel report --scheduler``.
-
-    So many spans at most, the youngest. Works without a bridge; then nothing is told of the
-    cluster's time. Schedulers of versions before 0.1.0 do not know this question.
-    """
-    from dask_otel.scheduler.plugin import remembered
-
-    return await remembered(dask_scheduler, spans)
-
-
 def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
     """Return the plugin that was pickled, for ``Client.register_plugin``."""
     from dask_otel.scheduler.plugin import OtelSchedulerPlugin
@@ -126,8 +101,7 @@ def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
 def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
     """Return what the scheduler decided for a Dask span; None if it knows no such span.
 
-    Runs on the scheduler. One without it, of an older version or with no bridge, decides
-    nothing: there, ids follow from Dask's.
+    Runs on the scheduler. Without a bridge nothing is decided: there, ids follow from Dask's.
     """
     answer = getattr(dask_scheduler.plugins.get("dask-otel"), "trace_context", None)
     context: TraceContext | None = None if answer is None else answer(span_id)
@@ -154,11 +128,9 @@ class TraceContext:
         return _url(self.trace_id, self.span_id)
 
 
-def _url(trace_id: str | None, span_id: str | None) -> str | None:
+def _url(trace_id: str, span_id: str) -> str | None:
     from dask_otel.settings.reading import setting
 
-    if trace_id is None or span_id is None:
-        return None
     return fill(setting("otel.trace-url"), trace_id, span_id)
 
 
@@ -203,12 +175,12 @@ class SpanMetrics:
     dask_active_cpu_time: float
     #: Tree: Dask's "idle or other spans".
     dask_idle_time: float
+    #: The trace that it is in, 32 hex digits.
+    trace_id: str
+    #: Its OpenTelemetry span, 16 hex digits.
+    span_id: str
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
-    #: The trace that it is in, 32 hex digits; None from a scheduler of an older version.
-    trace_id: str | None = None
-    #: Its OpenTelemetry span, 16 hex digits; None as above.
-    span_id: str | None = None
 
     @property
     def url(self) -> str | None:
@@ -226,8 +198,7 @@ class SpanMetrics:
         return None if self.start is None else max(0.0, self.start - self.enqueued)
 
     def __repr__(self) -> str:
-        trace = "" if self.trace_id is None else f", trace {self.trace_id}"
-        return f"<SpanMetrics {self._path}: {', '.join(self._facts())}{trace}>"
+        return f"<SpanMetrics {self._path}: {', '.join(self._facts())}, trace {self.trace_id}>"
 
     def _repr_html_(self) -> str:
         name = anchor(self.url, self._path)
@@ -275,72 +246,6 @@ def _columns(key: MetricKey) -> tuple[Any, ...]:
         return (key[0], *middle, key[-1] if len(key) > 1 else None)[: len(KEY_COLUMNS)]
     # An activity of several parts, as Dask makes them of nested context meters.
     return (key[0], key[1], key[2:-1], key[-1])
-
-
-@dataclass(frozen=True)
-class PresentSpan:
-    """An open Dask span. Numbers are of its own tasks, seconds of one thread."""
-
-    id: str
-    #: The nearest open span above it.
-    parent: str | None
-    #: Its last tag.
-    name: str
-    #: ``open``, ``settling`` or ``lingering``.
-    phase: str
-    #: Seconds since it was enqueued.
-    age: float
-    #: Tasks that wait or run.
-    unfinished: int
-    #: All of its tasks, and those that failed for good; None where there were too many groups to
-    #: look at.
-    tasks: int | None
-    failed: int | None
-    #: Execute seconds that were reported, and its share of the idle seconds as of the last export.
-    busy: float
-    idle: float
-
-
-@dataclass(frozen=True)
-class PresentWorker:
-    """A worker, as the scheduler sees it. What it has not reported is None."""
-
-    name: str
-    threads: int
-    #: Tasks that run, and those that were sent to it.
-    executing: int
-    processing: int
-    #: Bytes of the process, and its limit.
-    memory: int | None
-    memory_limit: int | None
-    #: Cores in use.
-    cpu: float | None
-    #: Seconds since its last heartbeat.
-    seen: float
-
-
-@dataclass(frozen=True)
-class Present:
-    """What goes on at a scheduler. Seconds are of one thread, and grow from the bridge's start."""
-
-    #: Seconds since the epoch, on the scheduler's clock; when the bridge started.
-    time: float
-    since: float
-    threads: int
-    #: Threads that no task can occupy.
-    free: int
-    #: Execute seconds by activity.
-    seconds: Mapping[str, float]
-    idle: float
-    unused: float
-    lost: float
-    capacity: float
-    excess: float
-    #: Spans in an order in which what is above comes first, and how many were left out.
-    spans: tuple[PresentSpan, ...] = ()
-    more_spans: int = 0
-    workers: tuple[PresentWorker, ...] = ()
-    more_workers: int = 0
 
 
 @dataclass(frozen=True)

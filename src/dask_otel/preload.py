@@ -56,11 +56,12 @@ async def dask_teardown(server: Any) -> None:
 
 
 async def _put_on_worker(worker: Worker) -> None:
-    from dask_otel.settings.keys import ConfigurationError, Settings
+    from dask_otel.settings.keys import ConfigurationError
+    from dask_otel.settings.reading import read_settings
     from dask_otel.worker.preloaded import put_on
 
     try:
-        settings = Settings.from_config()
+        settings = read_settings()
     except ConfigurationError as error:
         logger.error("dask-otel does nothing on this worker, which is not affected: %s", error)
         return

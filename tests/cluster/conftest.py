@@ -19,6 +19,7 @@ from tests.cluster.truth import (
     described_spans,
     own_values,
 )
+from tests.covering import uncovered
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
 
@@ -87,6 +88,8 @@ class Bridged:
         eventually(check, timeout, "everything is exported")
         assert_monotone(self.received)
         assert_closed(self.received, over=False)
+        outside = uncovered(self.received.spans)
+        assert not outside, outside
         return self.received
 
 

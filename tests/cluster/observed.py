@@ -17,8 +17,10 @@ from distributed.metrics import time
 from dask_otel._dask.adapter import SchedulerAdapter
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
+from dask_otel.core.traces.translate import translate
 from tests.cluster.proof import Baseline
 from tests.cluster.witness import Witness
+from tests.covering import uncovered
 from tests.waiting import eventually, last_reports
 
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
@@ -158,6 +160,8 @@ class Observed:
         assert not adapter.blocks.leaving
         assert not adapter.lifecycle._lingering
         assert not adapter.callers._open
+        outside = uncovered(record for span in self.exported for record in translate(span))
+        assert not outside, outside
         active = [k for k in self.observer.increments if k[0] == "dask.span.active"]
         assert all(self.observer.increments[k] == 0 for k in active)
 

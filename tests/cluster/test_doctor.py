@@ -88,7 +88,8 @@ def test_a_scheduler_with_a_wrong_configuration(
         code, document = doctor(capsys, made)
         assert code == 1
         problems = {c: f for c, f in by_check(document).items() if f["level"] == "problem"}
-        assert problems.keys() == {"configuration", "bridge"}
+        # No worker was started either.
+        assert problems.keys() == {"configuration", "bridge", "workers.count"}
         assert "otel.spans.linger" in problems["configuration"]["what"]
 
 
@@ -97,4 +98,6 @@ def test_no_scheduler(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
     monkeypatch.setattr(asking, "_CONNECT", 0.5)
     assert main(["doctor", "--scheduler", "tcp://127.0.0.1:1"]) == 3
-    assert "no scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no scheduler answers at tcp://127.0.0.1:1" in said
+    assert "next: Compare the address" in said

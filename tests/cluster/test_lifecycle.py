@@ -7,6 +7,7 @@ is no number of seconds: it must not be longer than its work, as the scheduler s
 
 from __future__ import annotations
 
+import collections
 import operator
 import os
 import signal
@@ -23,6 +24,7 @@ from distributed import secede as leave_pool
 
 from dask_otel import semconv
 from dask_otel._dask.tasks import LONGEST_TRACEBACK
+from dask_otel.core.traces.translate import translate
 from tests.cluster.observed import observed
 from tests.waiting import eventually
 
@@ -209,6 +211,38 @@ def test_an_error_that_a_retry_heals_is_none(tmp_path):
         (group,) = healed.groups
         assert group.start == healed.first_start
         assert group.stop - group.start >= 0.4 - o.witness.skew
+
+
+def slow_down(folder, number):
+    """Fail with what an overloaded service says, then with what it says when it is gone."""
+    tries = len(list(folder.glob(f"{number}-*")))
+    (folder / f"{number}-{tries}").touch()
+    if tries < 3:
+        raise OSError(f"503 Slow Down ({number})")
+    if tries < 4:
+        raise ConnectionError("reset")
+    return tries
+
+
+def test_why_runs_were_repeated_is_on_the_events(tmp_path):
+    with observed() as o:
+        with span("fetch"):
+            futures = o.client.map(slow_down, [tmp_path] * 2, range(2), retries=4)
+        assert o.client.gather(futures) == [4, 4]
+        del futures
+        o.quiet()
+        (record, *_) = translate(o.named("fetch"))
+        said = collections.Counter(
+            (e.attributes["exception.type"], e.attributes["exception.message"])
+            for e in record.events
+            if e.name == "dask.task.retried"
+        )
+        assert said == {
+            ("OSError", "503 Slow Down (0)"): 3,
+            ("OSError", "503 Slow Down (1)"): 3,
+            ("ConnectionError", "reset"): 2,
+        }
+        assert o.count("dask.task.retried", ("fetch",), "slow_down", "error") == 8
 
 
 def test_client_retry_before_the_export_heals(tmp_path):

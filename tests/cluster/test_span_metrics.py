@@ -264,6 +264,21 @@ def test_asynchronous_clients_get_an_awaitable() -> None:
                 await client.submit(work, 1)
             metrics = await dask_otel.span_metrics(client, span_id)
             assert isinstance(metrics, SpanMetrics)
+            # What Python says of those that nobody awaits.
+            asked = [
+                dask_otel.span_metrics(client, span_id),
+                dask_otel.trace_context(span_id, client),
+                dask_otel.register(client),
+                dask_otel.unregister(client),
+            ]
+            assert [repr(one).split()[2] for one in asked] == [
+                "dask_otel.span_metrics",
+                "dask_otel.trace_context",
+                "dask_otel.register",
+                "dask_otel.unregister",
+            ]
+            for one in asked:
+                one.close()  # type: ignore[attr-defined]
             return metrics
 
     with (

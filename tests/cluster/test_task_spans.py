@@ -156,6 +156,28 @@ def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
             assert part.start + part.seconds <= task.start + READING
 
 
+@pytest.mark.parametrize("slowest", [1, 0])
+def test_a_group_begins_with_the_first_transfer_for_it(slowest: int) -> None:
+    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=slowest))
+    # Between processes: within one, nothing is copied.
+    with observed(limits, processes=True) as made:
+        one, other = made.cluster.scheduler.workers
+        with span("work"), made.held():
+            data = made.client.map(bytes, range(50_000_000, 50_000_003), workers=[one])
+            wait(data)
+            sizes = made.client.map(len, data, workers=[other])
+            assert made.client.gather(sizes) == list(range(50_000_000, 50_000_003))
+        del data, sizes
+        made.quiet()
+        work = made.named("work")
+        (group,) = [group for group in work.groups if group.prefix == "len"]
+        # They take no time, and were waited for: so much at least came before.
+        assert group.durations["transfer"] > group.durations["compute"]
+        assert group.stop - group.start > group.durations["compute"]
+        if slowest:
+            assert [p.action for task in work.tasks if task.prefix == "len" for p in task.parts]
+
+
 def only(received: Receiver, kind: str, name: str) -> Span:
     (found,) = [s for s in received.spans if s.type == kind and s.name == name]
     return found

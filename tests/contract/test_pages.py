@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from dask_otel import cli
-from dask_otel.settings.keys import Settings
+from dask_otel.settings.reading import read_settings
 
 from . import queries
 from .test_dashboards import PANELS
@@ -78,7 +78,7 @@ def test_python_parses(fence: Fence) -> None:
 def test_yaml_is_read_and_settings_are_valid(fence: Fence) -> None:
     content = yaml.safe_load(fence.text)
     if isinstance(content, dict) and "otel" in content:
-        Settings.from_config(content["otel"])
+        read_settings(content["otel"])
 
 
 @pytest.mark.parametrize("fence", of("json"))

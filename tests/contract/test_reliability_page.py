@@ -1,4 +1,4 @@
-"""The page of faults is what the results say, of the scenarios that there are."""
+"""The pages of faults are made of the results, and of the scenarios that exist."""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ from chaos.scenario import SHORT
 FOUND = results.read()
 
 
-def test_the_page_is_written_of_the_results() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.text(FOUND)
+def test_both_pages_are_made_of_the_results() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.summary(FOUND)
+    assert page.EVIDENCE.read_text(encoding="utf-8") == page.evidence(FOUND)
 
 
-def test_each_result_is_of_a_scenario_and_what_has_none_is_said_not_to_have_run() -> None:
+def test_each_scenario_is_in_one_row_for_users() -> None:
+    names = [name for *_, names in page.ROWS for name in names.split()]
+    assert sorted(names) == sorted(SCENARIOS)
+
+
+def test_the_page_for_users_is_one_table_that_says_what_was_broken_or_not_run() -> None:
+    assert page.summary(FOUND).count("\n| ---") == 1
+    other = {"results": {"sigterm HTTP": {"verdict": "broken", "observed": ""}}}
+    (row,) = [line for line in page.summary(other).splitlines() if "SIGTERM" in line]
+    assert row.endswith("| 1 broken, 3 not run |")
+
+
+def test_each_result_is_of_a_scenario_and_one_without_a_result_is_said_not_to_have_run() -> None:
     expected = {
         f"{one.name} {SHORT[protocol]}" for one in SCENARIOS.values() for protocol in one.protocols
     }
     assert FOUND["results"].keys() <= expected
-    rows = page.PAGE.read_text(encoding="utf-8").splitlines()
+    rows = page.EVIDENCE.read_text(encoding="utf-8").splitlines()
     for one in SCENARIOS.values():
         (row,) = [line for line in rows if line.endswith(f"| `{one.how}` |")]
         for protocol in one.protocols:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +219,7 @@ EVERYTHING = FinishedSpan(
             2.0,
             semconv.EVENT_TASK_RETRIED,
             {semconv.TASK_KEY: "k", semconv.TASK_RETRY_REASON: "error"},
+            replace(FAILURE, traceback=None, worker_name=None),
         ),
     ),
     dropped_incidents=1,

@@ -252,6 +252,7 @@ def test_what_the_client_cannot_send_is_no_fault_of_the_data(
 
 def test_what_others_say_is_one_short_line() -> None:
     assert plain("a\nb\x00\x1b[31m  c") == "a b\ufffd\ufffd[31m c"
+    assert plain("BadStatusLine: \x00\x00\x12\x04\x00\x00ÿþ") == "BadStatusLine: (no text)"
     assert len(plain("y" * 10**6)) == 300
 
 

@@ -109,7 +109,10 @@ def test_what_works_is_well(
 )
 def test_the_wrong_protocol(examine: Examine, spoken: str, listening: str, kind: str) -> None:
     with receiver(listening) as server:
-        assert kinds(examine(server.endpoint, spoken)) == {kind}
+        findings = examine(server.endpoint, spoken)
+        assert kinds(findings) == {kind}
+        # An answer in another protocol is not shown as text.
+        assert not any("\ufffd" in f.what for f in findings)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -236,6 +239,33 @@ def test_nothing_is_exported(examine: Examine) -> None:
     assert [f.level for f in findings if f.check == "export"] == ["problem"]
 
 
+def test_a_typing_error_in_a_variable(server: Receiver, examine: Examine) -> None:
+    wrong = {
+        "OTEL_EXPORTER_OTLP_ENDPIONT": "http://geheim:1",
+        "OTLE_SERVICE_NAME": "etl",
+        "OTEL_METRICS_EXPORT_INTERVAL": "5000",
+        "OTEL_EXPORTER_OTLP_TRACES_COMPRESION": "gzip",
+        # These are right, or not OpenTelemetry's.
+        "OTEL_BLRP_SCHEDULE_DELAY": "5000",
+        "OTEL_RESOURCE_ATTRIBUTES_POD_NAME": "pod",
+        "OTEL_PYTHON_DISTRO": "ours",
+        "HOTEL_NAME": "x",
+    }
+    with dask.config.set({"otel.environment": {"OTEL_SERVICE_NAMES": "nightly"}}):
+        findings = examine(server.endpoint, server.protocol, **wrong)
+    found = {f.what: f.why for f in findings if f.level == "problem"}
+    assert found == {
+        f"Nothing reads the variable {name}.": f"It looks like a typing error of {meant}."
+        for name, meant in {
+            "OTEL_EXPORTER_OTLP_ENDPIONT": "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "OTLE_SERVICE_NAME": "OTEL_SERVICE_NAME",
+            "OTEL_METRICS_EXPORT_INTERVAL": "OTEL_METRIC_EXPORT_INTERVAL",
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESION": "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+            "OTEL_SERVICE_NAMES": "OTEL_SERVICE_NAME",
+        }.items()
+    }
+
+
 def test_files(tmp_path: Path) -> None:
     with dask.config.set({"otel.files.path": str(tmp_path / "telemetry")}):
         facts = facts_of_this_process(60)
@@ -249,6 +279,7 @@ def test_files(tmp_path: Path) -> None:
         found = exports(all_findings(facts_of_this_process(60)))
         assert [f.level for f in found] == ["problem", "problem"]
         assert all("otel.files.path" in f.todo for f in found), found
+        assert "NotADirectoryError" in found[0].what
 
 
 def test_a_provider_of_its_own_is_tested_as_it_exports(

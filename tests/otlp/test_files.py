@@ -70,6 +70,20 @@ def read(folder: Path, signal: str) -> list[Any]:
     return requests
 
 
+def test_a_folder_that_nobody_can_write_to_is_told_at_the_start(
+    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    export(tmp_path / "new")
+    assert caplog.messages == []
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        caplog.clear()
+        export(folder)
+        (said,) = caplog.messages
+        assert f"can't write into otel.files.path: Not a directory: {folder}" in said
+
+
 def target(path: str | Path) -> FileTarget:
     return FileTarget(str(path), 10**8, 10)
 
@@ -260,11 +274,11 @@ def test_a_folder_that_can_not_be_is_an_export_failure_and_nothing_is_lost(
     running = export()
     running.spans(make_span("one"))
     running.metrics(make_batch(1.0))
-    (told,) = eventually(lambda: warnings(caplog))
-    assert f"to files in {folder}: FileExistsError" in told
-    assert "Check otel.files.path" in told
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in told
+    # At the start: nothing has been written yet.
+    (told,) = warnings(caplog)
+    assert f"can't write into otel.files.path: Not a directory: {folder}" in told
 
+    eventually(lambda: any(one["failing"] for one in running.pump.condition()["destinations"]))
     folder.unlink()
     running.spans(make_span("two"))
     running.metrics(make_batch(2.0))
@@ -283,6 +297,20 @@ def test_a_folder_that_can_not_be_is_an_export_failure_and_nothing_is_lost(
     assert len(warnings(caplog)) == 1, "it is said once"
 
 
+def test_a_folder_that_is_lost_later_is_told_with_what_to_check(
+    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "files"
+    running = export()
+    folder.rmdir()
+    folder.write_text("a file is in its place")
+    running.spans(make_span("one"))
+    (told,) = eventually(lambda: warnings(caplog))
+    assert f"to files in {folder}: NotADirectoryError: [Errno 20]" in told
+    assert "Check otel.files.path" in told
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in told
+
+
 def test_a_disk_that_stays_broken_costs_what_it_would_have_got_and_is_counted(
     export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -291,7 +319,6 @@ def test_a_disk_that_stays_broken_costs_what_it_would_have_got_and_is_counted(
     running = export()
     running.spans(make_span("one"), make_span("two"))
     running.metrics(MetricBatch())
-    eventually(lambda: warnings(caplog))
     running.close(30)
     counts = running.pump._tally.since({})
     assert counts["dask.otel.dropped", "traces", "shutdown"] == 2

@@ -202,6 +202,6 @@ def test_after_the_hint_it_is_no_news_that_nobody_is_there(
     health.failed("metrics", reason)
     health.ok("spans")
     (works,) = [record.getMessage() for record in caplog.records]
-    assert "where somebody listens now" in works
+    assert "dask-otel exports to" in works
     health.failed("spans", reason)
     assert caplog.records[-1].levelname == "WARNING"

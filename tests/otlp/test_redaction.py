@@ -13,13 +13,14 @@ import pytest
 from dask_otel.scheduler.examination import process_facts
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
+from dask_otel.settings.reading import read_settings
 from tests.otlp.pipeline import Export
 from tests.unit.test_redaction import SECRET, full_span, module_with
 
 
 def settings_with(name: str, path: Path) -> Settings:
     with dask.config.set({"otel.spans.redact": name, "otel.files.path": str(path)}):
-        return Settings.from_config()
+        return read_settings()
 
 
 def test_nothing_gets_past_it_and_nothing_is_lost(tmp_path: Path, monkeypatch) -> None:

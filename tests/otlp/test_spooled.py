@@ -14,7 +14,7 @@ from dask_otel.core import identity
 from dask_otel.core.records import OpenNote, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate_lost
 from dask_otel.scheduler.wiring import WiredPump, make_pump
-from dask_otel.settings.keys import Settings
+from dask_otel.settings.reading import read_settings
 from dask_otel.spool.store import Run, Store
 from tests.otlp.pipeline import Export, T, make_span
 from tests.otlp.test_pipeline import refusing_endpoint
@@ -47,7 +47,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, path: Path) -> Iterator[Begin]:
         defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
         for key, value in (defaults | variables).items():
             monkeypatch.setenv(key, value)
-        settings = Settings.from_config({"spool": {"path": str(path), **spool}})
+        settings = read_settings({"spool": {"path": str(path), **spool}})
         made = make_pump(settings, scheduler, time.time_ns())
         assert made is not None
         made.pump.start()

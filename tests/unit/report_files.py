@@ -66,8 +66,8 @@ def span(
         "endTimeUnixNano": str(begin + int(seconds * SECOND)),
         "attributes": attributes({"dask.span.type": kind, "dask.span.id": f"id-{number}", **own}),
         "events": [
-            {"timeUnixNano": str(begin), "name": event, "attributes": attributes(inner)}
-            for event, inner in events
+            {"timeUnixNano": str(begin + number), "name": event, "attributes": attributes(inner)}
+            for number, (event, inner) in enumerate(events)
         ],
         "status": {"code": 2, "message": "it failed"} if failed else {},
     }

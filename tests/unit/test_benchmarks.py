@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 from benchmarks.instructions import run_tasks
-from benchmarks.recording import Recorder, Replay
+from benchmarks.recording import Call, Recorder, Replay
 from benchmarks.results import balanced, interval
 from benchmarks.simulated import SimulatedCluster
 from hypothesis import given
@@ -43,19 +43,18 @@ def test_a_steady_drift_cancels_out(ratio, drift):
     assert found == pytest.approx(ratio)
 
 
-def _replayed(without: str) -> Replay:
+def _replayed(without: str, settings: dict | None = None) -> Replay:
     """Return a replay of 20 tasks into a bridge, without calls of one kind."""
 
     async def replay() -> Replay:
-        cluster = SimulatedCluster(2)
-        await cluster.start()
-        recorder = Recorder(cluster.scheduler)
-        run_tasks(cluster, 20)
-        recorder.finish()
-        made = Replay(cluster.scheduler, recorder, bridged=True)
-        made.calls = [call for call in recorder.calls if call.kind != without]
-        made.run()
-        await cluster.close()
+        async with SimulatedCluster(2) as cluster:
+            recorder = Recorder(cluster.scheduler)
+            run_tasks(cluster, 20)
+            recorder.calls.append(Call("tick"))
+            recorder.finish()
+            made = Replay(cluster.scheduler, recorder, True, settings)
+            made.calls = [call for call in recorder.calls if call.kind != without]
+            made.run()
         return made
 
     return asyncio.run(replay())
@@ -68,3 +67,9 @@ def test_a_replay_books_what_was_recorded():
 def test_a_replay_that_lost_something_is_refused():
     with pytest.raises(RuntimeError, match="booked 0 of 20"):
         _replayed(without="metrics").check()
+
+
+def test_a_replay_with_a_spool_notes_the_open_span():
+    replayed = _replayed("nothing", {"spool": {"path": "/not/opened"}})
+    replayed.check()
+    assert replayed.notes == 1

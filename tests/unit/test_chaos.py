@@ -70,12 +70,12 @@ def test_a_cost_is_beside_no_fault_and_beside_no_bridge() -> None:
     assert found["core"] == (0.1,) * 3
     assert found["microseconds"] == {"fault": 300.0, "healthy": 200.0, "bare": 100.0}
     assert (found["rounds"], found["verdict"]) == (12, WORSE)
-    said = page.cost_said({"cost": found})
+    said = page.cost_in_words({"cost": found})
     assert said.startswith("; worse: CPU 1.50 [1.50, 1.50], tasks per second 0.90")
-    shown = page.text({"machine": {}, "results": {"silent HTTP": {
+    shown = page.evidence({"machine": {}, "results": {"silent HTTP": {
         "verdict": "broken", "observed": "it hangs", "cost": found}}})  # fmt: skip
     assert "| `silent`, HTTP | 1.50 [1.50, 1.50] | 10.0% [10.0%, 10.0%] | 3.00 " in shown
-    assert "## What a fault costs" not in page.text({"machine": {}, "results": {}})
+    assert "## What a fault costs" not in page.evidence({"machine": {}, "results": {}})
 
 
 def test_what_came_twice_is_said_where_the_world_has_no_scheduler_of_its_own() -> None:

@@ -46,6 +46,12 @@ def test_wrong_arguments(capsys, arguments):
     assert "usage: dask-otel" in capsys.readouterr().err
 
 
+def test_a_command_that_has_gone_names_what_to_use(capsys):
+    assert main(["top", "tcp://scheduler:8786"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "dashboard" in line
+
+
 def test_missing_extra_is_named(monkeypatch, capsys):
     monkeypatch.setattr(demo, "_EXTRA", ("rich", "no_such_package"))
     assert main(["demo"]) == 1

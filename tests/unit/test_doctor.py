@@ -109,6 +109,16 @@ def test_all_is_well() -> None:
         ({"bridge": {"state": "absent"}}, "bridge", "no bridge runs"),
         ({"bridge": {"state": "starting"}}, "bridge", "not made its exporters"),
         ({"settle_timeout": 0.9}, "workers.heartbeats", "every 0.5 s"),
+        (
+            {"workers": {"count": 0, "heartbeat_interval": 0.5, "workers": []}},
+            "workers.count",
+            "no workers",
+        ),
+        (
+            {"misspelled": [["OTEL_SERVICE_NMAE", "OTEL_SERVICE_NAME"]]},
+            "configuration",
+            "OTEL_SERVICE_NMAE",
+        ),
         ({"probe": None, "timed_out": 45.0}, "export", "did not end within 45 s"),
         (
             {"workers": {"count": 1, "heartbeat_interval": 0.5, "workers": [worker("w", 60.0)]}},
@@ -204,6 +214,35 @@ def test_no_endpoint_is_configured() -> None:
     assert "No endpoint is configured" in found(said)["export.traces"].why
     said["process"]["variables"] = [["OTEL_EXPORTER_OTLP_ENDPOINT", "x", "environment"]]
     assert "Nothing listens at collector:4317" in found(said)["export.traces"].why
+
+
+def test_each_failure_is_explained_once() -> None:
+    said = facts()
+    words = "UNAVAILABLE: ipv{}: Connection refused"
+    said["process"]["variables"] = [["OTEL_EXPORTER_OTLP_ENDPOINT", "x", "environment"]]
+    said["process"]["probe"]["results"] = [
+        result("traces", ok=False, reason=words.format(4), listener="refused"),
+        result("metrics", ok=False, reason=words.format(6), listener="refused"),
+    ]
+    said["process"]["bridge"]["destinations"] = [
+        {
+            "destination": result("traces")["destination"],
+            "failing": ["metrics", "spans"],
+            "reason": words.format(6),
+        }
+    ]
+    findings = all_findings(said)
+    page = " ".join(as_text(said, findings, 200).split())
+    assert page.count("Connection refused") == page.count("Nothing listens at") == 1
+    assert "Nor was the test counter taken by http://collector:4317" in page
+    assert "can't deliver metrics and spans to http://collector:4317" in page
+    # For scripts, each finding is whole.
+    assert {f.kind for f in findings if f.check.startswith("export.")} == {"refused"}
+    assert all(f.why for f in findings if f.check.startswith("export."))
+    # Another failure is another matter.
+    other = "http://other:4317 (OTLP over gRPC)"
+    said["process"]["bridge"]["destinations"][0] |= {"destination": other}
+    assert as_text(said, all_findings(said), 200).count("Connection refused") == 2
 
 
 def test_an_application_s_provider_keeps_the_answers() -> None:

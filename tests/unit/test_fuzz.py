@@ -22,10 +22,12 @@ from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
 from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
-from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
+from dask_otel.settings.reading import read_settings
 from tests.unit.test_translate import make_span
 
 
@@ -98,7 +100,7 @@ def test_a_time_that_no_clock_can_wait_for_is_never(monkeypatch):
 
 def test_a_key_that_lies_about_being_text_is_a_mistake_in_the_configuration():
     with pytest.raises(ConfigurationError, match="no such key"):
-        Settings.from_config({Pretender("linger"): 1})
+        read_settings({Pretender("linger"): 1})
 
 
 @pytest.mark.parametrize("key", ["cluster-name", "trace-url", "spans.baggage"])
@@ -106,7 +108,7 @@ def test_a_value_that_lies_about_being_text_is_the_text_that_it_is(key):
     """Such as a member of an enum that is text, which shows itself otherwise."""
     text = "https://h/{trace_id}" if key == "trace-url" else "a"
     given = Pretender(text)
-    settings = Settings.from_config({key: [given] if key == "spans.baggage" else given})
+    settings = read_settings({key: [given] if key == "spans.baggage" else given})
     found = {one.key: one.value for one in settings_in_force(settings)}[f"otel.{key}"]
     assert text in found
 
@@ -155,6 +157,26 @@ def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict
     assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
     assert batch.increments == {(semconv.OTEL_SANITIZED.name, "value"): 1}
     assert sum(map(facts.spilled, workers.values())) in (7, 14)
+
+
+def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None:
+    names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
+    workers = {f"tcp://{i}": worker(name, GOOD) for i, name in enumerate(names)}
+    scheduler: Any = SimpleNamespace(workers=workers)
+    batch = MetricBatch()
+    WorkerSamples(scheduler, 10).sample(batch)
+    state = MetricState(0)
+    state.apply(batch)
+    points = {
+        (record.name, point.attributes["dask.worker.name"]): point.value
+        for record in state.collect(1_000_000_000)
+        for point in record.points
+        if "dask.worker.name" in point.attributes
+    }
+    threads = {who: value for (name, who), value in points.items() if name.endswith("thread.count")}
+    assert threads == {"_EMPTY": 4, "a\ufffdb": 4, "1": 4, "alone": 2}
+    # What has no meaningful sum is told of those alone that have their name to themselves.
+    assert {who for name, who in points if name.endswith("occupancy")} == {"alone"}
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_tags_become_labels_of_every_metric_with_a_span():
     state = MetricState(START, rules=LabelRules(tags=["team", "env"]))
     state.apply(batch(("etl", "team:risk", "load")))
     state.increment(("dask.span.active", ("etl",)), 1)
-    state.level(("dask.cluster.worker.count",), 3)
+    state.apply(MetricBatch(levels={("dask.cluster.worker.count",): 3}))
     points = {r.name: r.points[-1].attributes for r in state.collect(START + 60 * S)}
     assert points[TIME] == {
         "dask.span.name": "etl/team:risk/load",

@@ -39,6 +39,7 @@ def metrics(**changes: Any) -> SpanMetrics:
         "capacity_time": 5.5,
         "dask_active_cpu_time": 1.0,
         "dask_idle_time": 1.0,
+        **IDS,
         **changes,
     }
     return SpanMetrics(**fields)
@@ -174,7 +175,7 @@ def test_without_a_client_ids_are_computed() -> None:
 
 
 def test_metrics_show_themselves_shortly() -> None:
-    shown = metrics(**IDS)
+    shown = metrics()
     assert repr(shown) == (
         f"<SpanMetrics etl/<load>: success, 12.3 s, 10 tasks, 4.5 s idle, trace {IDS['trace_id']}>"
     )
@@ -184,16 +185,7 @@ def test_metrics_show_themselves_shortly() -> None:
         assert shown._repr_html_().startswith(f'<a href="{JAEGER.format(**IDS)}" ')
         assert TraceContext(**IDS).url == shown.url
     nothing = metrics(result=None, counts=None, idle_time=None)
-    assert repr(nothing) == "<SpanMetrics etl/<load>: outcome unknown, 12.3 s>"
+    assert repr(nothing) == (
+        f"<SpanMetrics etl/<load>: outcome unknown, 12.3 s, trace {IDS['trace_id']}>"
+    )
     assert nothing.url is None
-
-
-def test_metrics_of_a_scheduler_of_an_older_version() -> None:
-    old = metrics()
-    state = {k: v for k, v in vars(old).items() if k not in IDS}
-    assert len(state) == len(vars(old)) - len(IDS)
-    received = SpanMetrics.__new__(SpanMetrics)
-    received.__dict__.update(state)
-    assert pickle.loads(pickle.dumps(received)).trace_id is None
-    assert received.url is None
-    assert received == old

@@ -9,9 +9,8 @@ from typing import Any
 import dask.config
 import pytest
 
-from dask_otel.settings.keys import Settings
 from dask_otel.settings.origins import InForce, settings_in_force, variables_in_force
-from dask_otel.settings.reading import knobs
+from dask_otel.settings.reading import knobs, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,7 @@ def in_force(overrides: dict[str, Any] | None = None) -> dict[str, InForce]:
     dask.config.config["otel"] = dask.config.collect([str(p) for p in dask.config.paths]).get(
         "otel", {}
     )
-    settings = Settings.from_config(overrides)
+    settings = read_settings(overrides)
     return {one.key: one for one in settings_in_force(settings, overrides)}
 
 
@@ -52,7 +51,7 @@ def test_each_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["otel.metrics.max-names"][1:] == ("7", "register()")
     assert found["otel.environment.OTEL_BSP_SCHEDULE_DELAY"][1:] == ("5", "register()")
     with dask.config.set({"otel.spans.max-groups": 3}):
-        settings = Settings.from_config(overrides)
+        settings = read_settings(overrides)
         changed = {one.key: one.origin for one in settings_in_force(settings, overrides)}
     assert changed["otel.spans.max-groups"] == "dask.config.set, in Python"
 
@@ -61,7 +60,7 @@ def test_what_the_starting_process_gave(monkeypatch: pytest.MonkeyPatch) -> None
     given = {"otel": {"spans": {"detail": "span"}}}
     monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", dask.config.serialize(given))
     with dask.config.set(given):
-        found = {one.key: one for one in settings_in_force(Settings.from_config())}
+        found = {one.key: one for one in settings_in_force(read_settings())}
     assert found["otel.spans.detail"][1:] == ("span", "the process that started this one")
 
 
@@ -69,7 +68,7 @@ def test_broken_sources_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "broken.yaml").write_text("otel: [")
     monkeypatch.setenv("DASK_INTERNAL_INHERIT_CONFIG", "no base64")
     monkeypatch.setenv("DASK_OTEL__NO_SUCH_KEY", "1")
-    assert settings_in_force(Settings.from_config())[0].origin == "default"
+    assert settings_in_force(read_settings())[0].origin == "default"
 
 
 def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,9 @@ from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.scheduler.redaction import load_redaction
-from dask_otel.settings.keys import ConfigurationError, Settings
+from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
+from dask_otel.settings.reading import read_settings
 from tests.unit.test_translate import (
     T,
     make_failure,
@@ -64,7 +65,9 @@ def full_span(**changes) -> FinishedSpan:
                 failure=failure,
             ),
         ),
-        incidents=(Incident(T + 1, "dask.task.retried", {"dask.task.key": f"load-{SECRET}"}),),
+        incidents=(
+            Incident(T + 1, "dask.task.retried", {"dask.task.key": f"load-{SECRET}"}, failure),
+        ),
         code=(f"/home/{SECRET}/a.py", 17, f"run_{SECRET}"),
         requested=(f"other {SECRET}",),
         attributes={
@@ -218,7 +221,7 @@ def test_other_values_are_refused(value):
         dask.config.set({"otel.spans.redact": value}),
         pytest.raises(ConfigurationError, match="null, or module:function"),
     ):
-        Settings.from_config()
+        read_settings()
 
 
 @pytest.mark.parametrize("value", ["os:system", None])
@@ -232,7 +235,7 @@ def test_a_client_may_neither_set_nor_unset_it(value, shape):
         dask.config.set({"otel.spans.redact": "mine:redact"}),
         pytest.raises(ConfigurationError, match="scheduler's own configuration alone"),
     ):
-        Settings.from_config(shape(value))
+        read_settings(shape(value))
 
 
 def test_where_it_comes_from_is_known(monkeypatch):
@@ -240,7 +243,7 @@ def test_where_it_comes_from_is_known(monkeypatch):
 
     monkeypatch.setenv("DASK_OTEL__SPANS__REDACT", "mine:redact")
     with dask.config.set({"otel.spans.redact": "mine:redact"}):
-        settings = Settings.from_config({"spans": {"linger": "3s"}})
+        settings = read_settings({"spans": {"linger": "3s"}})
         found = {one.key: one for one in settings_in_force(settings, {"spans": {"linger": "3s"}})}
     assert settings.spans.redact == "mine:redact"
     assert found["otel.spans.redact"].origin == "DASK_OTEL__SPANS__REDACT"

@@ -132,8 +132,6 @@ def test_wrong_arguments(capsys, arguments):
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),
-        (("top", "--interval", "often"), "'often' is not at least 1 second"),
-        (("top", "--spans", "all"), "'all' is no number from 0 to 200"),
     ],
 )
 def test_wrong_arguments_are_said_in_words(run, capsys, arguments, said):
@@ -143,14 +141,20 @@ def test_wrong_arguments_are_said_in_words(run, capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_an_option_that_has_gone_names_what_to_use(capsys):
+    assert main(["report", "--scheduler", "tcp://127.0.0.1:1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "otel.files.path" in line
+    assert "dask-otel report FOLDER" in line
+
+
 @pytest.mark.parametrize("address", ["nonsense", "http://127.0.0.1:8786"])
-@pytest.mark.parametrize(("command", "code"), [("report", 1), ("doctor", 3)])
-def test_an_address_that_is_none_starts_no_client(command, code, address, capsys, monkeypatch):
+def test_an_address_that_is_none_starts_no_client(address, capsys, monkeypatch):
     def started(*args, **kwargs):
         raise AssertionError("a client that can't read its address hangs when it is closed")
 
     monkeypatch.setattr("distributed.Client", started)
-    assert main([command, "--scheduler", address]) == code
+    assert main(["doctor", "--scheduler", address]) == 3
     said = capsys.readouterr().err
     assert "nonsense" in said or "unknown address scheme" in said
     assert "hangs" not in said

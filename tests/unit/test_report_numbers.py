@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from dask_otel.report import findings, idle
+from dask_otel.report import findings, idle, words
 from dask_otel.report.advice import advice
 from dask_otel.report.compare import compare
-from dask_otel.report.document import Report, read_report, report_of
+from dask_otel.report.document import Report, read_report
 from dask_otel.report.meanings import part_of
 from dask_otel.report.money import bill
 from dask_otel.report.seconds import by_root, cluster_time, flow, span_times
 from dask_otel.report.telemetry.model import Run
+from dask_otel.report.text import _failures
 from tests.unit.report_files import cluster, counter, level, metrics, point, span, traces
 
 
@@ -157,14 +158,6 @@ def test_advice_begins_where_an_alert_would(
     tmp_path: Path, seconds: dict[str, float], expected: dict[str, str]
 ) -> None:
     assert alerts(run_of(tmp_path, cluster(seconds, capacity=sum(seconds.values())))) == expected
-
-
-def test_a_scheduler_that_was_asked_has_not_died_with_its_open_spans() -> None:
-    sign = traces(span(11, "x", parent=1, kind="progress", dask_span_name="etl"))
-    for running, expected in ((False, {"DaskOtelSilent": "bad"}), (True, {})):
-        (run,) = report_of(sign, running=running).runs
-        assert [one.unfinished for one in run.of_type("span")] == [True]
-        assert alerts(run) == expected
 
 
 @pytest.mark.parametrize(
@@ -404,6 +397,20 @@ def test_a_failure_is_counted_once_with_its_task(tmp_path: Path) -> None:
     )
     (failure,) = findings.failures(run)
     assert (failure.kind, failure.span, failure.count) == ("ValueError", "etl", 1)
+
+
+def test_why_runs_were_repeated_is_counted_by_what_they_said(tmp_path: Path) -> None:
+    def repeated(message: str) -> tuple[str, dict[str, str]]:
+        said = {"exception.type": "OSError", "exception.message": message}
+        return "dask.task.retried", {"dask.task.key": "f-1", **said}
+
+    final = ("exception", {"exception.type": "OSError", "dask.task.key": "f-1"})
+    lost = ("dask.task.retried", {"dask.task.key": "f-2", "dask.task.retry.reason": "worker_lost"})
+    events = (*[repeated("503 Slow Down")] * 8, lost, repeated("reset"), final)
+    run = run_of(tmp_path, traces(span(1, "etl", failed=True, events=events)))
+    found = [(one.message, one.count, one.repeated) for one in findings.failures(run)]
+    assert found == [("", 1, False), ("503 Slow Down", 8, True), ("reset", 1, True)]
+    assert "  OSError: 503 Slow Down x 8, repeated" in _failures(run, 100, words.ASCII)
 
 
 def test_idle_is_explained_by_what_could_have_run(tmp_path: Path) -> None:

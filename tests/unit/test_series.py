@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
-from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
+from dask_otel.core.metrics.cardinality import (
+    MIN_RETIRE_AFTER_NS,
+    SeriesLimits,
+    ordinary_places,
+)
 from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Exemplar, NumberPoint
+from dask_otel.core.text import Sanitizer, label_text
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -225,7 +236,7 @@ def test_what_is_no_number_is_left_out_and_counted(state, bad):
     state.apply(span_batch({CPU: bad, ("execute", "f", "ok", "seconds"): 1.0}))
     state.apply(worker_batch({("gather-dep", "network", "seconds"): bad}))
     state.increment(("dask.otel.exported", "traces"), bad)
-    state.level(("dask.cluster.worker.count",), bad)
+    state.apply(MetricBatch(levels={("dask.cluster.worker.count",): bad}))
     assert shown(state, 60) == {
         "dask.span.execute.time": {("workflow/load", "workflow", "f", "ok"): 1.0},
         "dask.otel.sanitized": {("value",): 4},
@@ -235,7 +246,7 @@ def test_what_is_no_number_is_left_out_and_counted(state, bad):
 def test_unknown_metrics_and_wrong_labels_are_counted(state):
     state.increment(("no.such.metric",), 1)
     state.increment(("dask.otel.exported",), 1)
-    state.level(("dask.otel.exported", "traces"), 1)
+    state.apply(MetricBatch(levels={("dask.otel.exported", "traces"): 1}))
     assert shown(state, 60) == {
         "dask.otel.exported": {("_EMPTY",): 1, ("traces",): 0},
         "dask.otel.sanitized": {
@@ -247,7 +258,7 @@ def test_unknown_metrics_and_wrong_labels_are_counted(state):
 
 
 def test_levels_go_up_and_down_without_zero_points(state):
-    state.level(("dask.cluster.worker.count",), 4)
+    state.apply(MetricBatch(levels={("dask.cluster.worker.count",): 4}))
     state.increment(("dask.span.active", ("a",)), 2)
     state.increment(("dask.span.active", ("a",)), -1)
     found = collect(state, 60)
@@ -313,7 +324,7 @@ def test_nothing_retires_within_a_quarter_of_an_hour():
 
 
 def test_what_has_no_free_labels_stays_for_ever(state):
-    state.level(("dask.otel.running",), 1)
+    state.apply(MetricBatch(levels={("dask.otel.running",): 1}))
     state.increment(("dask.otel.exported", "traces"), 1)
     collect(state, 60)
     assert set(collect(state, 10**6)) == {"dask.otel.running", "dask.otel.exported"}
@@ -329,11 +340,65 @@ def test_a_sum_of_increments_stays_until_it_is_back_at_zero(state):
 
 
 def test_a_level_that_nobody_sets_any_more_goes_to_zero_and_retires(state):
-    state.level(("dask.span.active", ("a",)), 3)
+    state.apply(MetricBatch(levels={("dask.span.active", ("a",)): 3}))
     collect(state, 60)
     assert shown(state, 4000, ok=False) == {"dask.span.active": {("a", "a"): 0}}
     assert shown(state, 4060) == {"dask.span.active": {("a", "a"): 0}}
     assert shown(state, 4120) == {}
+
+
+#: Names that are one when they are clean, and some that are not.
+NAMES = ["a\x00b", "a\ufffdb", "a\ud800b", "", "_EMPTY", "_OTHER", "w1", "w2", 1, "1", "y" * 300]
+THREADS = "dask.worker.thread.count"
+AGE = "dask.worker.last_seen.age"
+
+
+def levels(present: dict[Any, int], ended: Iterable[Any] = ()) -> MetricBatch:
+    made = {(THREADS, name): threads for name, threads in present.items()}
+    made |= {(AGE, name): float(threads) for name, threads in present.items()}
+    return MetricBatch(
+        levels=made, ended=[(metric, name) for metric in (THREADS, AGE) for name in ended]
+    )
+
+
+def test_levels_of_names_that_are_one_when_they_are_clean_are_summed(state):
+    state.apply(levels({"a\0b": 20, "a\ufffdb": 2, "c": 5}))
+    found = shown(state, 60)
+    assert found[THREADS] == {("a\ufffdb",): 22, ("c",): 5}
+    # Nobody can say which of the two it is of.
+    assert found[AGE] == {("c",): 5.0}
+    state.apply(levels({"a\0b": 20, "c": 5}, ended=["a\ufffdb"]))
+    found = shown(state, 120)
+    assert found[THREADS] == {("a\ufffdb",): 20, ("c",): 5}
+    assert found[AGE] == {("a\ufffdb",): 20.0, ("c",): 5.0}
+    state.apply(levels({"c": 5}, ended=["a\0b"]))
+    assert shown(state, 180)[THREADS] == {("a\ufffdb",): 0, ("c",): 5}
+    assert shown(state, 240)[THREADS] == {("c",): 5}
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.dictionaries(st.sampled_from(NAMES), st.integers(1, 50)), st.booleans()),
+        max_size=6,
+    ),
+    cap=st.integers(1, 12) | st.just(2000),
+)
+def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
+    state = MetricState(START, limits=SeriesLimits(max_series=cap))
+    before: dict[Any, int] = {}
+    held: list[MetricBatch] = []
+    for number, (present, exported) in enumerate(steps, 1):
+        held.append(levels(present, before.keys() - present))
+        before = present
+        if exported:
+            state.apply(merge(held))
+            held = []
+            found = shown(state, 60 * number)
+            assert sum(found.get(THREADS, {}).values()) == sum(present.values())
+            clean = Counter(label_text(name, Sanitizer()) for name in present)
+            ages = found.get(AGE, {})
+            if len(NAMES) <= ordinary_places(cap):
+                assert {name for (name,) in ages} == {n for n in clean if clean[n] == 1}
 
 
 # ----------------------------------------------------------------------------------- caps

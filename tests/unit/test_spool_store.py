@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from dask_otel._otel.sdk.encode import Encoder, reread, span_name
 from dask_otel.cli.spool_view import as_text
 from dask_otel.core.records import Row, SpanRecord
-from dask_otel.spool import lock
+from dask_otel.spool import lock, schema
 from dask_otel.spool.reading import Summary
 from dask_otel.spool.reading import summarize as summarized
 from dask_otel.spool.store import Encoded, Run, SpoolError, Store
@@ -540,6 +540,67 @@ def test_a_full_disk_is_an_oserror_and_nothing_has_changed(path: Path) -> None:
         store._connection.execute("PRAGMA max_page_count=1000000")
         store.write(finished=spans(2, 3, text="x" * 100_000), alive_ns=3)
         assert (numbers(store), notes(store)) == ([1, 2, 3], 0)
+
+
+@contextmanager
+def full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let every transaction fail, but for one while the reserve has been given up."""
+    transaction = schema.transaction
+    reserve = path.with_name("spool.db-reserve")
+
+    @contextmanager
+    def full(connection: sqlite3.Connection) -> Iterator[None]:
+        with transaction(connection):
+            yield
+            if reserve.exists():
+                raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "transaction", full)
+        yield
+
+
+def test_on_a_full_disk_what_has_arrived_is_removed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing_clean(opened(path)) as store:
+        store.write(finished=spans(1, 2, 3), alive_ns=2)
+        rows = ids(store)
+        with full_disk(path, monkeypatch), pytest.raises(OSError, match="full"):
+            store.write(finished=spans(4), settled=rows[:2], alive_ns=3)
+        assert (numbers(store), store.count()) == ([3], 1)
+    with closing_clean(opened(path, "b")) as store:
+        store.write(finished=spans(5), alive_ns=2)
+        rows = ids(store)[1:]
+        with full_disk(path, monkeypatch):
+            # Nothing comes with it that would be lost.
+            store.write(settled=rows, alive_ns=3)
+        assert (numbers(store), store.count()) == ([3], 1)
+
+
+def test_what_has_arrived_does_not_wait_where_it_can_not_be_removed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(path)
+    store.write(finished=spans(1, 2, 3), alive_ns=2)
+    rows = ids(store)
+    path.with_name("spool.db-reserve").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "transaction", broken)
+        for _ in range(2):
+            with pytest.raises(OSError, match="broken"):
+                store.write(settled=rows[:2], alive_ns=3)
+            assert store.count() == 1
+    # As soon as the disk works, it is removed, though nobody says it again.
+    store.write(alive_ns=4)
+    assert (numbers(store), store.count()) == ([3], 1)
+    store.close(clean=True)
+
+
+@contextmanager
+def broken(connection: sqlite3.Connection) -> Iterator[None]:
+    raise OSError(errno.EIO, "broken")
+    yield
 
 
 _CONFINED = """

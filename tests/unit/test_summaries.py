@@ -69,6 +69,8 @@ def test_a_frame_takes_keys_of_any_shape() -> None:
         capacity_time=None,
         dask_active_cpu_time=0.0,
         dask_idle_time=0.0,
+        trace_id="a" * 32,
+        span_id="b" * 16,
     )
     frame = metrics.to_frame()
     found = [

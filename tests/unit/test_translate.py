@@ -352,8 +352,10 @@ def test_any_string_is_read_back(text: str) -> None:
 
 
 def test_incidents_are_events_in_the_order_of_time():
+    # Of a run that is repeated, Dask's scheduler keeps no traceback, nor do we.
+    unplaced = replace(make_failure(), traceback=None, worker_name=None)
     incidents = (
-        Incident(T + 9, "dask.task.retried", {"dask.task.prefix": "load"}),
+        Incident(T + 9, "dask.task.retried", {"dask.task.prefix": "load"}, unplaced),
         Incident(T + 1, "dask.worker.lost", {"n": 2, "bad": math.nan}),
     )
     (record,) = translate(failed(incidents=incidents))
@@ -364,6 +366,14 @@ def test_incidents_are_events_in_the_order_of_time():
         "dask.task.retried",
     ]
     assert record.events[0].attributes == {"n": 2}
+    assert record.events[3].attributes == {
+        "dask.task.key": record.events[2].attributes["dask.task.key"],
+        "dask.task.prefix": "load",
+        "exception.type": record.events[2].attributes["exception.type"],
+        "exception.message": record.events[2].attributes["exception.message"],
+    }
+    (record,) = translate(failed(incidents=incidents), SpanLimits(message=0))
+    assert "exception.message" not in record.events[3].attributes
 
 
 def test_what_is_left_out_is_counted():

@@ -127,6 +127,10 @@ class TaskSpans:
             if run is not None:
                 task_runs.failed(group, run, failure, self._limits)
 
+    def began(self, end: Ended) -> float:
+        """Return when its worker began to do something for a run."""
+        return min([start for _, start, _ in self._parts(end)], default=end.start)
+
     def repeated(self, span: OpenSpan, key: Hashable) -> None:
         """A task is to run again."""
         if self._measures:

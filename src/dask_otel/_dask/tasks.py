@@ -205,11 +205,13 @@ class TaskEvents:
         if reason == "rescheduled":
             # As it wished: no trouble, of which the events tell.
             return
+        said = self._time.failure_of(key).get("exception_text")
         self._outcomes.incident(
             group.span,
             now,
             semconv.EVENT_TASK_RETRIED,
             {semconv.TASK_KEY: str(key), semconv.TASK_RETRY_REASON: reason},
+            Failure(now, str(key), group.prefix, None, said, None) if said else None,
         )
 
     def _cause(self, key: Hashable, stimulus_id: str) -> Cause:
@@ -224,7 +226,7 @@ class TaskEvents:
         """A task has no work left to do, or is about to begin again."""
         stimulus_id: str = info["stimulus_id"]
         started = stopped = computed = 0.0
-        startstops = info.get("startstops")
+        startstops = info.get("startstops") or ()
         if startstops:
             started, stopped, seconds = run_times(startstops)
         assigned = run = None
@@ -260,10 +262,13 @@ class TaskEvents:
                 runs[group] = runs.get(group, 0) + 1
                 if stopped:
                     self._ran(group.prefix, computed)
-                    if computed > group.floor or self._shown.sampling:
+                    # What was done before it computed can be the first of its group.
+                    first = sent < group.start and len(startstops) > 1
+                    if computed > group.floor or self._shown.sampling or first:
                         ended = Ended(
                             info, computed, sent, started, stopped, queued, stimulus_id, assigned
                         )
+                        outcomes.prepared(group, self._shown.began(ended))
                         self._shown.succeeded(group, task, ended)
         elif finish == "erred":
             if info.get("cause") == key:
@@ -276,6 +281,7 @@ class TaskEvents:
                     ended = Ended(
                         info, computed, sent, started, stopped, queued, stimulus_id, assigned
                     )
+                    outcomes.prepared(group, self._shown.began(ended))
                     self._shown.failed(group, task, ended, failure)
             else:
                 outcomes.blamed(group, now)
@@ -304,7 +310,7 @@ class TaskEvents:
         """Return what is known of a run whose end the transition does not tell."""
         if stimulus_id.startswith("task-erred"):
             # It failed, with retries left.
-            started, stopped, _ = run_times(self._time.failed_run(key))
+            started, stopped, _ = run_times(self._time.failure_of(key).get("startstops") or ())
             if stopped:
                 worker = assigned.address
                 shown = self._clocks.shown(worker, started, stopped, stimulus_id, sent, time())

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import inf
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from distributed.metrics import time
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel._dask.boundary import Boundary
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
 #: Names in ``dask.cluster.time`` that are ours; an activity of a user's goes to `_OTHER_TIME`.
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
-
-#: Activities that are told apart in the sums since the beginning, and characters of a name.
-_MOST_ACTIVITIES: Final = 500
-_LONGEST_ACTIVITY: Final = 100
 
 #: What the ``stimulus_id`` of a message says by which a worker tells of the end of a run.
 _ENDS: Final = frozenset({"task-finished", "task-erred"})
@@ -70,14 +64,10 @@ class ThreadTime:
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
-        #: The same of the intervals before the present one.
-        self._past: dict[Hashable, float] = {}
-        #: When observation began, in seconds since the epoch.
-        self.since = time()
         #: What `prepare` has closed, until `export` passes it on.
         self._closed: _Closed | None = None
         #: Key and ``startstops`` of the failure at hand.
-        self._failing: tuple[Hashable, Any] = None, None
+        self._failing: Mapping[str, Any] = {}
         #: Seconds of the event loop that this took, up to now.
         self.spent = 0.0
         self._wrappers = Wrappers()
@@ -137,16 +127,18 @@ class ThreadTime:
         """A task is no longer in processing, and the transition does not say how long it ran."""
         if stimulus_id.startswith(("task-erred", "reschedule")):
             # It failed, with retries left, or asked to run again: it has ended.
-            startstops = self.failed_run(key)
+            startstops = self.failure_of(key).get("startstops")
             seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(ws.address, key, seconds, monotonic())
         else:
             self._accounting.task_released(ws.address, key, monotonic())
 
-    def failed_run(self, key: Hashable) -> Iterable[Mapping[str, Any]]:
-        """Return the ``startstops`` of the failure that is being handled, if it is of that task."""
-        failed, startstops = self._failing
-        return startstops if startstops and failed == key else ()
+    def failure_of(self, key: Hashable) -> Mapping[str, Any]:
+        """Return what a worker says of the failure that is being handled, if it is that task's.
+
+        Where the task has retries left, its transitions do not say it.
+        """
+        return self._failing if self._failing.get("key") == key else {}
 
     def stolen(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
         """A task that had not started was stolen."""
@@ -155,11 +147,11 @@ class ThreadTime:
     def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # `left` is called within the original.
         def task_erred(*args: Any, **kwargs: Any) -> Any:
-            self._failing = kwargs.get("key"), kwargs.get("startstops")
+            self._failing = kwargs
             try:
                 return original(*args, **kwargs)
             finally:
-                self._failing = None, None
+                self._failing = {}
 
         return task_erred
 
@@ -239,20 +231,6 @@ class ThreadTime:
         idle, capacity = self._pending(span.identity.dask_id)
         return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
 
-    def totals(self) -> ClusterSeconds:
-        """Return where the thread-seconds went since observation began. O(activities)."""
-        activities: dict[str, float] = {}
-        for part in (self._past, self._activities):
-            for activity, seconds in part.items():
-                name = _text(activity)
-                activities[name] = activities.get(name, 0.0) + seconds
-        return ClusterSeconds(activities, *self._accounting.totals(monotonic()))
-
-    @property
-    def free_threads(self) -> int:
-        """Threads that no task can occupy."""
-        return self._accounting.free_threads
-
     # ------------------------------------------------------------------------- metrics
 
     def prepare(
@@ -268,11 +246,6 @@ class ThreadTime:
             activities, self._activities = self._activities, {}
             accounting.begin_export(monotonic())
             self._closed = _Closed(activities)
-            # Last: an activity that can't be hashed any more costs this sum alone, not the export.
-            for activity, seconds in activities.items():
-                if activity not in self._past and len(self._past) >= _MOST_ACTIVITIES:
-                    activity = _OTHER_TIME
-                self._past[activity] = self._past.get(activity, 0.0) + seconds
             yield
         closed = self._closed
         if closed.since is None:
@@ -334,24 +307,6 @@ class ThreadTime:
         ):
             for tags, seconds in by_tags.items():
                 batch.add(metric.name, tags, value=seconds)
-
-
-class ClusterSeconds(NamedTuple):
-    """Where the thread-seconds went; see `dask_otel.core.idle.accounting.Totals`."""
-
-    #: Execute seconds by activity.
-    activities: dict[str, float]
-    capacity: float
-    idle: float
-    unused: float
-    lost: float
-    excess: float
-
-
-def _text(activity: Hashable) -> str:
-    if isinstance(activity, tuple):
-        return ".".join(map(str, activity))[:_LONGEST_ACTIVITY]
-    return str(activity)[:_LONGEST_ACTIVITY]
 
 
 class _Closed:

@@ -57,9 +57,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "nbytes_total",
         "prefix",
         "span_id",
-        "start",
         "states",
-        "stop",
     ),
     "TaskPrefix": ("name", "states"),
     "TaskState": (

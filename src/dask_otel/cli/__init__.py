@@ -7,11 +7,17 @@ once and without optional packages.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
-from dask_otel.cli import assets, demo, doctor, report, spool, top
+from dask_otel.cli import assets, demo, doctor, report, spool, terminal
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
+
+_LIVE: Final = (
+    "to watch a scheduler live, open Dask's dashboard, which its log names (dashboard at: …:8787)"
+)
 
 
 def _installed(distribution: str) -> str:
@@ -38,7 +44,6 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_command(commands)
     assets.add_command(commands)
     report.add_command(commands)
-    top.add_command(commands)
     spool.add_command(commands)
     return parser
 
@@ -56,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 where the command did what it says, 1 where a step failed (the reason is on standard
     error), 130 after Ctrl-C. Wrong arguments exit with 2, as argparse does.
     """
-    arguments = _parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["top"]:
+        return terminal.fail("top", f"there is no such command; {_LIVE}")
+    arguments = _parser().parse_args(given)
     with ctrl_c_is_not_lost():
         code: int = arguments.run(arguments)
     return code

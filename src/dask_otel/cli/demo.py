@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel.cli import terminal
-from dask_otel.cli.problems import DemoError
+from dask_otel.cli.terminal import DemoError
 
 #: What the demo needs beyond the bridge itself; dask.dataframe needs pandas and pyarrow.
 _EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")

@@ -83,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dask_otel.doctor.findings import all_findings
     from dask_otel.doctor.page import as_json, as_text
 
+    # gRPC writes what it thinks of a handshake to the terminal.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     places = {
         name: address
         for name in ("jaeger", "tempo", "prometheus")

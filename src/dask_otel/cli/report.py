@@ -23,12 +23,8 @@ Jaeger or Tempo. Compressed files and directories will do. No server is needed.
 
 #: Columns of the text, at most.
 _WIDE = 160
-#: How long a scheduler may take to be reached.
-_PATIENCE = "10s"
 #: By which tags costs are summed up, where none is named.
 _TAG = "team"
-#: Spans that a scheduler is asked for.
-_REMEMBERED = 2000
 
 _EPILOG = """\
 exit codes: 0 the report is written, 1 it is not (the reason is on standard error), 2 wrong
@@ -46,11 +42,8 @@ def add_command(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, or a directory of files")
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDR",
-        help="what a running scheduler remembers, such as tcp://host:8786",
-    )
+    # It has gone, and says what to use.
+    parser.add_argument("--scheduler", help=argparse.SUPPRESS)
     parser.add_argument(
         "--compare",
         nargs=2,
@@ -104,9 +97,14 @@ def _runs(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report; return the exit code."""
-    sources = (arguments.paths, arguments.compare, arguments.scheduler)
-    if sum(map(bool, sources)) != 1:
-        arguments.usage_error("give PATH, or --compare A B, or --scheduler ADDR")
+    if arguments.scheduler:
+        return terminal.fail(
+            "report",
+            "a scheduler is not asked for its spans; set otel.files.path where it runs, and call "
+            "`dask-otel report FOLDER`",
+        )
+    if bool(arguments.paths) == bool(arguments.compare):
+        arguments.usage_error("give PATH, or --compare A B")
     page = not (arguments.text or arguments.json)
     if not page and (arguments.output or arguments.open):
         arguments.usage_error("-o and --open are for the page, not for --text or --json")
@@ -154,7 +152,7 @@ def _notice(report: Report, arguments: argparse.Namespace) -> None:
 
 
 def _read(arguments: argparse.Namespace) -> Report:
-    from dask_otel.report.document import Report, read_report, report_of
+    from dask_otel.report.document import Report, read_report
     from dask_otel.report.money import Price
 
     def shown(report: Report) -> Report:
@@ -167,40 +165,11 @@ def _read(arguments: argparse.Namespace) -> Report:
         )
         return report.redacted() if arguments.redact else report
 
-    if arguments.scheduler:
-        return shown(report_of(_asked(arguments.scheduler), running=True))
     if not arguments.compare:
         return shown(read_report(*arguments.paths))
     before, after = arguments.compare
     titles = (str(before), str(after))
     return shown(read_report(after)).compared_with(shown(read_report(before)), titles)
-
-
-def _asked(address: str) -> Any:
-    """Return what a scheduler remembers.
-
-    Raises
-    ------
-    OSError
-        Where there is none, or it can't answer.
-    """
-    from distributed import Client
-    from distributed.comm import resolve_address
-
-    from dask_otel._wire import remembered
-
-    try:
-        # A client that can't read its address does not end well.
-        resolve_address(address)
-        with (
-            terminal.silence("distributed", "asyncio"),
-            Client(address, timeout=_PATIENCE, set_as_default=False) as client,
-        ):
-            return client.run_on_scheduler(remembered, _REMEMBERED)
-    except (OSError, ValueError):
-        raise
-    except Exception as error:
-        raise OSError(f"the scheduler at {address} can't answer: {error}") from error
 
 
 def _print(report: Report, arguments: argparse.Namespace) -> None:

@@ -20,15 +20,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from distributed import Client, span
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dask_otel._wire import Refusal, present
-from dask_otel.cli import workflow
+import dask_otel
 from dask_otel.cli.cluster import (
     PRELOAD,
     WORKERS,
@@ -36,7 +36,8 @@ from dask_otel.cli.cluster import (
     is_disabled,
     observed_cluster,
 )
-from dask_otel.cli.problems import DemoError
+from dask_otel.cli.terminal import DemoError
+from dask_otel.client.traces import trace_context
 from dask_otel.core import identity
 from dask_otel.report import words as text
 from dask_otel.report.telemetry.model import Run
@@ -44,6 +45,18 @@ from dask_otel.report.telemetry.reading import Reader
 from dask_otel.report.terminal.time_table import TimeTable, time_by_span
 from dask_otel.report.terminal.trace_tree import TraceTree, build_trees, late_starts, span_names
 from dask_otel.settings.problems import ConfigurationError
+
+
+def _load_workflow() -> Any:
+    """Import the example: it is in the installed package, or in a checkout."""
+    package = Path(dask_otel.__file__).parent
+    packed, checkout = package / "_examples", package.parents[1] / "examples"
+    # Workers import it, too: they are started with the same path.
+    sys.path.append(str(packed if packed.exists() else checkout))
+    return import_module("demo_workflow")
+
+
+workflow: Final = _load_workflow()
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
 #: Where OTLP goes if nothing says where: host and port, and as an endpoint.
@@ -123,20 +136,7 @@ def _check_writable(options: Options) -> None:
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:
-    """Say where the telemetry goes, beside the files.
-
-    Returns
-    -------
-    sent
-        Whether it goes anywhere.
-    endpoint
-        The default one, if it is to be used.
-
-    Raises
-    ------
-    DemoError
-        If a standard variable has a value that is not allowed.
-    """
+    """Say where the telemetry goes beside the files: whether anywhere, and the default endpoint."""
     # Imports the SDK.
     from dask_otel._otel.sdk.environment import defaults_for_environment
     from dask_otel._otel.sdk.exporters import is_named, labels
@@ -236,7 +236,7 @@ def _compute(
                 failure = error
         with step("Waiting for the spans to settle"):
             # Without a bridge nothing will come.
-            if not isinstance(client.run_on_scheduler(present, spans=0, workers=0), Refusal):
+            if trace_context(root_id, client).decided:
                 _wait_for_span(files, identity.span_id(root_id))
         with step("Closing the cluster"):
             cluster.close()

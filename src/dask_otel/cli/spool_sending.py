@@ -15,6 +15,7 @@ from dask_otel.cli import terminal
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import explain
 from dask_otel.core.records import Row
+from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
 from dask_otel.pump.sinks import PumpLimits
@@ -78,7 +79,7 @@ class Sending:
         # Slow to import.
         from dask_otel._otel.sdk.encode import reread
 
-        store = Store.open(sent.path, None, None, time.time_ns(), reread)
+        store = Store.open(sent.path, None, None, time.time_ns(), reread, Breath())
         try:
             sent.left = store.count()
             if sent.left:
@@ -93,9 +94,9 @@ class Sending:
     def _send(self, store: Store, stack: ExitStack) -> None:
         # Not at the top: `--help` and an empty spool need none of it.
         from dask_otel._otel.sdk.outputs import build_for_spool
-        from dask_otel.settings.keys import Settings
+        from dask_otel.settings.reading import read_settings
 
-        sinks = build_for_spool(Settings.from_config().environment, __version__)
+        sinks = build_for_spool(read_settings().environment, __version__)
         if not sinks:
             raise SpoolError(
                 "OTEL_TRACES_EXPORTER names no exporter that spans could be sent with, or "

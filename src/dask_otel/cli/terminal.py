@@ -16,6 +16,10 @@ from typing import Final
 _NARROW: Final = 60
 
 
+class DemoError(Exception):
+    """A step of the demo failed; the text says which, and what to do."""
+
+
 def number(text: str) -> float:
     """Return an argument as a number; NaN, which is in no range, where it is none."""
     try:

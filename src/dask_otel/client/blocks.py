@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, ref
 
 from dask_otel.client.handles import SpanHandle
-from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.client.roots import ROOTS
 from dask_otel.core.attributes import RESERVED, bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, TOPIC
@@ -92,7 +91,7 @@ def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
 
     annotation = dask.get_annotations()["span"]
     caller: Caller | None = None
-    if INSTRUMENTATION.on:
+    if ROOTS.callers_travel:
         from dask_otel.client.carriers import current_caller
 
         with suppress(Exception):
@@ -177,7 +176,6 @@ class _Messenger:
                 entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
                 blocks = [entry for entry in entries if isinstance(entry[0], str)]
                 message: dict[str, Any] = {CLIENT: client.id, BLOCKS: blocks}
-                # Apart, where schedulers of older versions do not look.
                 described = {i: what for what, i in entries if not isinstance(what, str)}
                 if described:
                     message[ATTRIBUTES] = described

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dask_otel.client.hook import MODULE, ImportHook
+from dask_otel.client.roots import ROOTS
 
 if TYPE_CHECKING:
     from dask_otel.client.hook import SubmissionHook
@@ -26,8 +27,6 @@ logger = logging.getLogger("distributed.dask_otel")
 class _Instrumentation:
     """Who asked for it in this process, and what has been done about it.
 
-    Notes
-    -----
     Nothing is imported while the lock is held: another thread may be importing
     ``distributed.client``, hold its import lock, and wait for ours.
     """
@@ -38,12 +37,11 @@ class _Instrumentation:
         self._holders = 0
         self._waiting = ImportHook(MODULE, self._imported)
         self._hook: SubmissionHook | None = None
-        self._on = False
 
     @property
     def on(self) -> bool:
         """Whether contexts travel now."""
-        return self._on
+        return ROOTS.callers_travel
 
     def ask(self, wanted: bool) -> None:
         """Take note that the application wants it, or no longer does."""
@@ -88,19 +86,19 @@ class _Instrumentation:
             if owner is None:
                 # It is being imported, and calls us: the import hook will, too, when it is done.
                 return
-            if not (self._wanted() or self._on):
+            if not (self._wanted() or self.on):
                 return
             from dask_otel.client import blocks, carriers, hook
 
             import_module("distributed.spans")
-            if not self._on:
+            if not self.on:
                 carriers.prepare()
             with self._lock:
                 self._waiting.take_off()
-                if self._wanted() == self._on:
+                if self._wanted() == self.on:
                     return
-                self._on = not self._on
-                if self._on:
+                ROOTS.callers_travel = not ROOTS.callers_travel
+                if self.on:
                     if self._hook is None:
                         self._hook = hook.SubmissionHook(owner, carriers.annotations_for)
                     self._hook.put()

@@ -67,9 +67,9 @@ def register(
     UserWarning
         If a bridge runs already, and does not use all of `config`: with the keys.
     """
-    from dask_otel.settings.keys import Settings
+    from dask_otel.settings.reading import read_settings
 
-    Settings.from_config(config)
+    read_settings(config)
     answer: Registered = client.sync(
         _install, client, dict(config or {}), asynchronous=asynchronous
     )
@@ -78,7 +78,11 @@ def register(
 
 async def _install(client: Client, config: dict[str, Any]) -> str:
     status: str = await client.run_on_scheduler(install, config=config)
-    if status == "running" and config and (keys := await _unused(client, config)):
+    if (
+        status == "running"
+        and config
+        and (keys := await client.run_on_scheduler(unused, config=config))
+    ):
         warnings.warn(
             f"dask-otel runs on this scheduler already, and does not use {', '.join(keys)} of this "
             "registration. To change its configuration, call dask_otel.unregister(client) first.",
@@ -86,14 +90,6 @@ async def _install(client: Client, config: dict[str, Any]) -> str:
             stacklevel=2,
         )
     return status
-
-
-async def _unused(client: Client, config: dict[str, Any]) -> tuple[str, ...]:
-    try:
-        keys: tuple[str, ...] = await client.run_on_scheduler(unused, config=config)
-    except Exception:  # noqa: BLE001 - an older scheduler does not know the question; its log says it
-        return ()
-    return keys
 
 
 @overload
@@ -218,3 +214,9 @@ async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
         raise answer.error()
     assert isinstance(answer, SpanMetrics)
     return answer
+
+
+# Python names what "was never awaited": with an asynchronous client, what the user called.
+_install.__qualname__ = "dask_otel.register"
+_run.__qualname__ = "dask_otel.unregister"
+_ask.__qualname__ = "dask_otel.span_metrics"

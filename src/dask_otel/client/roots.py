@@ -51,6 +51,8 @@ class Roots:
 
     def __init__(self) -> None:
         self._roots: WeakValueDictionary[str, Root] = WeakValueDictionary()
+        #: Whether the caller's context travels with what is submitted.
+        self.callers_travel = False
 
     def __bool__(self) -> bool:
         return len(self._roots) > 0

@@ -89,6 +89,8 @@ class Incident:
     time: float
     name: str
     attributes: Attributes
+    #: The exception of a run that was repeated.
+    failure: Failure | None = None
 
 
 @dataclass(slots=True)

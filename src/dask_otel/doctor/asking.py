@@ -81,7 +81,12 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
         )
     except Exception as error:
         # Whatever it is: an address that is none, nobody there, TLS, another protocol.
-        raise NotExamined(f"no scheduler answers at {address}: {_words(error)}") from error
+        raise NotExamined(
+            f"no scheduler answers at {address}: {_words(error)}.\nnext: Compare the address with "
+            '"Scheduler at:" in the scheduler\'s log, and see whether its port is open from here, '
+            "and whether both sides use TLS. Or run `dask-otel doctor` on the scheduler's machine, "
+            "without --scheduler."
+        ) from error
     try:
         return await _asked(client, address, seconds)
     finally:

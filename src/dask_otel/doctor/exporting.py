@@ -13,6 +13,8 @@ from dask_otel.doctor.finding import Finding
 
 _SENT: Final = {"traces": "test span", "metrics": "test counter"}
 
+NO_REASON: Final = "no reason given"
+
 Facts = Mapping[str, Any]
 
 
@@ -41,12 +43,19 @@ def export_findings(facts: Facts) -> Iterator[Finding]:
     if facts["problems"]:
         return
     results = probe["results"]
+    failures: set[tuple[str, str, str]] = set()
     for signal in _SENT:
         found = [result for result in results if result["signal"] == signal]
         if not found:
             yield _nowhere(signal, facts)
         for result in found:
-            yield from (_unnamed(finding, facts) for finding in _of_result(signal, result))
+            for finding in _of_result(signal, result):
+                failure = (result["destination"], finding.why, finding.todo)
+                if not result["ok"] and failure in failures:
+                    what = f"Nor was the {_SENT[signal]} taken by {result['destination']}."
+                    finding = replace(finding, what=what)
+                failures.add(failure)
+                yield _unnamed(finding, facts)
     yield from _strange(results)
     yield from _sampler(facts)
 
@@ -81,7 +90,7 @@ def _of_result(signal: str, result: Facts) -> Iterator[Finding]:
     elif not result["ok"]:
         yield _failed(check, signal, result)
     elif result["lost"] or result["said"]:
-        trouble = partly_taken(result["lost"], result["said"] or "no reason given")
+        trouble = partly_taken(result["lost"], result["said"] or NO_REASON)
         level = "problem" if result["lost"] else "note"
         yield Finding(
             check,
@@ -109,7 +118,7 @@ def _unnamed(finding: Finding, facts: Facts) -> Finding:
 
 
 def _failed(check: str, signal: str, result: Facts) -> Finding:
-    place, reason = result["destination"], result["reason"] or "no reason given"
+    place, reason = result["destination"], result["reason"] or NO_REASON
     endpoint = Endpoint.named(place)
     what = f"The {_SENT[signal]} was not taken by {place}: {reason}."
     if endpoint is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from dask_otel.doctor.exporting import export_findings
+from dask_otel.doctor.exporting import NO_REASON, export_findings
 from dask_otel.doctor.finding import Finding
 
 #: Seconds by which a clock may differ: what a user's code traces in tasks is as wrong.
@@ -139,6 +139,14 @@ def _configuration(process: Facts) -> Iterator[Finding]:
             "With this the bridge does not start.",
             "Correct it where it was set; docs/configuration.md has all keys and variables.",
         )
+    for name, meant in process.get("misspelled", ()):
+        yield Finding(
+            "configuration",
+            "problem",
+            f"Nothing reads the variable {name}.",
+            f"It looks like a typing error of {meant}.",
+            f"Set {meant} instead, and unset {name}.",
+        )
     if process["problems"]:
         return
     if not process.get("enabled", True):
@@ -187,12 +195,16 @@ def _bridge(facts: Facts) -> Iterator[Finding]:
 def _delivery(process: Facts) -> Iterator[Finding]:
     bridge = process.get("bridge") or {}
     failing = [place for place in bridge.get("destinations", ()) if place["failing"]]
+    results = (process.get("probe") or {}).get("results", ())
+    tested = {result["destination"] for result in results if result["ok"] is False}
     for place in failing:
         yield Finding(
             "bridge.delivery",
             "problem",
             f"The bridge can't deliver {' and '.join(place['failing'])} to {place['destination']} "
-            f"at the moment: {place['reason'] or 'no reason given'}.",
+            "at the moment"
+            # The test has just said why.
+            + ("." if place["destination"] in tested else f": {place['reason'] or NO_REASON}."),
             todo=f"{bridge['waiting']} of {bridge['capacity']} places of its queue are taken; what "
             "does not fit is dropped. See the test of the export.",
         )
@@ -213,7 +225,17 @@ def _delivery(process: Facts) -> Iterator[Finding]:
 
 def _workers(process: Facts) -> Iterator[Finding]:
     workers = process.get("workers")
-    if workers is None or not workers["count"]:
+    if workers is None:
+        return
+    if not workers["count"]:
+        yield Finding(
+            "workers.count",
+            "problem",
+            "The scheduler has no workers: it can run no task.",
+            "None has started, they can't reach it, or an adaptive cluster has no work.",
+            "Start workers, and see their logs; where the cluster adapts, submit work and ask "
+            "again.",
+        )
         return
     interval, timeout = workers["heartbeat_interval"], process.get("settle_timeout")
     if timeout is not None and interval * _HEARTBEATS > timeout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from dask_otel.doctor.finding import Finding, exit_code
@@ -38,7 +39,11 @@ def as_text(
         Whether settings with their default values are listed, too.
     """
     lines = [f"dask-otel doctor: {facts['scheduler'] or 'this machine, without a scheduler'}", ""]
+    advised: set[tuple[str, str]] = set()
     for finding in findings:
+        if (finding.why, finding.todo) in advised:
+            finding = replace(finding, why="", todo="")
+        advised.add((finding.why, finding.todo))
         lines += _finding(finding, width, colours)
     lines += ["", *_settings(facts["process"], everything), _verdict(findings)]
     return "\n".join(lines) + "\n"

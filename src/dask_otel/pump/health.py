@@ -67,7 +67,7 @@ class Health:
             if came:
                 self._failing.clear()
         if came:
-            logger.info("dask-otel exports to %s, where somebody listens now", self._name)
+            logger.info("dask-otel exports to %s now", self._name)
         with self._lock:
             if signal not in self._failing:
                 return

@@ -10,7 +10,9 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import ENOTDIR
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -28,6 +30,25 @@ _FLAGS: Final = (
 )
 #: Names that are tried when others are taken.
 _MOST_TAKEN: Final = 10_000
+
+
+def obstacle(folder: Path) -> str:
+    """Make a folder; return why nothing can be written into it, empty if it can."""
+    try:
+        _make(folder)
+        with TemporaryFile(dir=folder) as file:
+            file.write(b"\n")
+    except OSError as error:
+        return f"{error.strerror or error}: {error.filename or folder}"
+    return ""
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        # It says no more than that something is there.
+        raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(folder)) from None
 
 
 class RotatedFile:
@@ -123,7 +144,7 @@ class RotatedFile:
             return True
 
     def _open(self) -> int:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        _make(self._folder)
         for _ in range(_MOST_TAKEN):
             self._number += 1
             path = self._folder / f"{self._prefix}{self._number:04}{self._suffix}"

@@ -140,7 +140,7 @@ def _failures(run: Run) -> Iterator[Advice]:
         title = f"{words.counted(count, 'task')} failed for good" + (f": {what}" if what else "")
         yield Advice("bad", title, "Their messages and tracebacks are below.", weight=float(count))
     unfinished = [span for span in run.of_type("span") if span.unfinished]
-    if unfinished and not run.running:
+    if unfinished:
         plural = "s were" if len(unfinished) > 1 else " was"
         yield Advice(
             "bad",

@@ -152,19 +152,3 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
         price=None if price is None else Price(price),
         tag=tag,
     )
-
-
-def report_of(
-    *documents: Any, price: Price | None = None, tag: str = "team", running: bool = False
-) -> Report:
-    """Return the report of values of OTLP/JSON that are at hand, such as a scheduler's answer.
-
-    That one is `running`: its open spans are no finding.
-    """
-    reader = Reader()
-    for document in documents:
-        reader.take(document)
-    runs = reader.runs()
-    for run in runs:
-        run.running = running
-    return Report(runs, reader.skipped, price=price, tag=tag)

@@ -30,34 +30,40 @@ class Failure:
     prefix: str
     key: str
     worker: str
+    #: Whether the runs were repeated, so that it did not stand.
+    repeated: bool
     count: int = 1
 
 
 def failures(run: Run) -> list[Failure]:
-    """Return what failed for good, the most frequent first.
+    """Return what failed: for good, then what was repeated; the most frequent first.
 
-    Spans tell of at most ``otel.spans.max-exceptions`` each: a count is one of those.
+    Spans tell of at most ``otel.spans.max-exceptions`` each, and of 32 runs that were repeated: a
+    count is one of those.
     """
-    found: dict[tuple[str, str, str], Failure] = {}
-    seen: set[tuple[str, str]] = set()
+    found: dict[tuple[str, str, str, bool], Failure] = {}
+    seen: set[tuple[str, str, int]] = set()
     names = span_names(run)
     for span in (*run.of_type("span"), *run.of_type("task")):
         owner = text(span.attributes.get(semconv.SPAN_ID))
-        for event in span.exceptions():
+        for event in span.events:
+            if semconv.EXCEPTION_TYPE not in event.attributes:
+                continue
             # A task says what its span says.
             key = text(event.attributes.get(semconv.TASK_KEY)) or text(
                 span.attributes.get(semconv.TASK_KEY)
             )
-            if key and (owner, key) in seen:
-                continue
-            seen.add((owner, key))
             failure = _failure(event, span, names.get(owner, span.full_name), key)
-            same = (failure.span, failure.kind, failure.message)
+            one = (owner, key, event.time_ns if failure.repeated else 0)
+            if key and one in seen:
+                continue
+            seen.add(one)
+            same = (failure.span, failure.kind, failure.message, failure.repeated)
             if same in found:
                 found[same].count += 1
             else:
                 found[same] = failure
-    return sorted(found.values(), key=lambda failure: -failure.count)
+    return sorted(found.values(), key=lambda failure: (failure.repeated, -failure.count))
 
 
 def _failure(event: Event, span: Span, name: str, key: str) -> Failure:
@@ -72,6 +78,7 @@ def _failure(event: Event, span: Span, name: str, key: str) -> Failure:
         prefix=of(semconv.TASK_PREFIX),
         key=key,
         worker=of(semconv.WORKER_NAME),
+        repeated=event.name == semconv.EVENT_TASK_RETRIED,
     )
 
 

@@ -148,7 +148,8 @@ def _failures(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
     for failure in findings.failures(run)[:_MOST]:
         what = " ".join(": ".join(filter(None, (failure.kind, failure.message))).split())
         times = f" x {failure.count}" if failure.count > 1 else ""
-        yield "  " + words.cut(what, max(20, width - 10), marks.ellipsis) + times
+        times += ", repeated" if failure.repeated else ""
+        yield "  " + words.cut(what, max(20, width - 20), marks.ellipsis) + times
         where = words.cut(f"{failure.span}, {failure.key}", width - 6, marks.ellipsis)
         yield f"      {where}"
         for line in failure.stacktrace.splitlines()[-12:]:

@@ -19,11 +19,9 @@ from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import SchedulerAdapter
-from dask_otel._dask.asked.present import present
-from dask_otel._dask.asked.settled import SettledSpans
 from dask_otel._dask.http import MetricRoutes, Page
+from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
-from dask_otel._wire import Present
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.task_runs import TaskLimits
 from dask_otel.pump.journal import MOMENT
@@ -234,11 +232,6 @@ class Bridge:
             return {"exporting": False}
         counts = [[*series, value] for series, value in self._counts().items()]
         return {"exporting": True, "counts": counts, **self._pump.condition()}
-
-    def present(self, spans: int, workers: int) -> Present:
-        """Return what goes on, in so many spans and workers at most."""
-        with self._cost.timed():
-            return present(self.adapter, spans, workers)
 
     async def close(self) -> None:
         """Export what is left within ``otel.close-timeout``, and let go of the scheduler."""

@@ -6,6 +6,8 @@ All of it is plain data without secrets, which can be shown, mailed, and read by
 from __future__ import annotations
 
 import asyncio
+import difflib
+import os
 import platform
 from collections.abc import Mapping
 from functools import partial
@@ -21,6 +23,7 @@ from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import environment_of, settings_in_force, variables_in_force
+from dask_otel.settings.reading import read_settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -40,6 +43,8 @@ PACKAGES: Final = (
     "opentelemetry-exporter-otlp-proto-http",
     "grpcio",
 )
+#: How much of two names is the same where one is a typing error: one letter in ten is wrong.
+_NEAR: Final = 0.9
 #: Seconds for imports, resource detectors and the look at who listens, beyond the probe itself.
 _MORE: Final = 30.0
 
@@ -106,7 +111,7 @@ def process_facts(
     }
     if settings is None:
         try:
-            settings = Settings.from_config(overrides)
+            settings = read_settings(overrides)
         except ConfigurationError as error:
             facts["problems"] = list(error.problems)
             return facts
@@ -117,6 +122,7 @@ def process_facts(
     facts["variables"] = [
         list(one) for one in variables_in_force(settings.environment, settings.provider == "own")
     ]
+    facts["misspelled"] = _misspelled(settings.environment)
     found = _probe(settings, seconds)
     mask = mask_of(settings)
     problems = [*_redaction_problems(settings), *found.pop("problems")]
@@ -125,6 +131,18 @@ def process_facts(
         result["reason"], result["said"] = mask(result["reason"]), mask(result["said"])
     facts["probe"] = found
     return facts
+
+
+def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
+    """Return each variable that nothing reads, and the standard one that is nearly so called."""
+    from dask_otel._otel.sdk.environment import known_variables
+
+    known = known_variables()
+    near = {
+        name: difflib.get_close_matches(name.upper(), known, 1, _NEAR)
+        for name in sorted({*os.environ, *environment} - known)
+    }
+    return [[name, *meant] for name, meant in near.items() if meant]
 
 
 def _redaction_problems(settings: Settings) -> tuple[str, ...]:

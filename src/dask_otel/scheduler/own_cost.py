@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Transitions that are timed after each call of `TransitionCost.arm`.
 SAMPLE: Final = 8
@@ -81,21 +84,6 @@ class TransitionCost:
             self._plugin.transition = self._transition
 
 
-class Costly(Protocol):
-    """The adapter: what costs time by itself."""
-
-    @property
-    def transition(self) -> Callable[..., None]:
-        """What is called at each transition."""
-
-    def transitions(self) -> int:
-        """Return how many transitions there were since the scheduler's start."""
-
-    @property
-    def spent(self) -> float:
-        """Seconds of the event loop that heartbeats and submissions took, up to now."""
-
-
 class LoopTime:
     """The seconds of the event loop that one bridge takes.
 
@@ -105,7 +93,7 @@ class LoopTime:
         Of the scheduler at hand.
     """
 
-    def __init__(self, adapter: Costly) -> None:
+    def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._hook: Hook | None = None
         self._transitions: TransitionCost | None = None

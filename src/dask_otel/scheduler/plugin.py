@@ -10,11 +10,10 @@ from weakref import WeakKeyDictionary, ref
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel._dask.adapter import UnsupportedScheduler
-from dask_otel._dask.asked.remembered import remembered as dask_remembered
 from dask_otel._wire import TraceContext, scheduler_plugin
 from dask_otel.scheduler.bridge import Bridge
-from dask_otel.settings.keys import ConfigurationError, Settings
-from dask_otel.settings.reading import differences, setting
+from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.reading import differences, read_settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -69,7 +68,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
     def _start(self, scheduler: Scheduler) -> None:
         try:
-            settings = Settings.from_config(self.overrides)
+            settings = read_settings(self.overrides)
             if not settings.enabled:
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
@@ -161,19 +160,6 @@ def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
     return None
 
 
-async def remembered(scheduler: Scheduler, spans: int) -> dict[str, Any]:
-    """Return what a scheduler remembers, with or without a bridge; see `_dask.asked.remembered`."""
-    plugin = plugin_of(scheduler)
-    bridge = None if plugin is None else plugin.bridge
-    messages = (
-        setting("otel.spans.exception-message")
-        if bridge is None
-        else bridge.settings.spans.exception_message
-    )
-    adapter = None if bridge is None else bridge.adapter
-    return await dask_remembered(scheduler, adapter, spans, messages=bool(messages))
-
-
 def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
     """Put a bridge on a scheduler. Harmless where there is one already.
 
@@ -206,7 +192,7 @@ def unused(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> tuple[s
     present = plugin_of(scheduler)
     if present is None or present.bridge is None:
         return ()
-    return tuple(differences(present.bridge.settings, Settings.from_config(overrides)))
+    return tuple(differences(present.bridge.settings, read_settings(overrides)))
 
 
 def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> None:

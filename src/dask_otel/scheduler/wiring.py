@@ -7,6 +7,7 @@ import time as clocks
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import distributed
@@ -30,6 +31,7 @@ from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.journal import Spool
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
+from dask_otel.pump.rotated import obstacle
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
@@ -120,6 +122,15 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     )
     if outputs is None:
         return None
+    known = []
+    if target is not None and (reason := obstacle(Path(target.path).expanduser())):
+        logger.warning(
+            "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
+            "may write to. Dask is not affected; the bridge keeps what fits its queue and goes on "
+            "trying, without saying so each time.",
+            reason,
+        )
+        known = [sink.name for sink in outputs.span_sinks if sink.name.startswith("files in ")]
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
@@ -159,7 +170,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         sanitizer.drain,
         page=shown,
-        nobody_at=() if nobody_at is None else (nobody_at,),
+        nobody_at=known if nobody_at is None else [nobody_at, *known],
         # For page and files batches come more often than exports, a little early or late.
         metric_interval=(
             read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
@@ -220,7 +231,7 @@ def _open_spool(place: str, max_bytes: int, run: Run) -> Store:
     from dask_otel.spool.store import SpoolError, Store
 
     try:
-        return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), reread)
+        return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), reread, Breath())
     except SpoolError as error:
         raise OSError(str(error)) from error
 

@@ -4,8 +4,7 @@ Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.conf
 everything that the user has set, as Dask's satellites do. It writes no file.
 
 Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
-no key here. Every key has its default, its rule and its meaning here (``otel.files.*`` in
-`dask_otel.settings.files`, ``otel.spool.*`` in `dask_otel.settings.spool`, ``otel.metrics.*`` in
+no key here. Every key has its default, its rule and its meaning here (``otel.metrics.*`` in
 `dask_otel.settings.metrics`); ``otel.yaml``,
 ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
 """
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal
 
 from dask_otel.settings.defaults import put_into_dask
-from dask_otel.settings.files import FileSettings
 from dask_otel.settings.knob import KNOB, Knob
 from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.metrics import MetricSettings, PatternSettings
@@ -31,14 +29,15 @@ from dask_otel.settings.rules import (
     count,
     duration,
     duration_or_never,
+    file_path,
     flag,
     function_name,
     one_of,
     propagation,
     ratio,
+    size,
     trace_url,
 )
-from dask_otel.settings.spool import SpoolSettings
 
 __all__ = [
     "KNOB",
@@ -306,6 +305,62 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSettings:
+    """Section ``otel.files``."""
+
+    path: str | None = _knob(
+        "null",
+        file_path(),
+        """
+        A folder into which all that is exported is written, as files of OTLP/JSON; `null` for none
+
+        They are the scheduler's. Unless the standard variables name an exporter or an endpoint for
+        a signal, it is then sent nowhere else. See [Files](files.md).
+        """,
+    )
+    max_size: int = _knob(
+        "100 MB",
+        size(100_000, 10**12),
+        "Bytes after which another file begins, for each signal",
+    )
+    max_files: int = _knob(
+        "10",
+        count(1, 100_000),
+        """
+        Files of one signal that are kept of one run of the scheduler
+
+        The oldest are removed. Files of other runs are left alone.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSettings:
+    """Section ``otel.spool``."""
+
+    path: str | None = _knob(
+        "null",
+        file_path(),
+        """
+        A file on a local disk that keeps spans until the endpoint has taken them; `null` for none
+
+        What waits in it when the scheduler ends or is killed goes out when the next one starts with
+        the same path, or by `dask-otel spool send`. It is the scheduler's, for one at a time, and
+        its folder has to be there. See [The spool](spool.md).
+        """,
+    )
+    max_size: int = _knob(
+        "256 MiB",
+        size(1_000_000, 10**12),
+        """
+        Bytes that this file may have
+
+        When it is full, the oldest spans are dropped, and counted in `dask.otel.dropped`.
+        """,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of one bridge. Durations are seconds."""
 
@@ -391,25 +446,6 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     files: FileSettings = field(default_factory=FileSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
-
-    @classmethod
-    def from_config(cls, overrides: Mapping[str, Any] | None = None) -> Settings:
-        """Return the settings that Dask's configuration holds now.
-
-        Parameters
-        ----------
-        overrides
-            Nested like the section ``otel`` (``{"spans": {"linger": "5s"}}``), with ``_`` or
-            ``-`` in the keys; laid over the configuration for this bridge only.
-
-        Raises
-        ------
-        ConfigurationError
-            With every unknown key and every bad value, not only the first.
-        """
-        from dask_otel.settings.reading import read
-
-        return read(overrides)
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:

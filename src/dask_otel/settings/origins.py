@@ -12,7 +12,7 @@ import dask.config
 from dask_otel.core.masking import Mask, masked_variable
 from dask_otel.settings.keys import Settings
 from dask_otel.settings.problems import ConfigurationError
-from dask_otel.settings.reading import flat, read
+from dask_otel.settings.reading import flat, read_settings
 
 DEFAULT: Final = "default"
 #: Characters of a value.
@@ -89,7 +89,7 @@ def _parsed(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         return {}
     try:
-        parsed = flat(read(given, own=True))
+        parsed = flat(read_settings(given, own=True))
     except ConfigurationError:
         return {}
     return {key: value for key, value in parsed.items() if _gives(given, key.split(".")[1:])}

@@ -59,15 +59,21 @@ _Found: TypeAlias = dict[tuple[str, str], _Given]
 _OWN: Final = frozenset({("otel.spans", "redact")})
 
 
-def read(overrides: Mapping[str, Any] | None, *, own: bool = False) -> Settings:
-    """Return the settings that Dask's configuration holds; see `Settings.from_config`.
+def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = False) -> Settings:
+    """Return the settings that Dask's configuration holds now.
 
     Parameters
     ----------
     overrides
-        Laid over the configuration.
+        Nested like the section ``otel`` (``{"spans": {"linger": "5s"}}``), with ``_`` or ``-`` in
+        the keys; laid over the configuration for this bridge only.
     own
-        Whether these are the process's own, too, and not what a client said.
+        Whether these are the process's own, too, and not a client's.
+
+    Raises
+    ------
+    ConfigurationError
+        With every unknown key and every bad value, not only the first.
     """
     problems: list[str] = []
     given = _flatten(dask.config.get("otel", None), "Dask's configuration", problems)

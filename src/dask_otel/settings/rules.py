@@ -302,12 +302,15 @@ def tag_keys() -> Rule:
 
     def parse(value: Any) -> tuple[str, ...]:
         keys = _texts(value, _MAX_TAG_KEYS)
-        if len(set(keys)) < len(keys) or not all(_TAG_KEY.fullmatch(key) for key in keys):
+        # Prometheus writes both as _.
+        different = {key.replace("-", "_") for key in keys}
+        if len(different) < len(keys) or not all(_TAG_KEY.fullmatch(key) for key in keys):
             raise ValueError
         return keys
 
     return Rule(
-        f"a list of at most {_MAX_TAG_KEYS} different keys of letters, digits, _ and -",
+        f"a list of at most {_MAX_TAG_KEYS} different keys of letters, digits, _ and - (which are "
+        "the same to Prometheus)",
         parse,
         {
             "type": "array",

@@ -17,10 +17,12 @@ from dask_otel.spool.problems import SpoolError
 #: "dOTs", where SQLite's header has the application's number.
 APPLICATION: Final = 0x644F5473
 MODE: Final = 0o600
-#: What SQLite makes beside its file. It takes over that one's mode.
-_BESIDE: Final = ("-wal", "-shm", "-journal")
+#: What is beside the file: SQLite's, which take over its mode, and room on the disk that is given
+#: up where there is no other, so that what has arrived can be removed.
+_BESIDE: Final = ("-wal", "-shm", "-journal", "-reserve")
+RESERVE: Final = 1 << 16
 _MAGIC: Final = b"SQLite format 3\0"
-_HEADER: Final = 100
+HEADER: Final = 100
 _APPLICATION_AT: Final = slice(68, 72)
 _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
@@ -62,7 +64,7 @@ def check(path: Path) -> bool:
         _check_owner(beside(path, suffix))
     if not _check_owner(path):
         return False
-    header = _header(path)
+    header = content(path, HEADER)
     if header and (
         not header.startswith(_MAGIC)
         or int.from_bytes(header[_APPLICATION_AT], "big") != APPLICATION
@@ -84,6 +86,20 @@ def make(path: Path) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _CLOEXEC | _NOFOLLOW
     os.close(os.open(path, flags, MODE))
     keep_private(path)
+
+
+def reserve(path: Path) -> None:
+    """Take room on the disk, if there is any."""
+    room = beside(path, "-reserve")
+    with suppress(OSError):
+        room.write_bytes(bytes(RESERVE))
+        keep_private(room)
+
+
+def give_up_reserve(path: Path) -> None:
+    """Give the room back."""
+    with suppress(OSError):
+        beside(path, "-reserve").unlink()
 
 
 def keep_private(path: Path) -> None:
@@ -123,12 +139,19 @@ def _check_owner(path: Path) -> bool:
     return True
 
 
-def _header(path: Path) -> bytes:
+def content(path: Path, size: int = -1) -> bytes | None:
+    """Return what a file begins with, or all of it; None where there is none.
+
+    Raises
+    ------
+    SpoolError
+        If it can't be read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | _CLOEXEC | _NOFOLLOW)
-        try:
-            return os.read(descriptor, _HEADER)
-        finally:
-            os.close(descriptor)
+        with open(descriptor, "rb") as file:
+            return file.read(size)
+    except FileNotFoundError:
+        return None
     except OSError as error:
         raise SpoolError(f"{path} can't be read: {error.strerror}") from error

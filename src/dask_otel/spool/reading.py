@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_otel.core.records import Origin
-from dask_otel.spool import files, lock, schema
+from dask_otel.spool import files, lock, log, schema
 from dask_otel.spool.problems import SpoolError
 
 
@@ -79,11 +79,12 @@ def summarize(path: Path, name_of: Callable[[Any], str | None]) -> Summary:
     if not files.check(path):
         raise SpoolError(f"there is no {path}")
     found = Summary(path, files.disk_use(path), lock.holder(path))
+    if found.holder is None:
+        log.check(path, lambda: None)
     if not path.stat().st_size:
         return found
-    log = files.beside(path, "-wal")
     # Nobody writes: so SQLite need not make a log of its own, which would stay.
-    still = found.holder is None and not (log.exists() and log.stat().st_size)
+    still = found.holder is None and not files.content(files.beside(path, "-wal"), 1)
     connection = schema.connect_to_read(path, still)
     try:
         connection.execute("BEGIN")

@@ -22,6 +22,8 @@ from dask_otel.spool import children, files
 from dask_otel.spool.problems import SpoolError, as_os_error
 
 VERSION: Final = 1
+#: Added to the version in the file while there is a log beside it.
+LOGGED: Final = 1 << 16
 #: Seconds to wait for a reader (``dask-otel spool show``) that is in the way for a moment.
 _BUSY: Final = 2.0
 #: Pages of the write-ahead log before they go into the file: 4 MB at most.
@@ -124,7 +126,7 @@ def connect_to_read(path: Path, still: bool) -> sqlite3.Connection:
 
 def check_version(connection: sqlite3.Connection, path: Path) -> None:
     """Raise SpoolError for a spool that a later version of this package has written."""
-    found = number(connection, "user_version")
+    found = number(connection, "user_version") & ~LOGGED
     if found > VERSION:
         raise SpoolError(
             f"{path} was written by a later version of dask-otel (its tables have version {found}, "
@@ -178,6 +180,8 @@ def _uri(path: Path, mode: str) -> str:
 def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int | None) -> None:
     # See the module's docstring.
     connection.execute("PRAGMA synchronous=OFF")
+    # Some builds write zeros over what is removed, for which a full disk has no room; see the docs.
+    connection.execute("PRAGMA secure_delete=OFF")
     # Nothing of a span goes into another file.
     connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute("PRAGMA trusted_schema=OFF")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.records import Origin, Row
-from dask_otel.spool import files, schema
+from dask_otel.spool import files, log, schema
 from dask_otel.spool.lock import Lock
 from dask_otel.spool.problems import SpoolError, as_os_error
 
@@ -66,6 +66,10 @@ class Written(NamedTuple):
     first: int = _LAST_NUMBER
 
 
+def _nothing() -> None:
+    """Take no breath."""
+
+
 class Store:
     """An open spool. Belongs to the thread that has opened it, but for `count` and `size`.
 
@@ -97,11 +101,19 @@ class Store:
         self._sinks: dict[str, int] = {}
         self._counts: Counter[str] = Counter()
         self._damaged: set[int] = set()
+        #: Rows that are settled, and could not be removed.
+        self._settled: set[int] = set()
         self._size = 0
 
     @classmethod
     def open(
-        cls, path: Path, max_bytes: int | None, run: Run | None, now_ns: int, reread: Reread
+        cls,
+        path: Path,
+        max_bytes: int | None,
+        run: Run | None,
+        now_ns: int,
+        reread: Reread,
+        breathe: Callable[[], None] = _nothing,
     ) -> Store:
         """Open a spool; it is made where it is missing.
 
@@ -117,6 +129,8 @@ class Store:
             The present time: the run's first sign of life.
         reread
             Checks what earlier runs have left.
+        breathe
+            Called between two pieces of what keeps Python's lock.
 
         Raises
         ------
@@ -132,9 +146,12 @@ class Store:
         connection = None
         try:
             # Again: nobody else has it now.
-            if not files.check(path):
+            there = files.check(path)
+            log.check(path, breathe)
+            if not there:
                 files.make(path)
             files.keep_private(path)
+            files.reserve(path)
             connection = schema.connect(path, max_bytes)
             store = cls(path, lock, connection, max_bytes, reread)
             store._recover(run, now_ns)
@@ -156,7 +173,7 @@ class Store:
         *,
         finished: Sequence[Encoded] = (),
         noted: Sequence[Encoded] = (),
-        over: Iterable[Ids] = (),
+        over: Sequence[Ids] = (),
         settled: Iterable[int] = (),
         alive_ns: int,
     ) -> Written:
@@ -180,40 +197,65 @@ class Store:
         ------
         OSError
             If the disk makes trouble: full, read-only, broken, or the file was removed. Nothing
-            has changed then.
+            has changed then, but that what is settled waits no more: it is removed if possible.
         """
         self._check_there()
         self._know_sinks({sink for sink, _, _ in [*finished, *noted]})
+        self._settled.update(settled)
+        try:
+            with schema.transaction(self._connection):
+                written, counts = self._written(finished, noted, over)
+                alive = _fitting(alive_ns), self._run
+                self._connection.execute("UPDATE runs SET alive_ns = ? WHERE id = ?", alive)
+                size = self._used()
+        except OSError:
+            # What has arrived needs no room for what comes.
+            if not self._remove_settled() or finished or noted or over:
+                raise
+            return Written()
+        self._damaged.clear()
+        self._settled.clear()
+        self._counts, self._size = counts, size
+        return written
+
+    def _written(
+        self, finished: Sequence[Encoded], noted: Sequence[Encoded], over: Sequence[Ids]
+    ) -> tuple[Written, Counter[str]]:
+        """Change the tables; returns what will have become of it, and how many rows wait then."""
         execute = self._connection.execute
         counts = self._counts.copy()
         gone: list[int] = []
-        with schema.transaction(self._connection):
-            self._settle([*settled, *self._damaged], counts)
-            waiting, first = 0, _LAST_NUMBER
-            for is_open, rows in ((True, noted), (False, finished)):
-                if not is_open:
-                    self._connection.executemany(
-                        "DELETE FROM notes WHERE ids = ?", [(_key(ids),) for ids in over]
-                    )
-                for sink, ids, body in rows:
-                    note = self._sinks[sink], _key(ids)
-                    if is_open:
-                        execute(_NOTE, (*note, body))
-                    else:
-                        execute("DELETE FROM notes WHERE sink = ? AND ids = ?", note)
-                        cursor = execute(_SPAN, (note[0], self._run, 0, body))
-                        first = min(first, cursor.lastrowid or first)
-                        counts[sink] += 1
-                    waiting += len(body) + _ROW
-                    if self._limit is not None and waiting > self._limit // _PIECE:
-                        waiting = self._make_room(gone, counts)
-            self._make_room(gone, counts)
-            execute("UPDATE runs SET alive_ns = ? WHERE id = ?", (_fitting(alive_ns), self._run))
-            size = self._used()
-        written = Written(gone, len(self._damaged), first)
-        self._damaged.clear()
-        self._counts, self._size = counts, size
-        return written
+        self._settle([*self._settled, *self._damaged], counts)
+        waiting, first = 0, _LAST_NUMBER
+        for is_open, rows in ((True, noted), (False, finished)):
+            if not is_open:
+                forgotten = [(_key(ids),) for ids in over]
+                self._connection.executemany("DELETE FROM notes WHERE ids = ?", forgotten)
+            for sink, ids, body in rows:
+                note = self._sinks[sink], _key(ids)
+                if is_open:
+                    execute(_NOTE, (*note, body))
+                else:
+                    execute("DELETE FROM notes WHERE sink = ? AND ids = ?", note)
+                    cursor = execute(_SPAN, (note[0], self._run, 0, body))
+                    first = min(first, cursor.lastrowid or first)
+                    counts[sink] += 1
+                waiting += len(body) + _ROW
+                if self._limit is not None and waiting > self._limit // _PIECE:
+                    waiting = self._make_room(gone, counts)
+        self._make_room(gone, counts)
+        return Written(gone, len(self._damaged), first), counts
+
+    def _remove_settled(self) -> bool:
+        """Remove what is settled where there is no room for more; whether that was possible."""
+        files.give_up_reserve(self.path)
+        counts = self._counts.copy()
+        with suppress(OSError):
+            with schema.transaction(self._connection):
+                self._settle([*self._settled], counts)
+            self._counts = counts
+            self._settled.clear()
+        return not self._settled
 
     def _know_sinks(self, names: set[str]) -> None:
         for name in names - self._sinks.keys():
@@ -298,7 +340,8 @@ class Store:
 
     def count(self, sink: str | None = None) -> int:
         """Return how many finished rows wait, for one sink or for all. Any thread may ask."""
-        return sum(self._counts.values()) if sink is None else self._counts[sink]
+        every = sum(self._counts.values()) - len(self._settled)
+        return max(0, every) if sink is None else self._counts[sink]
 
     def sinks(self) -> dict[str, int]:
         """Return the sinks of which rows wait, and how many."""
@@ -322,6 +365,7 @@ class Store:
         """
         empty = False
         execute = self._connection.execute
+        files.give_up_reserve(self.path)
         try:
             if clean:
                 with suppress(OSError, sqlite3.Error), schema.transaction(self._connection):
@@ -334,8 +378,13 @@ class Store:
                 empty = rows.fetchone() is None
         finally:
             with suppress(sqlite3.Error):
+                execute(f"PRAGMA user_version={schema.VERSION}")
+            with suppress(sqlite3.Error):
                 # What is in the log goes into the file, and the log is removed.
                 self._connection.close()
+            with suppress(OSError):
+                # Where the mark could not be taken back: nothing was lost with the log.
+                files.beside(self.path, "-wal").touch(files.MODE)
             if empty:
                 files.remove(self.path)
             self._lock.release(remove=empty)
@@ -344,6 +393,7 @@ class Store:
         """Take over what earlier runs left, and begin this one."""
         execute = self._connection.execute
         with schema.transaction(self._connection):
+            execute(f"PRAGMA user_version={schema.VERSION | schema.LOGGED}")
             self.recovered = execute(_TAKE_OVER).rowcount
             execute("DELETE FROM notes")
             execute("UPDATE runs SET over = 1 WHERE NOT over")
@@ -356,6 +406,9 @@ class Store:
                     (run.instance_id, *run.origin, *times),
                 )
                 self._run = cursor.lastrowid or 0
+        with suppress(sqlite3.Error):
+            # The mark has to be in the file itself.
+            execute("PRAGMA wal_checkpoint")
         for number, *parts in execute("SELECT id, resource, scope FROM runs WHERE over"):
             if all(isinstance(part, bytes) for part in parts):
                 self._origins[number] = Origin(*parts)

@@ -5,6 +5,7 @@ The workers are not asked: everything comes from what the scheduler has of them 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
@@ -89,6 +90,7 @@ class WorkerSamples:
             return
         levels: dict[RawSeries, float] = {}
         shown = self._choose()
+        named = Counter(shown.values())
         now = time()
         workers = self._scheduler.workers
         for number, (address, ws) in enumerate(list(workers.items()), 1):
@@ -99,9 +101,10 @@ class WorkerSamples:
             # What the metrics of all others would be lost by.
             self._wrong += memory is None and "memory" in ws.metrics
             self._wrong += cpu is not None and measured(cpu) is None
-            for series, value in _sums(ws, name or semconv.FOLDED, memory):
+            for series, value in _sums(ws, semconv.FOLDED if name is None else name, memory):
                 levels[series] = levels.get(series, 0) + value
-            if name is not None:
+            # To Dask, 1 and "1" are two names.
+            if name is not None and named[name] == 1:
                 levels.update(_gauges(ws, name, now, measured(cpu)))
             if not number % STEP:
                 yield

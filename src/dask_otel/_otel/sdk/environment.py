@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -71,6 +72,13 @@ def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> 
             for key in ours:
                 os.environ.pop(key, None)
             os.environ.update(hidden)
+
+
+def known_variables() -> set[str]:
+    """Return the variables that OpenTelemetry's installed packages say they read."""
+    modules = [entry.load() for entry in entry_points(group="opentelemetry_environment_variables")]
+    values = [value for module in modules for value in vars(module).values()]
+    return {value for value in values if isinstance(value, str) and value.startswith("OTEL_")}
 
 
 def is_disabled() -> bool:

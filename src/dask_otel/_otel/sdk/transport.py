@@ -69,6 +69,8 @@ _MOST_WORDS: Final = 4096
 _OTLP: Final = ("application/x-protobuf", "application/protobuf", "application/json")
 #: Characters of what others say, in our messages.
 _LONGEST: Final = 300
+#: Control characters that a text may have.
+_FEW: Final = 4
 _NO_SECRETS: Final = Mask()
 #: Clients of the process that this one was forked from: closing them could end what that one sends.
 _OF_PARENTS: Final[list[Any]] = []
@@ -82,6 +84,9 @@ def mask_of_environment() -> Mask:
 def plain(text: str, mask: Mask = _NO_SECRETS) -> str:
     """Return what others say as one short line, without control characters and passwords."""
     line = mask(" ".join(text[: 4 * _LONGEST].split()))
+    if sum(not c.isprintable() for c in line) > _FEW:
+        # Another protocol, such as gRPC's where HTTP is expected.
+        line = line[: next(n for n, c in enumerate(line) if not c.isprintable())] + "(no text)"
     line = "".join([c if c.isprintable() else "\ufffd" for c in line])
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
@@ -108,7 +113,7 @@ def words_of(error: BaseException) -> str:
         # Its words have the value of a header, which may be secret.
         return name
     words = f"{root}: {inner}".rstrip(": ")
-    return plain(words if inner is error else f"{name} ({words})")
+    return plain(words if name == root else f"{name} ({words})")
 
 
 @contextmanager

@@ -1,44 +1,301 @@
 """What an endpoint's answer means: the likely cause in words, and what to do about it.
 
-The scheduler's warning and ``dask-otel doctor`` say the same, for it is said here. What is known
-is the endpoint as it was configured, the reason as the exporter gave it, and sometimes who really
-listens there.
+One table of kinds, for the scheduler's warning and for ``dask-otel doctor``. What is known is the
+endpoint as it was configured, the reason as the exporter gave it, and sometimes who really listens
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from dask_otel.core.endpoints import answering, connecting
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.endpoints.trouble import ENDPOINT, PROTOCOL, Seen, Trouble
+
+#: The variables that most of it is about.
+PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
+ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 #: What to do where the cause is not known.
 UNKNOWN: Final = f"Check that a collector listens there, and {ENDPOINT} and {PROTOCOL}."
 
-#: Kinds of trouble that come where nobody is.
-_NOBODY: Final = frozenset({"refused", "unresolved", "unreachable", "timeout", "closed"})
 
-#: The first one that knows.
-_RULES: Final[tuple[Callable[[Seen], Trouble | None], ...]] = (
-    connecting.bad_address,
-    connecting.certificate,
-    connecting.plain_to_tls,
-    connecting.tls_to_plain,
-    answering.page,
-    answering.redirect,
-    connecting.proxy,
-    answering.status,
-    connecting.wrong_protocol,
-    answering.code,
-    connecting.unresolved,
-    connecting.refused,
-    connecting.unreachable,
-    connecting.timeout,
-    connecting.closed,
-    answering.vague_code,
-)
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an endpoint does not take what it is sent."""
+
+    #: A short name that does not change, for scripts.
+    kind: str
+    #: A sentence: the likely cause.
+    cause: str
+    #: A sentence or two: what to do.
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self.remedy}"
+
+
+# ----------------------------------------------------------------------------- the words
+
+#: Kind: the cause, and what to do. In braces: parts of the address, and the signal.
+KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "bad_address": (
+        "The endpoint is no address that a request could be sent to.",
+        f"Correct {ENDPOINT}: scheme, host and port, such as http://collector:4318.",
+    ),
+    "client_certificate": (
+        "The server wants a certificate of the client's.",
+        "Set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY.",
+    ),
+    "certificate_name": (
+        "The server's certificate is for another name than {host}.",
+        "Use the name that stands in the certificate, or give the server one for this name.",
+    ),
+    "certificate_expired": (
+        "The server's certificate has expired.",
+        "Renew it; if it has not, the clock of this machine is wrong.",
+    ),
+    "certificate_untrusted": (
+        "The server's certificate is not trusted: it is signed by itself, or by an unknown "
+        "authority.",
+        "Set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of the authority that signed it.",
+    ),
+    "plain_to_tls": (
+        "The endpoint is spoken to without TLS (http), and the server wants TLS.",
+        "Use https:// in the endpoint; where the server's certificate is signed by an authority of "
+        "your own, set OTEL_EXPORTER_OTLP_CERTIFICATE to its PEM file.",
+    ),
+    "tls_to_plain": (
+        "TLS is spoken (https) to a server that speaks without it.",
+        "Use http:// in the endpoint, or switch TLS on at the server.",
+    ),
+    "no_scheme": (
+        "The endpoint has no scheme, so the exporter speaks TLS, and the server does not.",
+        f"Set {ENDPOINT} to http://{{url}}.",
+    ),
+    "grpc_to_http": (
+        "gRPC is spoken to a port where an HTTP server listens.",
+        f"Use the port for gRPC (4317 as a rule), or set {PROTOCOL}=http/protobuf.",
+    ),
+    "http_to_grpc": (
+        "HTTP is spoken to a port where a gRPC server listens.",
+        f"Use the port for HTTP (4318 as a rule), or set {PROTOCOL}=grpc.",
+    ),
+    "web_page": (
+        "A web page answers: the address is that of a user interface or a proxy, not of an OTLP "
+        "receiver.",
+        "Use the receiver's port (4318 as a rule) or the path that its documentation names.",
+    ),
+    "redirect": (
+        "The server sends the request elsewhere; to a login page, or from http to https, mostly.",
+        f"Set {ENDPOINT} to where it points if that is the receiver.",
+    ),
+    "proxy": (
+        "The request goes through a proxy (HTTP_PROXY, HTTPS_PROXY), which does not pass it on.",
+        "Put {host} into NO_PROXY if it is to be reached directly.",
+    ),
+    "proxy_login": (
+        "A proxy on the way wants a user and a password.",
+        "Set HTTPS_PROXY with them, or put the endpoint into NO_PROXY.",
+    ),
+    "path_twice": (
+        "The path of the signal is there twice: {path}.",
+        f"Leave it out of {ENDPOINT}, to which the exporter appends it; only "
+        "OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT is used as it is.",
+    ),
+    "not_found": (
+        "The server takes no {signal} at this address.",
+        f"It may want a path before /v1/{{signal}}, such as /otlp, in {ENDPOINT}; or it takes no "
+        "{signal} at all, as Jaeger no metrics: then set OTEL_{SIGNAL}_EXPORTER=none.",
+    ),
+    "no_signal": (
+        "The server speaks gRPC, and takes no {signal}.",
+        "Send them elsewhere (OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT), switch that receiver on, or "
+        "set OTEL_{SIGNAL}_EXPORTER=none.",
+    ),
+    "invalid": (
+        "The server says that what it was sent is invalid.",
+        "Its own words say what; a header that names a tenant may be missing "
+        "(OTEL_EXPORTER_OTLP_HEADERS).",
+    ),
+    "unauthenticated": (
+        "The server does not know who is sending.",
+        "Put its token or key into OTEL_EXPORTER_OTLP_HEADERS where the scheduler runs, as in "
+        "authorization=Bearer%20…; blanks have to be written as %20.",
+    ),
+    "forbidden": (
+        "The server knows who is sending, and does not allow it.",
+        "The token or key needs the right to write {signal}; or a proxy, or a network policy of a "
+        "service mesh, refuses the request.",
+    ),
+    "too_large": (
+        "The server takes no request as large as this one.",
+        "Raise its limit (max_request_body_size, max_recv_msg_size_mib, client_max_body_size), or "
+        "lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE.",
+    ),
+    "content_type": (
+        "The server does not take protobuf at this address.",
+        "Check the path; it may be for another format than OTLP.",
+    ),
+    "rate_limit": (
+        "The server takes no more at the moment: a limit of rate, memory or quota.",
+        "Raise that limit, or export less often (OTEL_METRIC_EXPORT_INTERVAL).",
+    ),
+    "server_error": (
+        "The server, or a proxy before it, has a problem of its own.",
+        "See its log; a collector that can't reach its own backend answers so, too.",
+    ),
+    "unresolved": (
+        "The name {host} does not resolve.",
+        f"Check its spelling in {ENDPOINT}. Names of Docker Compose and Kubernetes resolve only "
+        "inside; from another namespace, use the full one (collector.monitoring.svc).",
+    ),
+    "refused": (
+        "Nothing listens at {authority}.",
+        f"Start a collector there, or correct {ENDPOINT} (as a rule port 4317 for gRPC, 4318 for "
+        "HTTP).",
+    ),
+    "unreachable": (
+        "There is no way to {host} from here.",
+        "Check the network, and the rules of firewalls between the scheduler and it.",
+    ),
+    "timeout": (
+        "There is no answer in time: a firewall or a network policy drops what is sent, the "
+        "server hangs, or it is too slow.",
+        "Check that the port is open from where the scheduler runs; a slow server needs a greater "
+        "OTEL_EXPORTER_OTLP_TIMEOUT (seconds; 10 by default).",
+    ),
+    "closed": (
+        "The server closes the connection without an answer: it may want {other_scheme}, or "
+        "{other_protocol}.",
+        "Check the scheme and the port of the endpoint; run `dask-otel doctor`, which looks who "
+        "listens there.",
+    ),
+    "partial_success": (
+        "The server took the request and rejected {lost} of its items: {words}.",
+        "See the server's limits and its log; what it rejects is lost, as OTLP forbids to send it "
+        "again.",
+    ),
+    "server_note": ("The server took everything, and says: {words}.", "Read what it says."),
+}
+
+# ------------------------------------------------------------------- how each is recognised
+
+
+class _Sign(NamedTuple):
+    """One of these words in the reason, or one of these listeners, means this kind."""
+
+    kind: str
+    words: tuple[str, ...]
+    #: See `Listener`.
+    listeners: tuple[str, ...] = ()
+    #: Whether it can only be so with TLS, without it (for the listeners), and over which protocol.
+    secure: bool | None = None
+    protocol: str = ""
+
+
+#: Asked before the server's own code, the first one that fits.
+_FIRST: Final = (
+    _Sign("bad_address", ("InvalidURL", "LocationParseError", "MissingSchema", "InvalidSchema")),
+    _Sign(
+        "client_certificate",
+        ("certificate required", "CERTIFICATE_REQUIRED", "bad certificate"),
+    ),
+    _Sign(
+        "certificate_name",
+        ("Hostname mismatch", "Hostname Verification", "not in peer certificate",
+         "IP address mismatch", "doesn't match"),
+    ),
+    _Sign("certificate_expired", ("certificate has expired",)),
+    _Sign("certificate_untrusted", ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed")),
+    _Sign(
+        "plain_to_tls",
+        ("HTTP request was sent to HTTPS port",
+         "Client sent an HTTP request to an HTTPS server"),
+        ("tls", "tls-h2", "tls-http"),
+        secure=False,
+    ),
+    _Sign(
+        "tls_to_plain",
+        ("WRONG_VERSION_NUMBER", "wrong version number", "RECORD_LAYER_FAILURE",
+         "record layer failure", "packet length too long", "UNKNOWNPROTOCOL"),
+        ("h2", "http"),
+        secure=True,
+    ),
+    _Sign("web_page", ("web page: no OTLP server",)),
+    _Sign("redirect", ("redirects to",)),
+    _Sign("proxy", ("ProxyError", "Tunnel connection failed")),
+)  # fmt: skip
+#: Asked where the server's status says nothing.
+_THEN: Final = (
+    _Sign(
+        "grpc_to_http",
+        ("Expected SETTINGS frame", "missing selected ALPN", "http1.x server",
+         "http2 header with status: 404", "http2 header with status: 405",
+         "http2 header with status: 415", "invalid content-type"),
+        ("http", "tls-http"),
+        protocol="gRPC",
+    ),
+    _Sign("http_to_grpc", ("BadStatusLine", "Malformed HTTP"), ("h2", "tls-h2"), protocol="HTTP"),
+)  # fmt: skip
+#: Asked where its code says nothing either.
+_LAST: Final = (
+    _Sign(
+        "unresolved",
+        ("gaierror", "NameResolutionError", "Name or service not known", "errors resolving",
+         "DNS resolution failed", "Domain name not found", "nodename nor servname",
+         "name resolution"),
+        ("unresolved",),
+    ),
+    _Sign("refused", ("Connection refused", "ConnectionRefused"), ("refused",)),
+    _Sign(
+        "unreachable",
+        ("No route to host", "unreachable", "EHOSTUNREACH", "ENETUNREACH"),
+        ("unreachable",),
+    ),
+    _Sign(
+        "timeout",
+        ("DEADLINE_EXCEEDED", "Timeout", "timed out", "no answer within"),
+        ("silent",),
+    ),
+    _Sign(
+        "closed",
+        ("Connection reset", "ConnectionReset", "RemoteDisconnected", "Socket closed",
+         "Connection aborted", "BrokenPipe", "Broken pipe", "EOF occurred"),
+        ("closed",),
+    ),
+)  # fmt: skip
+#: Kinds of trouble that come where nobody is.
+_NOBODY: Final = frozenset(sign.kind for sign in _LAST)
+
+_STATUS: Final = re.compile(r"HTTP status (\d{3})")
+_PATH: Final = re.compile(r"HTTP status \d{3}[^:]*? for (/\S*?)(?::|$)")
+_CODE: Final = re.compile(r"([A-Z_]{5,}):")
+_SIGNAL_PATH: Final = re.compile(r"/v1/(?:traces|metrics|logs)")
+
+_BY_STATUS: Final = {
+    400: "invalid",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "not_found",
+    407: "proxy_login",
+    413: "too_large",
+    415: "content_type",
+    429: "rate_limit",
+}
+_BY_CODE: Final = {
+    "UNIMPLEMENTED": "no_signal",
+    "NOT_FOUND": "no_signal",
+    "UNAUTHENTICATED": "unauthenticated",
+    "PERMISSION_DENIED": "forbidden",
+    "RESOURCE_EXHAUSTED": "rate_limit",
+    "INVALID_ARGUMENT": "invalid",
+}
+#: Codes of gRPC that say little.
+_VAGUE: Final = ("UNAVAILABLE", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS")
 
 
 def explain(
@@ -57,9 +314,73 @@ def explain(
     listener
         Who listens there (`Listener`), if somebody has looked.
     """
-    seen = Seen(endpoint, signal, reason, listener)
-    found = (rule(seen) for rule in _RULES)
-    return next((trouble for trouble in found if trouble is not None), None)
+    kind = _kind_of(endpoint, reason, listener)
+    if kind is None:
+        return None
+    asked = _PATH.search(reason)
+    path = asked[1] if asked else endpoint.path
+    cause, remedy = KINDS[kind]
+    if kind == "not_found" and len(_SIGNAL_PATH.findall(path)) > 1:
+        kind = "path_twice"
+        cause, remedy = KINDS[kind]
+    elif kind == "not_found" and asked and not _SIGNAL_PATH.search(path):
+        cause = "The server has nothing at {path}."
+        remedy = "OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT is used as it is: add /v1/{signal} to it."
+    elif kind == "refused" and listener in ("h2", "http", "tls", "tls-h2", "tls-http"):
+        cause = (
+            "One of the addresses of {host} refuses the connection, although somebody listens at "
+            "another one."
+        )
+        remedy = "Name the address that is meant, such as 127.0.0.1 in the place of localhost."
+    elif kind == "refused" and endpoint.host in ("localhost", "127.0.0.1", "[::1]"):
+        remedy += " localhost is the machine or container of the scheduler itself."
+    elif kind == "tls_to_plain":
+        kind = kind if endpoint.scheme else "no_scheme"
+        cause, remedy = KINDS[kind]
+        if listener == ("http" if endpoint.protocol == "gRPC" else "h2"):
+            other = KINDS["grpc_to_http" if endpoint.protocol == "gRPC" else "http_to_grpc"]
+            cause, remedy = f"{cause} {other[0]}", f"{remedy} {other[1]}"
+    parts = {
+        "host": endpoint.host,
+        "authority": endpoint.authority,
+        "url": endpoint.url,
+        "path": path or "/",
+        "signal": signal,
+        "SIGNAL": signal.upper(),
+        "other_scheme": "without TLS (http)" if endpoint.secure else "TLS (https)",
+        "other_protocol": "HTTP" if endpoint.protocol == "gRPC" else "gRPC",
+    }
+    return Trouble(kind, cause.format_map(parts), remedy.format_map(parts))
+
+
+def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | None:
+    lowered = reason.lower()
+
+    def first(signs: tuple[_Sign, ...]) -> str | None:
+        for sign in signs:
+            # Who is no server of HTTP at all is none of gRPC either.
+            said = any(word.lower() in lowered for word in sign.words) and not (
+                sign.kind == "http_to_grpc" and listener == "other"
+            )
+            seen = listener in sign.listeners and sign.secure in (None, endpoint.secure)
+            if sign.protocol in ("", endpoint.protocol) and (said or seen):
+                return sign.kind
+        return None
+
+    if kind := first(_FIRST):
+        return kind
+    # gRPC quotes the status of a server that does not speak it.
+    status = _STATUS.search(reason) if endpoint.protocol == "HTTP" else None
+    if status is not None:
+        return "server_error" if int(status[1]) >= 500 else _BY_STATUS.get(int(status[1]))
+    if kind := first(_THEN):
+        return kind
+    found = _CODE.match(reason) if endpoint.protocol == "gRPC" else None
+    code = found[1] if found else ""
+    large = any(word in lowered for word in ("larger than max", "message size", "too large"))
+    if code == "RESOURCE_EXHAUSTED" and large:
+        return "too_large"
+    return _BY_CODE.get(code) or first(_LAST) or ("server_error" if code in _VAGUE else None)
 
 
 def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
@@ -73,13 +394,6 @@ def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
 
 def partly_taken(lost: int, words: str) -> Trouble:
     """Return what it means that a server took a request, but not all that was in it."""
-    if lost > 0:
-        return Trouble(
-            "partial_success",
-            f"The server took the request and rejected {lost} of its items: {words}.",
-            "See the server's limits and its log; what it rejects is lost, as OTLP forbids to "
-            "send it again.",
-        )
-    return Trouble(
-        "server_note", f"The server took everything, and says: {words}.", "Read what it says."
-    )
+    kind = "partial_success" if lost > 0 else "server_note"
+    cause, remedy = KINDS[kind]
+    return Trouble(kind, cause.format(lost=lost, words=words), remedy)

@@ -60,7 +60,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan, IdleSharing
 from dask_otel.core.idle.worker import WorkerTime
@@ -87,16 +86,6 @@ class Increments:
     span_reported: dict[str, float]
 
 
-class Totals(NamedTuple):
-    """Seconds since the beginning; none ever falls."""
-
-    capacity: float
-    idle: float
-    unused: float
-    lost: float
-    excess: float
-
-
 class Accounting:
     """Idle, unused, lost, excess and in-flight seconds of one cluster.
 
@@ -112,7 +101,6 @@ class Accounting:
         "_excess",
         "_lost",
         "_now",
-        "_past",
         "_reported",
         "_sharing",
         "_span_reported",
@@ -130,7 +118,6 @@ class Accounting:
         self._spans = self._sharing.spans
         self._span_reported: dict[str, float] = {}
         #: What the intervals before the present one came to.
-        self._past = Totals(0.0, 0.0, 0.0, 0.0, 0.0)
         #: The interval of an export that has begun and not finished.
         self._closed: Increments | None = None
 
@@ -322,21 +309,8 @@ class Accounting:
             span_idle=self._sharing.closed_shares,
             span_reported=self._span_reported,
         )
-        self._past = self._sum(idle, unused)
         self._capacity = self._reported = self._lost = self._excess = 0.0
         self._span_reported = {}
-
-    def totals(self, now: float) -> Totals:
-        """Get the sums since the beginning, exported or not. O(1), and nothing is taken away."""
-        self._advance(now)
-        # Books what the free threads did up to now.
-        self._sharing.free_threads_changed(0, self._now)
-        return self._sum(self._sharing.idle, self._sharing.unused)
-
-    @property
-    def free_threads(self) -> int:
-        """Threads that no open task can occupy."""
-        return self._sharing.free
 
     def settle(self, limit: int) -> bool:
         """Settle so many active spans for the closed interval; whether all are settled now.
@@ -353,16 +327,6 @@ class Accounting:
         return closed
 
     # ---------------------------------------------------------------------- internal
-
-    def _sum(self, idle: float, unused: float) -> Totals:
-        past = self._past
-        return Totals(
-            past.capacity + self._capacity,
-            past.idle + idle,
-            past.unused + unused,
-            past.lost + self._lost,
-            past.excess + self._excess,
-        )
 
     def _advance(self, now: float) -> None:
         if now > self._now:

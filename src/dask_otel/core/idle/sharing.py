@@ -105,11 +105,6 @@ class IdleSharing:
         self._advance(now)
         self._free += difference
 
-    @property
-    def free(self) -> int:
-        """Threads that certainly do nothing."""
-        return self._free
-
     def activate(self, root_id: str, span_id: str, now: float) -> None:
         """A span has unfinished work from now on. Again for an active one: no effect."""
         if span_id in self.spans:

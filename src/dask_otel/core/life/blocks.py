@@ -22,7 +22,7 @@ from dask_otel.core.records import Attributes
 
 #: Topic of ``Client.log_event`` under which clients speak of blocks. The message is ``{CLIENT: id,
 #: BLOCKS: [[ENTERED or LEFT, Dask span id], …]}``, perhaps with ``ATTRIBUTES: {Dask span id:
-#: {key: value}}``. Older schedulers pass over keys that they do not know.
+#: {key: value}}``.
 TOPIC: Final = "dask-otel"
 CLIENT: Final = "client"
 BLOCKS: Final = "blocks"

@@ -156,7 +156,8 @@ class Group:
         self.counts = TaskCounts()
         #: Tasks that never ran, because one that they depend on failed.
         self.blamed = 0
-        #: First start and last stop of computing; 0.0 until something computed.
+        #: When a worker first did something for one of its runs, and when the last one ended; 0.0
+        #: until something computed.
         self.start = 0.0
         self.stop = 0.0
         #: Its slowest run, or a heap of them, where more than one is kept; what a run's seconds

@@ -197,6 +197,11 @@ class SpanTasks:
         self._removed(group, now)
 
     @staticmethod
+    def prepared(group: Group, start: float) -> None:
+        """A worker began to do something for a run that has ended, before it computed."""
+        group.start = min(group.start, max(start, group.span.start))
+
+    @staticmethod
     def lost(group: Group) -> None:
         """A run of a task was lost with its worker, whatever becomes of the task."""
         group.counts.lost += 1
@@ -303,9 +308,16 @@ class SpanTasks:
         if not span.unfinished:
             self._ended(span, now)
 
-    def incident(self, span: OpenSpan, now: float, name: str, attributes: Attributes) -> None:
-        """Remember something worth an event on the span, up to a cap."""
+    def incident(
+        self,
+        span: OpenSpan,
+        now: float,
+        name: str,
+        attributes: Attributes,
+        failure: Failure | None = None,
+    ) -> None:
+        """Remember something worth an event on the span, up to a cap; `failure` is its cause."""
         if len(span.incidents) < self._max_incidents:
-            span.incidents += (Incident(now, name, attributes),)
+            span.incidents += (Incident(now, name, attributes, failure),)
         else:
             span.dropped_incidents += 1

@@ -64,7 +64,8 @@ class Family:
         elif self.metric.instrument == "counter":
             series = NumberSeries(self.keys, identity, self.metric.integer)
         else:
-            series = LevelSeries(self.keys, identity, self.metric.integer)
+            gauge = self.metric.instrument == "gauge"
+            series = LevelSeries(self.keys, identity, self.metric.integer, gauge)
         self.series[identity] = series
         return series
 

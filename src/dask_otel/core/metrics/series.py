@@ -169,12 +169,16 @@ class NumberSeries(Series):
 class LevelSeries(NumberSeries):
     """An up-down counter or a gauge: born without a zero point, may go down."""
 
-    __slots__ = ("ended", "measured")
+    __slots__ = ("ended", "gauge", "measured")
 
     monotone = False
 
-    def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool) -> None:
+    def __init__(
+        self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool, gauge: bool
+    ) -> None:
         super().__init__(keys, identity, integer)
+        #: Whether its values have no meaningful sum.
+        self.gauge = gauge
         #: Whether it is measured again and again, so that it can be out of date.
         self.measured = False
         #: Whether what it measured is there no longer.

@@ -116,28 +116,48 @@ class MetricState:
         for raw, value in batch.increments.items():
             breathe()
             self.increment(raw, value)
-        for raw, value in batch.levels.items():
-            breathe()
-            self.level(raw, value)
+        self._take_levels(batch)
         for metric, labels, value, ids in batch.observations:
             breathe()
             self._guard(self._observe, (metric, *labels), value, ids, time_ns)
         for raw, durations in batch.distributions.items():
             self._guard(self._merge, raw, durations)
-        for raw in batch.ended:
-            self._guard(self._end, raw)
 
-    def increment(self, raw: RawSeries, value: float) -> None:
-        """Add to a counter or an up-down counter."""
-        self._guard(self._observe, raw, value, None, 0)
+    def _take_levels(self, batch: MetricBatch) -> None:
+        """Set the present values of a batch, and end what is there no longer.
 
-    def level(self, raw: RawSeries, value: float) -> None:
-        """Set the present value of an up-down counter or a gauge.
+        Several levels can come to one series: of names that are one when they are clean, or beyond
+        a cap. Their sum is its value. A gauge has no meaningful sum, so it has none then.
 
         A level that is not set again for `SeriesLimits.retire_after_ns` is out of date: it
         goes to 0 and retires. A sum of increments retires only when it is back at 0.
         """
-        self._guard(self._set, raw, value)
+        found: dict[LevelSeries, list[int | float]] = {}
+        # A merged batch has both where something was measured before it ended.
+        present = {raw: (value,) for raw, value in batch.levels.items()}
+        for raw, given in {**present, **dict.fromkeys(batch.ended, ())}.items():
+            self._breathe()
+            self._guard(self._gather, found, raw, given)
+        for series, values in found.items():
+            if values and (len(values) == 1 or not series.gauge):
+                series.set(sum(values), self._epoch)
+            else:
+                series.ended = True
+
+    def _gather(
+        self, found: dict[LevelSeries, list[int | float]], raw: RawSeries, given: tuple[float, ...]
+    ) -> None:
+        """Find the series of a level, which has no value where it has ended."""
+        checked = [one for value in given if (one := self._checked(value)) is not None]
+        series = self._families.of_raw(raw) if len(checked) == len(given) else None
+        if isinstance(series, LevelSeries):
+            found.setdefault(series, []).extend(checked)
+        elif series is not None:
+            self._sanitizer.count("shape")
+
+    def increment(self, raw: RawSeries, value: float) -> None:
+        """Add to a counter or an up-down counter."""
+        self._guard(self._observe, raw, value, None, 0)
 
     def keep(self, raw: RawSeries) -> None:
         """Make a series exist from now on, at 0 if nothing came yet, and never retire."""
@@ -179,25 +199,10 @@ class MetricState:
         if checked is not None and series is not None:
             self._add(series, checked, self._exemplar_ids(ids), time_ns)
 
-    def _set(self, raw: RawSeries, value: float) -> None:
-        checked = self._checked(value)
-        series = None if checked is None else self._families.of_raw(raw)
-        if checked is None or series is None:
-            return
-        if isinstance(series, LevelSeries):
-            series.set(checked, self._epoch)
-        else:
-            self._sanitizer.count("shape")
-
     def _merge(self, raw: RawSeries, durations: Distribution) -> None:
         series = self._families.of_raw(raw)
         if not isinstance(series, HistogramSeries) or not series.merge(durations, self._epoch):
             self._sanitizer.count("shape")
-
-    def _end(self, raw: RawSeries) -> None:
-        series = self._families.of_raw(raw)
-        if isinstance(series, LevelSeries):
-            series.ended = True
 
     def _pin(self, raw: RawSeries) -> None:
         series = self._families.of_raw(raw)

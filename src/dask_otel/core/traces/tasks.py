@@ -7,7 +7,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.core import identity
 from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord
-from dask_otel.core.text import Sanitizer, stacktrace_text
+from dask_otel.core.text import Sanitizer, label_text, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redaction import redacted
@@ -59,26 +59,28 @@ class TaskRecords(Parts):
         self._put_key(out, failure.key)
         self._put_shown(out, semconv.TASK_PREFIX, failure.prefix)
         if failure.worker_name is not None:
-            out[semconv.WORKER_NAME] = self._text(failure.worker_name)
+            out[semconv.WORKER_NAME] = label_text(failure.worker_name, sanitizer)
         return Event(semconv.EVENT_EXCEPTION, self._event_ns(failure.time), out)
 
     def _event_ns(self, seconds: float) -> int:
         time_ns = self._time(seconds)
         return self.end_ns if time_ns is None else time_ns
 
-    def _task(self, task: FinishedTask, parents: dict[tuple[str, int], int]) -> SpanRecord:
+    def _task(self, task: FinishedTask, parents: dict[tuple[str, int], SpanRecord]) -> SpanRecord:
         """Return a run of a task, with what the worker did for it before it computed.
 
         Parameters
         ----------
         parents
-            Span ids of the groups that are exported, by name and ordinal.
+            The groups that are exported, by name and ordinal.
         """
         who = self.who
         prefix = self._shown(semconv.TASK_PREFIX, task.prefix)
         computed_ns, end_ns = self._interval(task.start, task.stop)
-        if self.start_ns < computed_ns == self.end_ns:
-            # Of no length, at the very end of its span: it must not leave it.
+        parent = parents.get((task.group, task.ordinal))
+        above = self if parent is None else parent
+        if above.start_ns < computed_ns == above.end_ns:
+            # Of no length, at the very end of what is above it: it must not leave it.
             computed_ns, end_ns = computed_ns - 1, computed_ns
         events = self._task_events(task, computed_ns)
         start_ns = min([event.time_ns for event in events])
@@ -88,7 +90,7 @@ class TaskRecords(Parts):
             out[semconv.TASK_PREFIX] = prefix
         self._put_shown(out, semconv.TASK_GROUP_NAME, task.group)
         if task.worker is not None:
-            out[semconv.WORKER_NAME] = self._text(task.worker)
+            out[semconv.WORKER_NAME] = label_text(task.worker, self.sanitizer)
         if task.attempt is not None:
             self._put_count(out, semconv.TASK_ATTEMPT, task.attempt)
         if task.queued is not None:
@@ -106,7 +108,7 @@ class TaskRecords(Parts):
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.task_span_id(who.dask_id, task.key, task.run),
-            parent_span_id=parents.get((task.group, task.ordinal), who.span_id),
+            parent_span_id=who.span_id if parent is None else parent.span_id,
             name=self._child_name(prefix or semconv.EMPTY, "task"),
             kind="internal",
             start_ns=start_ns,

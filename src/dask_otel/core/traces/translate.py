@@ -252,7 +252,7 @@ class _Translation(_Described):
         if not self.finished.tasks:
             return [self._span(), *groups]
         parents = {
-            (group.name, group.ordinal): record.span_id
+            (group.name, group.ordinal): record
             for group, record in zip(self.finished.groups, groups, strict=True)
         }
         tasks = [self._task(task, parents) for task in self.finished.tasks]
@@ -343,6 +343,8 @@ class _Translation(_Described):
             clean = self._value(value)
             if clean is not None:
                 out[self._text(key)] = clean
+        if incident.failure is not None:
+            out.update(self._exception(incident.failure).attributes)
         name = self._text(incident.name) or semconv.EMPTY
         return Event(name, self._event_ns(incident.time), out)
 

@@ -262,6 +262,7 @@ def failed(run: Run) -> str:
                 ("span", failure.span),
                 ("key", failure.key),
                 ("worker", failure.worker),
+                ("runs", "repeated" if failure.repeated else ""),
             )
             if value
         )

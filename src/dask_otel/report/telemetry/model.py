@@ -92,8 +92,6 @@ class Run:
     foreign: list[Span] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
     bridge: str = ""
-    #: Whether its scheduler was asked for it: what is open goes on.
-    running: bool = False
 
     @property
     def start_ns(self) -> int | None:

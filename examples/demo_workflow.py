@@ -1,4 +1,4 @@
-"""The workflow of the demo: a small but real one, with dataframes and arrays.
+"""The workflow of ``dask-otel demo``: a small but real one, with dataframes and arrays.
 
 An online shop has a table of orders (Parquet files) and a matrix of what each customer
 looked at (NumPy files). The workflow loads both, brings each customer's orders together

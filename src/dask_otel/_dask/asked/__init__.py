@@ -1,1 +1,0 @@
-"""Answers to what clients ask: the metrics of a settled span, and what goes on at present."""
