@@ -23,7 +23,7 @@ store = opened(Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
 for number in range(1, 1 + int(sys.argv[3])):
     store.write(finished=spans(number, text="x" * 1000), noted=spans(9999), alive_ns=2)
     if number % 10 and len(sys.argv) > 4:
-        store.write(settled=ids(store), alive_ns=2)
+        store.write(settled=ids(store)[-1:], alive_ns=2)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 PARTS = ("", "-wal", "-shm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from threading import current_thread, main_thread
 from typing import Final
 
 from dask_otel import semconv
@@ -111,6 +112,9 @@ class Outlet:
         try:
             return self._sink.send(batch, longest)
         except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+                # Of a person, who waits for a command.
+                raise
             # Also SystemExit: it would end this thread without a word.
             logger.debug("dask-otel: a span exporter raised", exc_info=True)
             return Answer(False, type(error).__name__)

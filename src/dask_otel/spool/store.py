@@ -30,6 +30,8 @@ __all__ = ["Run", "SpoolError", "Store", "Written"]
 _AT_ONCE: Final = 500
 #: Part of the bytes that are allowed which is written before room is made again.
 _PIECE: Final = 16
+#: Pages that are neither rows nor log: one of each table and index, and the reserve.
+_OTHERS: Final = 8
 #: Bytes of a row beside its body, in the table and its index.
 _ROW: Final = 40
 _LAST_NUMBER: Final = 2**63
@@ -457,5 +459,5 @@ def rows_limit(max_bytes: int) -> int:
 
     The log has the others, and what is written before there is room for it.
     """
-    rest = max_bytes - 2 * schema.logged_pages(max_bytes) * schema.PAGE
+    rest = max_bytes - (2 * schema.logged_pages(max_bytes) + _OTHERS) * schema.PAGE
     return rest * _PIECE // (_PIECE + 1)
