@@ -76,7 +76,7 @@ def _measured(number: str, part: Callable[[bool], list[Row]], quick: bool) -> li
 
 
 def _check() -> int:
-    """Return 1 if there is a regression, 2 if that can't be told."""
+    """Return 1 if there is a regression, 2 if that is unknown."""
     published = [Row(**row) for row in results.read(results.RESULTS / "latest.json")["rows"]]
     try:
         wrong = instructions.check(published)
@@ -88,7 +88,7 @@ def _check() -> int:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the rows that were asked for."""
     options = _arguments()
     logging.disable(logging.INFO)
     if options.check:

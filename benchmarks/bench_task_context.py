@@ -19,7 +19,7 @@ from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
 
 TASKS = 4000
 REPEAT = 200
-#: Transitions of one task on a worker, of which Dask tells every plugin.
+#: Transitions of one task on a worker; Dask calls every plugin at each.
 TRANSITIONS = 6
 
 ANNOTATIONS = {"span": {"name": ("etl", "load"), "ids": ("3f0c6d5e-root", "9a4b1c2d-own")}}
@@ -75,14 +75,14 @@ def _least(call: Callable[[], object]) -> float:
 
 
 def transitions() -> float:
-    """Microseconds of CPU a task in which Dask tells a plugin that has nothing to do."""
+    """Microseconds of CPU a task in which Dask calls a plugin that has nothing to do."""
     plugin = TaskContextPlugin()
 
-    def tell() -> None:
+    def notify() -> None:
         if hasattr(plugin, "transition"):
             plugin.transition("key", "waiting", "ready")
 
-    return TRANSITIONS * (_least(tell) - _least(lambda: None))
+    return TRANSITIONS * (_least(notify) - _least(lambda: None))
 
 
 def records() -> tuple[float, float]:
@@ -107,5 +107,5 @@ def records() -> tuple[float, float]:
 if __name__ == "__main__":
     print(f"task, decided by the scheduler: {task(DECIDED):.2f} us")
     print(f"task, hashed on the worker:     {task(ANNOTATIONS):.2f} us")
-    print(f"Dask's word on transitions:     {transitions():.2f} us")
+    print(f"Dask's calls of plugins:        {transitions():.2f} us")
     print("record in a task, outside:      {:.2f} us, {:.2f} us".format(*records()))

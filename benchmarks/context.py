@@ -93,7 +93,7 @@ def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
     RuntimeError
         If there is no valgrind on this machine, or it could not run the program.
     """
-    said, sums = counted("benchmarks.context", tasks)
+    found, sums = counted("benchmarks.context", tasks)
     on_scheduler, on_worker = 1 + len(PARTS), 1 + len(WORKER)
     if len(sums) != 2 * (on_scheduler + on_worker) or not all(sums):
         raise RuntimeError(f"callgrind wrote {len(sums)} sums")
@@ -101,7 +101,7 @@ def measure(tasks: int = TASKS) -> dict[str, dict[str, float]]:
     alone, *hooked = sums[-on_worker:]
     return {
         "scheduler": {k: (v - bare) / tasks for k, v in zip(PARTS, parts, strict=True)},
-        "worker": {k: (v - alone) / said["tasks"] for k, v in zip(WORKER, hooked, strict=True)},
+        "worker": {k: (v - alone) / found["tasks"] for k, v in zip(WORKER, hooked, strict=True)},
     }
 
 

@@ -41,7 +41,7 @@ def many_tasks(client: Client, count: int) -> None:
 
 
 def many_spans(client: Client, count: int) -> None:
-    """Run tasks each of which has a group and a span to itself."""
+    """Run tasks that each have their own group and span."""
     futures = []
     for i in range(count):
         with span(f"span-{i % 50}"):

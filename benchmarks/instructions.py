@@ -35,8 +35,8 @@ TOLERANCE = 0.10
 class Counted:
     """``Counted(call) @ None`` makes a call that callgrind counts; ``@=`` writes the sum.
 
-    Callgrind is told which C function switches counting on and off, and which one writes what
-    was counted. Nothing else in these programs multiplies matrices.
+    Options of callgrind name the C function that switches counting on and off, and the one that
+    writes the sum. Nothing else in these programs multiplies matrices.
     """
 
     OPTIONS = (
@@ -60,7 +60,7 @@ def count(call: Callable[[], Any]) -> None:
 
 
 def write_sum() -> None:
-    """Let callgrind write what was counted since the last time."""
+    """Let callgrind write the sum since the last time."""
     sink = Counted(lambda: None)
     sink @= None
 
@@ -83,7 +83,7 @@ def record(
     cluster: SimulatedCluster, run: Callable[[SimulatedCluster, Recorder], None]
 ) -> Recorder:
     """Record what some work calls in a bridge."""
-    # As usual: what is more than the workers' threads waits in the scheduler's queue.
+    # As usual: tasks beyond the workers' threads wait in the scheduler's queue.
     cluster.scheduler.WORKER_SATURATION = 1.1
     recorder = Recorder(cluster.scheduler)
     run(cluster, recorder)
@@ -158,9 +158,9 @@ def measure(tasks: int = TASKS) -> dict[str, Any]:
     RuntimeError
         If there is no valgrind on this machine, or it could not run the program.
     """
-    said, sums = counted("benchmarks.instructions", tasks)
+    replays, sums = counted("benchmarks.instructions", tasks)
     pairs = list(zip(sums[::2], sums[1::2], strict=True))[1:]
-    order = said["order"][1:]
+    order = replays["order"][1:]
     if len(pairs) != len(order) or not pairs[0][0]:
         raise RuntimeError(f"callgrind wrote {len(sums)} sums, not {2 * len(order) + 2}")
     by_kind = {
@@ -171,7 +171,7 @@ def measure(tasks: int = TASKS) -> dict[str, Any]:
         "per task": (pairs[0][0] - pairs[0][1]) / tasks,
         "by kind": by_kind,
         "bare replay": pairs[0][1] / tasks,
-        "calls": said["calls"],
+        "calls": replays["calls"],
         "tasks": tasks,
         "on": _place(),
     }

@@ -166,7 +166,7 @@ def _watched(own: Own) -> None:
 def _warm_memory() -> None:
     """Touch memory for Python's objects that both arms will use, and let the process keep it.
 
-    A page that nobody has touched yet is slow in a virtual machine, whose host has to find it
+    A page of memory is slow at its first use in a virtual machine, whose host has to find it
     first: 10 µs where this was written, against 1.5 µs once it is there.
     """
     objects = [float(i) for i in range(WARM // 24)]

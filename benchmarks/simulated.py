@@ -182,8 +182,7 @@ class Observer:
         from distributed.diagnostics.plugin import SchedulerPlugin
 
         from dask_otel._dask.adapter import SchedulerAdapter
-        from dask_otel.core.life.open_span import Limits
-        from dask_otel.core.life.task_runs import TaskLimits
+        from dask_otel.core.life.open_span import Limits, TaskLimits
         from dask_otel.scheduler.boundary import ErrorBoundary
         from dask_otel.settings.keys import TaskSettings
 
@@ -198,7 +197,7 @@ class Observer:
         cluster.scheduler.add_plugin(plugin, name="observer")
 
     def beat(self) -> None:
-        """Let all workers report twice, so that what is done is settled."""
+        """Let all workers report twice, so that finished work is settled."""
         for _ in range(2):
             for address in self.cluster.addresses:
                 self.cluster.heartbeat(address, {})

@@ -75,7 +75,7 @@ class Sink:
         }
 
     def take(self) -> list[Arrival]:
-        """Return what came since the last call: when, gRPC method or path, body."""
+        """Return the arrivals since the last call: time, gRPC method or path, body."""
         self._pipe.send("take")
         taken: list[Arrival] = self._pipe.recv()
         return taken

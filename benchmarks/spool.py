@@ -118,7 +118,7 @@ def measure(folder: str, spans: int) -> dict[str, float]:
 
 
 def _flushes(command: list[str]) -> str:
-    """Return how often the process told the disk to flush, as strace counts it."""
+    """Return how often the process flushed the disk, as strace counts it."""
     calls = "fsync,fdatasync,sync_file_range,msync"
     try:
         done = subprocess.run(

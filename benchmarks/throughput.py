@@ -28,7 +28,7 @@ COUNT = 20_000
 WARM_UP = 500
 #: The SDK's default.
 BATCH = 512
-#: Seconds after which an arm is cut off; what it exported until then counts.
+#: Seconds after which an arm is cut off; its exports until then count.
 LONGEST = 10.0
 
 #: What is measured, and the batch size.

@@ -1,4 +1,4 @@
-"""Faults on purpose: what was promised for each, and what a real cluster did.
+"""Faults on purpose: the promise for each, and the observation of a real cluster.
 
 ``make chaos`` runs the scenarios that have no result for the code at hand, with real ``dask
 scheduler`` and ``dask worker`` processes, real exporters and a real receiver behind a faulty

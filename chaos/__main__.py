@@ -65,9 +65,9 @@ def main() -> int:
     found = results.read()
     code = results.code()
     if not given.page:
-        # What is started imports what it runs from here.
+        # Workers import the tasks' functions from this repository.
         paths = (str(results.REPOSITORY), os.environ.get("PYTHONPATH", ""))
-        # Its client says at length that the scheduler which was ended is gone.
+        # The client logs at length that its scheduler is gone.
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         for one in SCENARIOS.values():

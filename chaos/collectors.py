@@ -271,7 +271,7 @@ def _poison(world: World) -> str:
 
 @collector(
     "partial",
-    fault="It takes requests and says that it did not take 2 items of each (partial success)",
+    fault="It answers each request with 2 items rejected (partial success)",
     promise="They are counted as `rejected` and not as exported, and never sent again; the "
     "server's words are logged once",
 )
@@ -351,8 +351,8 @@ def arrived_or_lost(world: World, before: int, sent: int) -> int:
 @collector(
     "dead-name",
     fault="Its name does not resolve, ever",
-    promise="Dask runs on; one warning says so; the log says what is lost; the close takes a "
-    "second longer than without the bridge, in which a collector may come back",
+    promise="Dask runs on; one warning names the cause; the log counts the losses; the close takes "
+    "a second longer than without the bridge, in which a collector may come back",
 )
 def _dead_name(world: World) -> str:
     world.start(endpoint="http://no-such-host.invalid:4318")
@@ -369,5 +369,5 @@ def _dead_name(world: World) -> str:
     assert world.logged("INFO", "could not be exported"), "the log does not say what was lost"
     return (
         f"one warning; SIGTERM to exit {closed:.1f} s ({bare:.1f} s without the bridge); the log "
-        "says what was lost"
+        "counts the losses"
     )

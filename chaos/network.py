@@ -77,7 +77,7 @@ def _certificate(world: World, name: str = "") -> Certificate:
     return self_signed(Path(tempfile.mkdtemp(dir=world.folder)), name)
 
 
-_WARNS = ONCE.replace("one warning", "one warning that says what is wrong")
+_WARNS = ONCE.replace("one warning", "one warning that names the cause")
 _TLS = f"{_WARNS}; no request gets to the wrong server, and nothing is sent in clear"
 
 

@@ -21,11 +21,11 @@ _TOP = """# Faults, and what they do
 
 In none of these faults does the bridge raise an exception into Dask. A fault of the collector slows
 no task down; the log has one warning when it begins, and one line when it is over. The last column
-counts runs on a real cluster; [the evidence](reliability-evidence.md) has each of them.
+counts runs; [the evidence](reliability-evidence.md) has each of them.
 
 """
 
-#: A fault as a user knows it, what becomes of the telemetry, what is lost, and the scenarios.
+#: A fault as a user knows it, the effect on telemetry, the loss, and the scenarios.
 ROWS = (
     (
         "The collector is down, hangs, is slow, or its connections break",
@@ -35,7 +35,7 @@ ROWS = (
     ),
     (
         "The collector answers with an error, a pause or a redirect",
-        "It waits as long as it is told (30 s at most), and arrives once",
+        "It waits as long as the collector asks (30 s at most), and arrives once",
         "As above",
         "400 401 413 500 unavailable invalid-argument unauthenticated internal 429-retry-after "
         "429-retry-after-hour 503-retry-after 503-retry-after-hour "
@@ -116,7 +116,7 @@ _HEAD = """# Faults: the evidence
 
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
-Each row is a fault, what is promised for it, and what a real cluster did: `dask scheduler` and
+Each row is a fault, the promise for it, and the observation of a real cluster: `dask scheduler` and
 `dask worker` processes, and a receiver behind a network that
 fails on purpose. The client's submissions and Dask's own counters are the ground truth: each span
 and each increment has to arrive once. [In short](reliability.md).
@@ -158,15 +158,15 @@ _FOOT = """
   `queue_full`. With a spool they wait there, and the oldest are dropped and counted as `spool_full`
   beyond `otel.spool.max-size` (256 MiB). Metrics are totals: their next export has all of it.
 - **A collector that is away when the scheduler closes.** What it had not taken within
-  `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and said in the log. With a spool
+  `otel.close-timeout` (5 s) is dropped, counted as `shutdown`, and logged. With a spool
   it stays there.
-- **A quick close where the collector says that it is busy** (429, 502, 503, 504; gRPC likewise) or
-  says nothing. It may take the data yet, and gets all of `otel.close-timeout`. Where nobody
+- **A quick close where the collector is busy** (429, 502, 503, 504; gRPC likewise) or
+  does not answer. It may still take the data, and gets all of `otel.close-timeout`. Where nobody
   listens, a name does not resolve, one side refuses TLS, or connections break, a close takes a
   second longer.
 - **A warning about an answer whose head drips over HTTP.** The time that HTTP clients wait begins
-  anew with each byte: until the head is there, the bridge waits, and says nothing.
-- **An answer that gets lost.** Nobody can tell whether the collector has the data: they are
+  anew with each byte: until the head is complete, the bridge waits without a warning.
+- **An answer that gets lost.** Whether the collector has the data is unknown: they are
   sent again. A span has the same ids each time, a cumulative point the same value. With delta
   temporality such a point counts twice.
 - **Silence of gRPC's own library.** Where TLS is refused, it writes a line of its own
@@ -287,7 +287,7 @@ def summary(results: dict[str, Any]) -> str:
                            for run in runs)  # fmt: skip
         shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         rows.append((*words, shown))
-    columns = ("what fails", "what becomes of the telemetry", "what is lost", "runs")
+    columns = ("fault", "telemetry", "lost", "runs")
     return _TOP + table(columns, rows)
 
 

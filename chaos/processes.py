@@ -59,7 +59,7 @@ for _name, _words, _number in (
         section=_SECTION,
         fault=f"The scheduler gets {_words} in the middle of a run",
         promise="Spans that linger and those with unfinished work are exported before it ends, the "
-        "latter as incomplete; the last metrics say that it has closed",
+        "latter as incomplete; the last metrics report the close",
     )(partial(_ended_mid_run, number=_number))
 
 
@@ -67,7 +67,7 @@ for _name, _words, _number in (
     "sigkill-scheduler",
     section=_SECTION,
     fault="The scheduler is killed (SIGKILL, the OOM killer) in the middle of a run",
-    promise="Can't be kept: what it knew is lost, as there is no spool. Bound: spans that "
+    promise="Can't be kept: its memory is lost, as there is no spool. Bound: spans that "
     "are open or linger, spans that ended within the last schedule delay, and what the "
     "counters grew by within the last export interval; with the collector down, all that waited",
     loses=True,

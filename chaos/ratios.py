@@ -13,8 +13,8 @@ TASKS = 300
 #: How often it is looked whether the rounds are enough. Each look has a chance of its own to be
 #: wrong, so that there are few.
 LOOKS = 4
-#: How much worse than without the fault may still be called no worse: less can't be told apart
-#: from the noise of a machine in some seconds.
+#: How much worse than without the fault still counts as no worse: less is within the noise of a
+#: machine in some seconds.
 ALLOWANCE = 1.10
 #: The same as a part of a core. What tries again does so by the clock: on a machine that is busy
 #: with other things there are more tries for each task, and no more in a second.
@@ -27,7 +27,7 @@ FAULT, HEALTHY, BARE = "fault", "healthy", "bare"
 
 
 def middle(values: Sequence[float]) -> Middle:
-    """Return the median of what was found in rounds, and an interval for the true one (95 %).
+    """Return the median of the rounds' values, and an interval for the true one (95 %).
 
     Raises
     ------

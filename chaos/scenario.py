@@ -25,19 +25,19 @@ class CannotRun(Exception):
     """This machine can't run a scenario."""
 
 
-def progress(said: str) -> None:
+def progress(line: str) -> None:
     """Print how far a long scenario is."""
-    print(f"  {time.strftime('%H:%M:%S')}  {said}", flush=True)
+    print(f"  {time.strftime('%H:%M:%S')}  {line}", flush=True)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One fault, and what is promised for it."""
+    """One fault, and the promise for it."""
 
     name: str
     fault: str
     promise: str
-    #: Returns what was observed; an AssertionError says what broke the promise.
+    #: Returns the observation; an AssertionError has the reason why the promise is broken.
     run: Callable[[World], str]
     protocols: tuple[str, ...]
     #: Section of the page.

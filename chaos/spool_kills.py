@@ -1,7 +1,7 @@
 """A process that writes to the spool is killed at random moments, and its file is compared.
 
 Both sides draw the same writes from the same random numbers, so that the killer knows each write,
-and single bytes through a pipe say how far the writer has come. A write that was begun and not
+and single bytes through a pipe report its stages. A write that was begun and not
 finished may be in the file as a whole, or not at all.
 
 ``python -m chaos.spool_kills FOLDER TIMES SEED`` forks its writers from a process without threads.
@@ -46,7 +46,7 @@ _MAX_BYTES = 64_000_000
 _START = 1_700_000_000_000_000_000
 #: Rows that may wait, and notes that there may be.
 _MOST_WAITING, _MOST_OPEN = 400, 120
-#: What a writer says: it is there, it has opened the file, it begins a write, the transaction
+#: Messages of a writer: it is there, it has opened the file, it begins a write, the transaction
 #: begins, the transaction ends, the write is done.
 _HERE, _OPENED, _TRY, _BEGIN, _COMMIT, _DONE = b"h", b"o", b"t", b"B", b"C", b"d"
 #: Longest time from these to the kill, in seconds.
@@ -183,7 +183,7 @@ class Life:
         )
 
     def live(self, path: Path, account: Account, notes: set[int], pipe: int) -> None:
-        """Write until the end; says over the pipe how far it has come."""
+        """Write until the end; reports each stage through the pipe."""
         os.write(pipe, _HERE)
         origin = Encoder({"service.instance.id": self.run}, "1").origin
         run = Run(self.run, origin, account.clock)
@@ -232,7 +232,7 @@ class Killer:
         self._notes = {0}
 
     def kill_one(self) -> None:
-        """Start a writer, kill it, and compare what it left."""
+        """Start a writer, kill it, and compare its file with the account."""
         chance = self._random
         # While it opens the spool, while it closes, or at its last write.
         when = chance.choices(("opening", "closing", "writing"), (2, 1, 5))[0]
@@ -257,7 +257,7 @@ class Killer:
                 assert heard, "the writer failed"
                 said += heard
             time.sleep(chance.uniform(0, _LATEST[stage]))
-            # It is not waited for yet, so that its id is nobody else's.
+            # Its id is not free for another process before `waitpid`.
             os.kill(pid, signal.SIGKILL)
             said += pipe.read()
         assert os.waitpid(pid, 0)[1] in (0, signal.SIGKILL), "the writer failed"
@@ -312,7 +312,7 @@ class Killer:
             shutil.rmtree(self._copy, ignore_errors=True)
             self._copy.mkdir(mode=0o700)
             path = self._copy / self.path.name
-            # Without the index of the log: SQLite makes it anew where nobody has the file open.
+            # Without the log's index: SQLite makes a new one where no process has the file open.
             for suffix in ("", "-wal", "-journal"):
                 if (source := files.beside(self.path, suffix)).exists():
                     shutil.copy(source, files.beside(path, suffix))

@@ -149,7 +149,7 @@ def _dead_collector(world: World) -> str:
     section=_SECTION,
     fault="A scheduler starts with the spool of one that still runs, with the collector down; then "
     "that one closes (SIGTERM), as where a rollout starts the new one first",
-    promise="The second one says once that it has no spool, and has it once the first is gone: "
+    promise="The second one logs once that it has no spool, and gets it when the first is gone: "
     "each span arrives, once, with the resource of its own run",
 )
 def _overlap(world: World) -> str:
@@ -161,7 +161,9 @@ def _overlap(world: World) -> str:
     # The second one writes a log of that name, too.
     first.log = first.log.rename(world.folder / "first.log")
     _start(world)
-    (refused,) = eventually(lambda: world.logged("ERROR"), PATIENCE, "it says that it has none")
+    (refused,) = eventually(
+        lambda: world.logged("ERROR"), PATIENCE, "an error that it has no spool"
+    )
     assert f"is in use by process {first.popen.pid}" in refused, refused
     code, closed = world.end(process=first)
     gone = time.monotonic()

@@ -1,7 +1,7 @@
 """`python -m fuzz`: throw hostile input at each target, a million in sum unless told otherwise.
 
-Needs atheris (``pip install --group fuzz``). What was found interesting is kept in a folder outside
-the repository, so that the next run goes on where this one stopped. An input that breaks a
+Needs atheris (``pip install --group fuzz``). Inputs that reach new code are kept in a folder
+outside the repository, so that the next run goes on where this one stopped. An input that breaks a
 promise is written there, too, and is run again by ``python -m fuzz TARGET FILE``.
 """
 
@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-#: What came of the last run that was kept.
+#: The results of the last run that was kept.
 KEPT = Path(__file__).parents[1] / "chaos" / "results" / "fuzz.json"
 
-#: Of the runs: what is slow and looked at elsewhere gets fewer.
+#: Shares of the runs: targets that are slow or tested elsewhere get fewer.
 SHARES = {
     "spans": 12,
     "metrics": 10,
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=0, help="at most so long for each target")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     parser.add_argument("--corpus", type=Path, default=cache / "dask-otel-fuzz")
-    parser.add_argument("--write", action="store_true", help="keep what came of it for the page")
+    parser.add_argument("--write", action="store_true", help="keep the results for the page")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)

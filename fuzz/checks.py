@@ -23,7 +23,7 @@ def check(holds: bool, promise: str, *seen: object) -> None:
 
 
 def small(value: AttributeValue, limit: int, *what: object) -> None:
-    """Check what is exported of a value."""
+    """Check a value as it is exported."""
     if isinstance(value, tuple):
         check(len(value) <= 64, "an array is bounded", len(value), *what)
         for item in value:
@@ -56,7 +56,7 @@ def check_span(record: SpanRecord) -> None:
 class Exports:
     """Exports of one cluster's metrics, each of which is checked.
 
-    What is right in each batch is an increment of 1.5 s of ``dask.span.execute.time`` of the span
+    Each batch has one valid increment of 1.5 s of ``dask.span.execute.time`` of the span
     "good".
 
     Parameters
@@ -76,7 +76,7 @@ class Exports:
         return T_NS + (self._turn + 1) * 10**10
 
     def check(self, batch: MetricBatch) -> None:
-        """Export the next batch: what is right is counted, and nothing goes back."""
+        """Export the next batch: valid increments are counted, and no total goes back."""
         time_ns = self.time_ns
         self._turn += 1
         self._state.apply(batch)
@@ -89,7 +89,7 @@ class Exports:
             for (name, labels), value in now.items()
             if (name, dict(labels).get("dask.span.name")) == (_EXECUTED, "good")
         ]
-        check(found == [1.5 * self._turn], "what is right is counted", found)
+        check(found == [1.5 * self._turn], "valid increments are counted", found)
         self._before = now
 
 

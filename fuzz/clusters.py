@@ -36,7 +36,7 @@ def _time(data: Data, now: float) -> float:
 
 
 def _metrics(data: Data) -> dict[str, Any]:
-    """Return what a worker says of itself; Dask needs some of it to be numbers."""
+    """Return a worker's report of itself; Dask needs some of it to be numbers."""
     digests = {
         (data.key(1), *data.many(lambda: data.key(1), 3)) if data.flag() else data.text(): _number(
             data
@@ -59,7 +59,7 @@ def _metrics(data: Data) -> dict[str, Any]:
 
 
 def _message(data: Data, keys: list[Any], worker: str) -> tuple[str, Any]:
-    """Return a topic and what is sent on it, as anybody can."""
+    """Return a topic and a message; any client can send them."""
     topic = data.choice((TOPIC, "stealing", "scheduler", data.text()))
     some = (*keys, worker, data.key(1), data.value(1))
     stolen = ("confirm", *(data.choice(some) for _ in range(data.integer(0, 5))))
@@ -69,7 +69,7 @@ def _message(data: Data, keys: list[Any], worker: str) -> tuple[str, Any]:
 
 
 def _finish(data: Data, cluster: SimulatedCluster, keys: list[Any]) -> None:
-    """Let the workers say that tasks are done, at any time that they like."""
+    """Let the workers report that tasks are done, at any time."""
     for key in keys:
         task = cluster.scheduler.tasks.get(key)
         if task is None or task.processing_on is None:
@@ -107,7 +107,7 @@ def _drive(data: Data, cluster: SimulatedCluster) -> None:
     theirs = cluster.submit_annotated(tags, [annotations() for _ in range(data.integer(1, 3))])
     for key in (*mine, *theirs):
         told = (scheduler.tasks[key].annotations or {}).get(DECISION_KEY)
-        check(parse_traceparent(told) is not None, "each task is told its context", told)
+        check(parse_traceparent(told) is not None, "each task gets its context", told)
     spans = {key: scheduler.tasks[key].group.span_id for key in (*mine, *theirs)}
     metered = {("execute", spans[mine[0]], "inc", "thread-cpu", "seconds"): 1.5}
     for _ in range(2):

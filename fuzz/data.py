@@ -1,4 +1,4 @@
-"""From the bytes of a fuzzer to values: those that people give, and those that nobody should.
+"""Make values of a fuzzer's bytes: usual ones, and hostile ones.
 
 Without a fuzzer, for the tests, any bytes do.
 """
@@ -39,7 +39,7 @@ class Broken:
 
 
 class Pretender(str):
-    """A text that lies about what it is."""
+    """A text that lies about its type."""
 
     def __str__(self) -> str:
         return 7  # type: ignore[return-value]

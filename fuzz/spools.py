@@ -1,4 +1,4 @@
-"""A spool whose file, or a row of it, is not what was written.
+"""A spool with a damaged file or row.
 
 What can't be used is refused in words, and what can't be read is left out and counted: nothing else
 than `SpoolError` and `OSError` comes out, and what is right beside a damaged row is there.
@@ -25,7 +25,7 @@ from fuzz.process import folder
 
 _SINK: Final = "otlp"
 _BYTES: Final = 10_000_000
-#: What the column of a row can be, where it is not what it was.
+#: The columns of a row that can be damaged.
 _COLUMNS: Final = {
     "runs": ("instance", "resource", "scope", "started_ns", "alive_ns", "over"),
     "sinks": ("name",),
@@ -77,7 +77,7 @@ def _spoiled_bytes(data: Data, path: Path) -> None:
     for _ in range(data.integer(1, 6)):
         at = data.integer(0, 65535) % len(content)
         if data.flag():
-            # Where SQLite says what it is, and what is where.
+            # In the header of the file.
             at %= 512
         content[at : at + data.integer(1, 4)] = bytes(data.many(data.byte, 4))
     if not data.integer(0, 3):
@@ -106,7 +106,7 @@ def _spoiled_row(data: Data, path: Path) -> frozenset[int]:
 
 
 def _used(path: Path, right: frozenset[int]) -> None:
-    """Do with a file what is done with a spool."""
+    """Use a file as a spool."""
     with suppress(SpoolError, OSError):
         text = as_text(summarize(path, span_name), 100)
         text.encode()

@@ -151,7 +151,7 @@ def _hostile(data: Data) -> FinishedSpan:
 
 
 def spans(data: Data) -> None:
-    """A finished span of which every field is wrong, in a batch with one that is right."""
+    """A finished span whose fields are all wrong, in a batch with a valid one."""
     answers = (data.key(), data.key())
 
     def redact(name: str, text: str) -> Any:
@@ -182,7 +182,7 @@ def spans(data: Data) -> None:
 
 
 def metrics(data: Data) -> None:
-    """Keys and values of metrics that nobody reports, in a batch with one that is right."""
+    """Keys and values of metrics that no worker reports, in a batch with a valid one."""
     exports = Exports(MetricState(T_NS, sanitizer=Sanitizer()))
     good = ("execute", "inc", "thread-cpu", "seconds")
     names = (*semconv.METRICS, "dask.no.such.metric", 7)
@@ -210,7 +210,7 @@ def metrics(data: Data) -> None:
 
 
 def carriers(data: Data) -> None:
-    """What comes as the caller's context."""
+    """Anything as the caller's context."""
     value = data.value()
     if data.flag():
         value = {
@@ -245,7 +245,7 @@ def _open_span(dask_id: str) -> Any:
 
 
 def messages(data: Data) -> None:
-    """What clients send on the bridge's topic; what is right in a message is taken."""
+    """Messages of clients on the bridge's topic; valid parts of a message are taken."""
     good, other = _open_span("good"), _open_span("a")
     holder: Any = SimpleNamespace(
         open={"good": good, "a": other},
@@ -305,7 +305,7 @@ def settings(data: Data) -> None:
         except ConfigurationError as error:
             check(len(str(error).encode().splitlines()) == 1, "an error is one line", str(error))
             return
-        check(isinstance(overrides, dict) or not overrides, "what is no section is refused")
+        check(isinstance(overrides, dict) or not overrides, "anything but a section is refused")
         check("redact" not in str(overrides), "a client does not name code")
         for one in settings_in_force(found, overrides):
             check(len(one.value) <= 200, "a value is shown short", one)

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # pytest depends on tomli there, so whoever can run the tests has it
+else:  # pytest depends on tomli there, so every environment of the tests has it
     import tomli as tomllib
 
 VERSIONS = Path(__file__).with_name("backends.toml")

@@ -118,12 +118,12 @@ def try_out(python: str, archive: Path, version: str) -> str:
         run(inside, "-m", "pip", "install", "--quiet", str(archive), cwd=place)
         run(inside, "-m", "pip", "check", cwd=place)
         script = shutil.copy(SMOKE, place)
-        said = run(inside, script, version, str(REPOSITORY / "deploy"), cwd=place)
-    return f"{archive.name}: {said.strip().splitlines()[-1]}; {time.monotonic() - started:.0f} s"
+        output = run(inside, script, version, str(REPOSITORY / "deploy"), cwd=place)
+    return f"{archive.name}: {output.strip().splitlines()[-1]}; {time.monotonic() - started:.0f} s"
 
 
 def main() -> int:
-    """Build, check and try; say what was tried, and what could not be."""
+    """Build, check and try; print what was tried and what was not."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(

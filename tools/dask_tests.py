@@ -60,7 +60,7 @@ EXPECTED: Final = {
     "test_quiet_client_close": "wants an empty log, and Dask logs each preload that it loads",
     "test_spans": "compares a task's annotations: an x has none there, and has one with the bridge",
     "test_annotations_global_vs_local": (
-        "compares a task's annotations exactly, and the bridge adds what its worker is told"
+        "compares a task's annotations exactly, and the bridge adds the trace context"
     ),
 }
 
@@ -69,7 +69,7 @@ _OUTCOMES: Final = ("passed", "failed", "skipped")
 
 
 class Outcomes(NamedTuple):
-    """What one run of the tests came to."""
+    """The outcome of one run of the tests."""
 
     #: ``passed``, ``failed`` or ``skipped``, by test.
     tests: dict[str, str]
@@ -81,7 +81,7 @@ class Outcomes(NamedTuple):
     log: Path
 
     def summary(self) -> dict[str, Any]:
-        """Return what is kept of it."""
+        """Return the part that is kept."""
         counts = Counter(self.tests.values())
         return {
             **{outcome: counts[outcome] for outcome in _OUTCOMES},
@@ -150,7 +150,7 @@ class Runner:
 
 
 def main() -> int:
-    """Run the tests, and say what is new."""
+    """Run the tests, and print new failures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("files", nargs="*", default=FILES, metavar="FILE")
@@ -276,10 +276,10 @@ def _ratios(what: str, without: list[float], with_it: list[float]) -> dict[str, 
 
 
 def _keep(runner: Runner, part: str, file: str, found: dict[str, Any]) -> None:
-    """Write a result beside the others, with what it was made with."""
+    """Write a result beside the others, with the versions it was made with."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     code = "import dask, distributed; print(dask.__version__, distributed.__version__)"
-    said = subprocess.run(
+    versions = subprocess.run(
         [sys.executable, "-c", code],
         cwd=runner.checkout,
         env=runner.environment(bridge=False),
@@ -291,8 +291,8 @@ def _keep(runner: Runner, part: str, file: str, found: dict[str, Any]) -> None:
         "system": platform.system(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        "dask": said[0],
-        "distributed": said[1],
+        "dask": versions[0],
+        "distributed": versions[1],
         "opentelemetry-sdk": version("opentelemetry-sdk"),
     }
     results.setdefault(part, {})[file] = found

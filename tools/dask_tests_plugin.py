@@ -1,4 +1,4 @@
-"""A plugin of pytest for `dask_tests.py`: writes down what each test came to, and what is left."""
+"""A plugin of pytest for `dask_tests.py`: records outcomes of tests, and threads that are left."""
 
 from __future__ import annotations
 

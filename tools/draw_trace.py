@@ -23,7 +23,7 @@ COLOURS = ("#1f77b4", "#d95f02", "#2a9d5c", "#7b5ea7", "#a05a2c")
 
 @dataclass
 class Node:
-    """A span with what is below it, in the order of their start; times in microseconds."""
+    """A span with its children, in the order of their start; times in microseconds."""
 
     service: str
     name: str

@@ -55,7 +55,7 @@ def take(page: Path, target: Path, width: int, height: int, *, dark: bool) -> No
             capture_output=True,
             timeout=120,
         )
-    # Its colours mean something: only what is not seen is squeezed.
+    # Its colours mean something: only invisible differences are squeezed.
     with Image.open(target) as picture:
         picture.convert("RGB").save(target, optimize=True)
 

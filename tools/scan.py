@@ -47,7 +47,7 @@ OWNERS = {
     "tasks": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents counts blamed start stop",
     "reports": "owing awaits reporters",
-    "progress": "shown shown_until",
+    "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
     "completion": "below",
 }

@@ -25,13 +25,13 @@ DEADLINE = 120.0
 
 
 def check(condition: object, what: str) -> None:
-    """End with what is wrong."""
+    """End with an error if a condition does not hold."""
     if not condition:
         sys.exit(f"smoke test: {what}")
 
 
 def output(*arguments: str) -> str:
-    """What the installed command says."""
+    """The output of the installed command."""
     done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE)
     check(done.returncode == 0, f"dask-otel {' '.join(arguments)}: {done.stderr}")
     return done.stdout
@@ -63,7 +63,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def check_assets(deploy: Path) -> int:
-    """What the package carries is what is in the checkout."""
+    """The package carries the files of the checkout."""
     with tempfile.TemporaryDirectory() as made:
         output("assets", made)
         written, wanted = files(Path(made)), files(deploy)
@@ -152,7 +152,7 @@ def check_telemetry() -> None:
 
 
 def main() -> None:
-    """Check all of it, and say what was tried."""
+    """Check everything, and print a summary."""
     wanted, deploy = sys.argv[1:]
     check_commands(wanted)
     count = check_assets(Path(deploy))

@@ -1,6 +1,6 @@
 """A month of a scheduler in minutes: the core alone, in simulated time.
 
-The core gets its times with the calls. What a scheduler with workers would tell it comes from a
+The core gets its times with the calls. The calls of a scheduler with workers come from a
 small model here, which knows the truth: how many spans and tasks there were, and how long threads
 were busy. It keeps nothing of what has ended, so that what grows is the core's.
 """
@@ -48,7 +48,7 @@ class _Task:
     span: str
     prefix: str
     seconds: float
-    #: Runs that fail before one succeeds; None for a task of which all do.
+    #: Runs that fail before one succeeds; None if all of them fail.
     failures: int | None = 0
 
 
@@ -57,7 +57,7 @@ class _Worker:
     name: str
     threads: int
     running: dict[_Task, float] = field(default_factory=dict)
-    #: Seconds by span that the next heartbeat tells.
+    #: Seconds by span, for the next heartbeat.
     metered: dict[str, float] = field(default_factory=dict)
     #: Gets nothing new, and leaves when it is done.
     leaving: bool = False
@@ -108,7 +108,7 @@ class Month:
     spans_a_day
         How many Dask spans come on a day, about.
     seed
-        Of what is random.
+        Of all random numbers.
     """
 
     def __init__(self, spans_a_day: int = 4000, seed: int = 15) -> None:
@@ -229,7 +229,7 @@ class Month:
             worker.leaving = True
 
     def _lose_worker(self) -> None:
-        """A worker is killed, with all that it has not told."""
+        """Kill a worker: the seconds that it has not reported are lost."""
         worker = self._chance.choice(list(self.workers.values()))
         self.truth["killed"] += 1
         self.truth["lost"] += sum(worker.metered.values())
@@ -339,7 +339,7 @@ class Month:
         assert tasks.added(group, task.key, self.now, "recomputed") == reason
         self._queue.append(task)
 
-    # -------------------------------------------------------- what the core asks and tells
+    # -------------------------------------------------------- calls by the core
 
     def thread_seconds(self, start: float, stop: float) -> float:
         return self.threads_at(stop) * (stop - start)
@@ -405,8 +405,8 @@ class Month:
     def export(self) -> None:
         """Hand over the metrics, as the bridge does at the export interval."""
         batch = self._batches.open
-        self.accounting.begin_export(self.now)
-        since = self.accounting.finish_export()
+        since = self.accounting.begin_export(self.now)
+        self.accounting.settle()
         for metric, shares in (
             (semconv.SPAN_IDLE_TIME, since.span_idle),
             (semconv.SPAN_CAPACITY_TIME, since.span_idle),
@@ -440,7 +440,7 @@ class Month:
         assert abs(went - there) <= 1e-6 * max(1.0, there), (went, there)
 
     def reconcile(self) -> None:
-        """Check what was exported against the truth, when all of it has ended."""
+        """Compare the exports with the truth, when all work has ended."""
         truth, shown, totals = self.truth, self.shown, self.received.totals
         for what in ("generations", "spans", "tasks", "memory", "erred", "again"):
             assert shown[what] == truth[what], f"{what}: {shown[what]} of {truth[what]}"

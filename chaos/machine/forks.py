@@ -32,7 +32,7 @@ _Child = tuple[str, int | None, float]
 
 
 def _as_a_child() -> None:
-    logging.getLogger("distributed.dask_otel").info("a child of a fork says so")
+    logging.getLogger("distributed.dask_otel").info("a message of a forked child")
     gc.collect()
 
 
@@ -85,8 +85,8 @@ _ONCE = (
     "fork-scheduler",
     section=_SECTION,
     fault="The scheduler's process is forked again and again under load: on its event loop, in "
-    "another thread, by `multiprocessing`; the children log, collect garbage, and run what is "
-    "registered for their exit",
+    "another thread, by `multiprocessing`; the children log, collect garbage, and run the "
+    "functions registered for their exit",
     promise=_ONCE,
     protocols=BOTH,
 )

@@ -115,7 +115,7 @@ def _memory_limit(world: World) -> str:
         (sizes[-1] - sizes[first]) - (bare[-1] - bare[first]) for first in (0, _FULL + 1)
     )
     assert later < 16 * _MIB, f"it grows by {later / _MIB:.0f} MiB beyond the full queue"
-    # A record with its stack trace (8 KiB) exists as Dask told of it, twice as long at most.
+    # A record with its stack trace (8 KiB) is at most twice as long in the queue.
     bound = _QUEUE * 3 * 8192 + 16 * _MIB
     assert ours < bound, f"the bridge takes {ours / _MIB:.0f} MiB, of {bound / _MIB:.0f} MiB"
 

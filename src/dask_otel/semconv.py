@@ -93,10 +93,10 @@ _COUNTS = {
     TASK_COUNT: _INT,
     **{TASK_OUTCOME_COUNT.format(outcome): _INT for outcome in _OUTCOMES},
 }
-#: On every span: what it is, and which Dask span it belongs to.
+#: On every span: its type and its Dask span.
 _OWNER = dict.fromkeys((SPAN_TYPE, SPAN_ID, SPAN_ROOT_ID, SPAN_ROOT_NAME), _STRING)
 
-#: By ``dask.span.type``: every attribute with its type. A part in angle brackets varies.
+#: All attributes with their types, by ``dask.span.type``. Parts in angle brackets vary.
 SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
     "span": {
         **_OWNER,
@@ -153,7 +153,7 @@ SPAN_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
     "progress": {**_OWNER, SPAN_NAME: _STRING, **_COUNTS},
 }
 
-#: By the event's name: every attribute with its type.
+#: All attributes with their types, by the event's name.
 EVENT_ATTRIBUTES: Final[dict[str, dict[str, str]]] = {
     EVENT_START: {},
     EVENT_EXCEPTION: {
@@ -189,12 +189,11 @@ OTEL_SIGNAL: Final = "dask.otel.signal"
 OTEL_REASON: Final = "dask.otel.reason"
 OTEL_KIND: Final = "dask.otel.kind"
 
-#: The span label of a metric: one name that stands for two keys, because both come from
-#: the same Dask span.
+#: The span label of a metric: one name for two keys that come from the same Dask span.
 SPAN: Final = "span"
 SPAN_KEYS: Final = (SPAN_NAME, SPAN_ROOT_NAME)
 
-#: Namespace of the labels that are made of users' ``key:value`` tags.
+#: Namespace of the labels from users' ``key:value`` tags.
 TAG: Final = "dask.tag"
 
 FOLDED: Final = "_OTHER"
@@ -209,7 +208,7 @@ class Metric(NamedTuple):
     name: str
     instrument: Instrument
     unit: str
-    #: Keys in the order in which the bridge gives their values; `SPAN` stands for two.
+    #: Keys in the order of the values; `SPAN` stands for two.
     labels: tuple[str, ...]
     description: str
     #: Whether its values are whole numbers. A key never has two types.
@@ -222,6 +221,7 @@ _EXECUTE = (SPAN, TASK_PREFIX, ACTIVITY)
 _P2P = (SPAN, P2P_STAGE, ACTIVITY)
 _TRANSFER = (IO_DIRECTION, ACTIVITY)
 _WORKER = (WORKER_NAME,)
+_SIGNAL = (OTEL_SIGNAL,)
 
 SPAN_EXECUTE_TIME: Final = Metric(
     "dask.span.execute.time", "counter", _S, _EXECUTE, "Seconds that tasks spent, by activity"
@@ -282,6 +282,14 @@ SPAN_DURATION: Final = Metric(
     _S,
     (SPAN, SPAN_RESULT),
     "From enqueued to the end of the last task or of the block, one point per Dask span",
+)
+SPAN_COLLIDED: Final = Metric(
+    "dask.span.collided",
+    "counter",
+    "{submission}",
+    (SPAN,),
+    "Submissions that asked for this span, and were booked on another one",
+    True,
 )
 SPAN_QUEUE_DURATION: Final = Metric(
     "dask.span.queue.duration",
@@ -479,7 +487,7 @@ OTEL_EXPORTED: Final = Metric(
     "dask.otel.exported",
     "counter",
     "{item}",
-    (OTEL_SIGNAL,),
+    _SIGNAL,
     "Spans and data points that an exporter accepted",
     True,
 )
@@ -539,23 +547,28 @@ OTEL_EXPORT_LAST_SUCCESS_AGE: Final = Metric(
     "dask.otel.export.last_success.age",
     "gauge",
     _S,
-    (),
-    "Seconds since metrics were last accepted, at the time of this export",
+    _SIGNAL,
+    "Seconds since an exporter of the signal last succeeded, of the one for which it is longest",
 )
 OTEL_QUEUE_SIZE: Final = Metric(
-    "dask.otel.queue.size", "updowncounter", "{span}", (), "Spans that wait for export", True
+    "dask.otel.queue.size", "updowncounter", "{span}", _SIGNAL, "Spans that wait for export", True
 )
 OTEL_QUEUE_CAPACITY: Final = Metric(
-    "dask.otel.queue.capacity", "updowncounter", "{span}", (), "Limit of the export queue", True
+    "dask.otel.queue.capacity",
+    "updowncounter",
+    "{span}",
+    _SIGNAL,
+    "Limit of the export queue",
+    True,
 )
 OTEL_SPOOL_SIZE: Final = Metric(
-    "dask.otel.spool.size", "updowncounter", "{span}", (), "Spans that wait in the spool", True
+    "dask.otel.spool.size", "updowncounter", "{span}", _SIGNAL, "Spans that wait in the spool", True
 )
 OTEL_SPOOL_USAGE: Final = Metric(
-    "dask.otel.spool.usage", "updowncounter", "By", (), "Bytes that the spool holds", True
+    "dask.otel.spool.usage", "updowncounter", "By", _SIGNAL, "Bytes that the spool holds", True
 )
 OTEL_SPOOL_LIMIT: Final = Metric(
-    "dask.otel.spool.limit", "updowncounter", "By", (), "Most bytes of the spool", True
+    "dask.otel.spool.limit", "updowncounter", "By", _SIGNAL, "Most bytes of the spool", True
 )
 
 #: Every metric by name.
@@ -565,9 +578,9 @@ METRICS: Final[dict[str, Metric]] = {
 
 # ------------------------------------------------------------------------ dask-otel doctor
 
-#: What the doctor sends to see whether it arrives; no part of the bridge's own telemetry.
+#: The doctor's test span; no part of the bridge's own telemetry.
 DOCTOR_SPAN: Final = "dask-otel doctor"
-#: On both: says which run of the doctor it was.
+#: The run of the doctor, on its test span and its test counter.
 DOCTOR_RUN: Final = "dask.otel.doctor.run"
 DOCTOR_CHECKS: Final = Metric(
     "dask.otel.doctor.checks", "counter", "{check}", (DOCTOR_RUN,), "Test counter of the doctor"

@@ -32,6 +32,7 @@ EXCEPTIONAL = {
     "dask.otel.folded",
     "dask.otel.sanitized",
     "dask.otel.internal.errors",
+    "dask.span.collided",
     "dask.task.lost",
 }
 #: Metrics of a spool, which these schedulers do not have.

@@ -17,7 +17,7 @@ from distributed.metrics import context_meter
 
 from dask_otel import semconv
 from dask_otel.core.context import CARRIER_KEY
-from dask_otel.core.metrics import cardinality
+from dask_otel.core.metrics.families import Family
 from dask_otel.semconv import METRICS
 from tests.cluster.conftest import Bridged, Start
 from tests.receiver import Point, Receiver
@@ -112,6 +112,12 @@ def everything(c: Bridged) -> None:
         client.submit(fail_once, "marker", retries=2).result()
         parts = [client.submit(bytes, 100_000 + i, workers=[i % 2]) for i in range(4)]
         client.submit(lambda *parts: sum(map(len, parts)), *parts).result()
+    with span("first"):
+        kept = client.map(twice, range(2), pure=False)
+        wait(kept)
+    with span("second"):  # Dask books it on the first
+        wait(client.map(twice, range(2), pure=False))
+    del kept
     with span("denied", 7), dask.annotate(**{CARRIER_KEY: "of a user's"}):
         client.submit(abs, -1).result()
     shuffle(client)
@@ -171,7 +177,7 @@ def test_every_metric_of_the_contract_comes_as_it_is_defined(start: Start, tmp_p
     assert sanitized["type",] >= 1
     exported = last_points(received, "dask.otel.exported")
     assert exported.keys() == {("traces",), ("metrics",)}
-    assert last_points(received, "dask.otel.queue.capacity") == {(): 2048}
+    assert last_points(received, "dask.otel.queue.capacity") == {("traces",): 2048}
 
 
 def check_definition(point: Point) -> None:
@@ -184,7 +190,7 @@ def check_definition(point: Point) -> None:
         assert point.temporality == CUMULATIVE
     if point.kind != "histogram":
         assert point.is_int is metric.integer, point
-    keys = cardinality.label_keys(metric, ("dask.tag.team",))
+    keys = Family(metric, ("dask.tag.team",)).keys
     assert tuple(point.attributes) == keys, point
     assert all(isinstance(value, str) and value for value in point.attributes.values())
 
@@ -351,7 +357,7 @@ def test_the_bridge_says_how_much_of_the_loop_it_used(start: Start) -> None:
         c.exported()
         passed = time.monotonic() - began
         used = last_points(c.received, "dask.otel.loop.time")[()]
-        age = last_points(c.received, "dask.otel.export.last_success.age")[()]
+        age = last_points(c.received, "dask.otel.export.last_success.age")[("metrics",)]
         transitions = c.scheduler.transition_counter
     # Every transition costs something. (How much of the time: benchmarks. What is timed here can
     # be kept waiting for the processor, and stands for a hundred others.)
@@ -360,6 +366,37 @@ def test_the_bridge_says_how_much_of_the_loop_it_used(start: Start) -> None:
     assert 0.2 < age < 60
     points = [p for p in c.received.points if p.metric == "dask.otel.loop.time"]
     assert [p.value for p in points] == sorted(p.value for p in points)
+
+
+def test_submissions_that_dask_books_on_another_span_are_counted(start: Start) -> None:
+    """A client that keeps its futures: Dask books all runs on the first span."""
+    with start() as c:
+        kept = []
+        for number in range(4):
+            with span("import"):
+                kept += c.client.map(twice, [number, 100 + number])
+                wait(kept)
+        with span("other"), span("inner"):
+            kept.append(c.client.submit(twice, 1000))
+        kept.append(c.client.submit(twice, 1001))
+        wait(kept)
+        with span("import"):  # nothing to do with it
+            c.client.submit(str, 1).result()
+        groups = c.scheduler.task_groups
+        (booked,) = {group.span_id for group in groups.values() if group.prefix.name == "twice"}
+        c.exported()
+        next_exports(c.received, 1)
+        assert last_points(c.received, "dask.span.collided") == {
+            ("import", "import"): 3,
+            ("other/inner", "other"): 1,
+            ("default", "default"): 1,
+        }
+        names = [s.attributes["dask.span.id"] for s in c.received.spans if s.name == "import"]
+        assert names.count(booked) >= 1
+
+
+def twice(number: int) -> int:
+    return 2 * number
 
 
 # ------------------------------------------------------------------------------ odd keys

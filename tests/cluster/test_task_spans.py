@@ -10,8 +10,7 @@ from distributed import Reschedule, get_worker, wait
 
 from dask_otel import span
 from dask_otel.core import identity
-from dask_otel.core.life.open_span import Limits
-from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import FinishedTask
 from tests.cluster.conftest import Start
 from tests.cluster.observed import observed

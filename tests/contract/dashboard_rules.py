@@ -15,37 +15,44 @@ from .test_rules import ALERTS
 Page = dict[str, Any]
 Panel = dict[str, Any]
 
-#: Pixels of a column of Grafana's grid on a screen of 1,440, and of a character of a title; a
-#: panel's margins, description and links take the rest.
-COLUMN, CHARACTER, ICONS = 60, 8, 80
+#: Pixels of a column of Grafana's grid on a screen of 1,440, of the gap between two panels, and of
+#: a character of a title; a panel's margins, description and links take the rest.
+COLUMN, GAP, CHARACTER, ICONS = 58, 8, 8, 100
+#: Pixels of a character in a cell, of a cell's margins, and of a table's.
+LETTER, CELL, TABLE = 8, 14, 16
+#: A column without a width of its own is never narrower in Grafana, and the table scrolls.
+NARROWEST = 150
+#: What is shown in a column at least: its title, and these texts of ours.
+SHOWN = {"Alert": [*ALERTS], "Severity": ["critical", "warning"], "Since": ["13 minutes ago"]}
 
-#: The colour of each meaning: what a second of a thread was, on every page.
+#: The colour of each meaning: what a second of a thread was, on every page. Names that can stand
+#: beside each other in a panel have shades of it.
 COLOURS = {
-    "green": {
-        "thread-cpu",
-        "p2p-shard-partition-cpu",
-        "p2p-get-output-cpu",
-        "get-output-cpu",
-        "Computing",
-        "memory",
-    },
-    "blue": {
-        "get-output-noncpu",
-        "thread-noncpu",
-        "p2p-shard-partition-noncpu",
-        "p2p-get-output-noncpu",
-        "Off the CPU",
-    },
-    "purple": {"network", "send", "serialize", "deserialize", "offload", "Moving data"},
-    "yellow": {"disk-read", "disk-write", "compress", "decompress", "spilled"},
+    "green": {"thread-cpu", "get-output-cpu", "Computing", "memory", "succeeded"},
+    "light-green": {"p2p-shard-partition-cpu", "p2p-get-output-cpu"},
+    "blue": {"get-output-noncpu", "thread-noncpu", "Off the CPU"},
+    "light-blue": {"p2p-shard-partition-noncpu", "p2p-get-output-noncpu"},
+    "purple": {"network", "Moving data"},
+    "light-purple": {"send"},
+    "dark-purple": {"serialize"},
+    "super-light-purple": {"deserialize"},
+    "semi-dark-purple": {"offload"},
+    "yellow": {"disk-read", "spilled"},
+    "light-yellow": {"disk-write"},
+    "dark-yellow": {"compress"},
+    "semi-dark-yellow": {"decompress"},
     "orange": {"idle", "Idle"},
     "#808080": {"unused", "Unused", "rescheduled"},
     "red": {"failed", "Wasted", "erred", "error"},
     "light-red": {"cancelled", "recomputed"},
     "dark-red": {"lost", "worker_lost"},
-    "#A08C6E": {"other", "executor", "Other"},
-    "#4E9A9A": {"waiting", "queued", "no-worker"},
-    "#9AD5D5": {"processing", "executing"},
+    "#A08C6E": {"other", "Other"},
+    "#C9BBA3": {"executor"},
+    "#4E9A9A": {"waiting"},
+    "#2E6E6E": {"queued"},
+    "#8FB8A8": {"no-worker"},
+    "#9AD5D5": {"processing", "processes"},
+    "#D9F0F0": {"executing"},
 }
 COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names}
 
@@ -67,7 +74,8 @@ def of_kind(page: Page, *kinds: str) -> Iterator[Panel]:
 
 
 def expressions(panel: Panel) -> list[str]:
-    return [target["expr"] for target in panel.get("targets", [])]
+    """In PromQL: what a trace store is asked is none of them."""
+    return [target["expr"] for target in panel.get("targets", []) if "expr" in target]
 
 
 def defaults(panel: Panel) -> dict[str, Any]:
@@ -152,6 +160,9 @@ def meanings_have_their_colours(page: Page) -> list[str]:
         legends = " ".join(target["legendFormat"] for target in panel["targets"])
         if not re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends):
             continue
+        if "dask_worker_name" in legends:  # which has the colours of the palette
+            faults += [panel["title"]] if list(_colours(panel, "w: executing")) else []
+            continue
         for name, colour in COLOUR_OF.items():
             for shown in (name, f"etl: {name}"):
                 given = [one for one in _colours(panel, shown) if one]
@@ -198,10 +209,28 @@ def says_what_it_means_where_nothing_is(page: Page) -> list[str]:
     faults = []
     for panel in panels(page):
         text = defaults(panel).get("noValue", "")
-        short = panel["type"] == "stat"
-        if not text or text == "No data" or (not short and not text.endswith(".")):
+        if panel["type"] != "stat" and not re.fullmatch(r"No data: .{10,}, or .*\.", text):
             faults.append(f"{panel['title']}: {text!r}")
     return faults
+
+
+def nothing_is_no_good_news(page: Page) -> list[str]:
+    """A query that failed shows the same text as one without a result."""
+    return [
+        panel["title"]
+        for panel in panels(page)
+        if (text := defaults(panel).get("noValue", "")) != "no data"
+        and not (text.startswith("No data: ") and text.endswith(", or the query failed."))
+    ]
+
+
+def axes_have_numbers(page: Page) -> list[str]:
+    """With no decimals Grafana takes the ticks between whole numbers for nothing, and says so."""
+    return [
+        panel["title"]
+        for panel in of_kind(page, "timeseries")
+        if defaults(panel).get("decimals") == 0 and "noValue" in defaults(panel)
+    ]
 
 
 def cells_stand_for_themselves(page: Page) -> list[str]:
@@ -250,8 +279,30 @@ def titles_fit(page: Page) -> list[str]:
     return [
         panel["title"]
         for panel in panels(page)
-        if len(panel["title"]) * CHARACTER + ICONS > panel["gridPos"]["w"] * COLUMN
+        if len(panel["title"]) * CHARACTER + ICONS > panel["gridPos"]["w"] * COLUMN - GAP
     ]
+
+
+def columns_fit(page: Page) -> list[str]:
+    """A column is as wide as its title and as our own texts in it; there is room for the others."""
+    faults = []
+    for panel in of_kind(page, "table"):
+        rest, sharing = panel["gridPos"]["w"] * COLUMN - GAP - TABLE, 0
+        for column in _columns(panel):
+            given = properties(panel, column)
+            if given.get("custom.hidden"):
+                continue
+            width = given.get("custom.width")
+            sharing += width is None
+            rest -= width or 0
+            texts = [column, *SHOWN.get(column, [])]
+            if column == "What":
+                texts += re.findall(r'"what", "([^"]*)"', " ".join(expressions(panel)))
+            if width is not None and max(map(len, texts)) * LETTER + CELL > width:
+                faults.append(f"{panel['title']}: {column}: {max(texts, key=len)}")
+        if sharing and rest / sharing < NARROWEST:
+            faults.append(f"{panel['title']}: {rest} for {sharing} columns")
+    return faults
 
 
 def lines_are_full_and_of_one_height(page: Page) -> list[str]:
@@ -355,9 +406,119 @@ def runs_are_whole(page: Page) -> list[str]:
 
 
 def alerts_are_marked(page: Page) -> list[str]:
+    """By a line where one begins: a region would hide the colours that mean something."""
     marks = page.get("annotations", {}).get("list", [])
     shown = [one for one in marks if one["enable"] and "ALERTS{" in one.get("expr", "")]
-    return [] if shown else ["no annotation of alerts"]
+    faults = [] if shown else ["no annotation of alerts"]
+    for one in shown:
+        now, _, before = one["expr"].partition(" unless ")
+        if before != f"{now} offset 1m" or one["step"] != "60s":
+            faults.append("a region")
+        if 'severity!="info"' not in now:
+            faults.append("alerts that are only worth a look")
+        if ("root" in variables(page)) != ('dask_span_root_name=~"$root|"' in now):
+            faults.append("alerts of other workflows")
+    return faults
+
+
+def a_panel_of_one_kind_has_one_base(page: Page) -> list[str]:
+    """Where advice and numbers stand in one screen, a share is of all time in both."""
+    faults = []
+    for panel in of_kind(page, "table"):
+        if "Advice" not in _columns(panel):
+            continue
+        hours, shares = (one for one in expressions(panel))
+        over = (
+            r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
+        )
+        if hours.removesuffix(" / 3600") not in shares or not re.search(over, shares):
+            faults.append("a share of something else")
+        by = [one["displayName"] for one in panel["options"]["sortBy"] if one["desc"]]
+        if by != ["Thread-hours"]:
+            faults.append(f"sorted by {by}")
+        _, topmost, greatest = hours.rpartition("topk(1")
+        if not topmost or 'what", "Unused"' not in greatest:
+            faults.append("no advice for the greatest loss")
+    return faults
+
+
+def series_have_colours_of_their_own(page: Page) -> list[str]:
+    """Of the names that are known: no two of a panel look alike."""
+    faults = []
+    for panel in of_kind(page, "timeseries"):
+        fixed = [x["legendFormat"] for x in panel["targets"] if "{{" not in x["legendFormat"]]
+        shown = [name for name in fixed if list(_colours(panel, name))]
+        for target in panel["targets"]:
+            if target["legendFormat"] == "{{dask_task_state}}":
+                shown += re.findall(r"[\w-]+", re.search(r'state=~"([^"]*)"', target["expr"])[1])
+            if target["legendFormat"] == "{{dask_activity}}":
+                # Stages of a shuffle share a shade; idle threads stand beside transfers as a line.
+                known = metered_by_dask() & COLOUR_OF.keys() - {*fixed}
+                shown += [name for name in known if not name.startswith(("p2p-", "idle"))]
+        colours = defaultdict(set)
+        for name in shown:
+            for colour in _colours(panel, name):
+                colours[colour].add(name)
+        faults += [f"{panel['title']}: {names}" for names in colours.values() if len(names) > 1]
+    return faults
+
+
+def words_are_a_persons(page: Page) -> list[str]:
+    """Dask calls a task that succeeded `memory`; and what is done is not left to do."""
+    faults = []
+    for panel in of_kind(page, "timeseries"):
+        for target in panel["targets"]:
+            expression, legend = target["expr"], target["legendFormat"]
+            if (
+                "task_outcome" in legend
+                and '"succeeded", "dask_task_outcome", "mem' not in expression
+            ):
+                faults.append(panel["title"])
+            if "to do" in panel["title"] and re.search(r"memory|erred|released", expression):
+                faults.append(panel["title"])
+            if "to do" in panel["title"] and "dask_task_state=~" not in expression:
+                faults.append(panel["title"])
+    return faults
+
+
+def each_signal_is_seen(page: Page) -> list[str]:
+    """Metrics that go on hide traces that do not: what the exporter does is asked by signal."""
+    asked = r"dask_otel_(export_last_success|queue|spool)_"
+    return [
+        panel["title"]
+        for panel in of_kind(page, "stat")
+        for target in panel["targets"]
+        if re.search(asked, target["expr"])
+        and ("dask_otel_signal" not in target["expr"] or "signal}}" not in target["legendFormat"])
+    ]
+
+
+def few_runs_are_marked(page: Page) -> list[str]:
+    """Where Dask books runs on an earlier one, something beside the number of runs says so."""
+    faults = []
+    for panel in of_kind(page, "stat", "table"):
+        if panel["title"] != "Runs that ended" and "Runs" not in _columns(panel):
+            continue
+        y = panel["gridPos"]["y"]
+        beside = [one for one in panels(page) if one["gridPos"]["y"] == y]
+        if not any("dask_span_collided_total" in x for one in beside for x in expressions(one)):
+            faults.append(panel["title"])
+    return faults
+
+
+def numbers_have_names(page: Page) -> list[str]:
+    """Several in one panel have them only where it is wide; a lone bar, where it is told to."""
+    faults = []
+    for panel in of_kind(page, "stat"):
+        names = [target["legendFormat"] for target in panel["targets"]]
+        if len(names) > 1 and panel["gridPos"]["w"] < 3 * len(names):
+            faults.append(panel["title"])
+    for panel in of_kind(page, "bargauge"):
+        if "${__field.labels." not in defaults(panel).get("displayName", ""):
+            faults.append(panel["title"])
+        if panel["options"].get("sizing") != "manual":
+            faults.append(panel["title"])
+    return faults
 
 
 def bars_lead_to_span_and_traces(page: Page) -> list[str]:
@@ -374,7 +535,8 @@ def links_to_jaeger_carry_the_root(page: Page) -> list[str]:
     for panel in panels(page):
         (url,) = [one["url"] for one in panel["links"] if one["title"] == "Traces in Jaeger"]
         carried = 'dask.span.root.name=\\"${root}\\"' in unquote(url)
-        if carried != any("$root" in one for one in expressions(panel)):
+        asked = [*expressions(panel), *(target.get("query", "") for target in panel["targets"])]
+        if carried != any(re.search(r"\$\{?root", one) for one in asked):
             faults.append(panel["title"])
     return faults
 
@@ -430,6 +592,15 @@ RULES: tuple[Callable[[Page], list[str]], ...] = (
     red_is_where_an_alert_fires,
     meanings_have_their_colours,
     says_what_it_means_where_nothing_is,
+    nothing_is_no_good_news,
+    axes_have_numbers,
+    columns_fit,
+    a_panel_of_one_kind_has_one_base,
+    series_have_colours_of_their_own,
+    words_are_a_persons,
+    each_signal_is_seen,
+    few_runs_are_marked,
+    numbers_have_names,
     cells_stand_for_themselves,
     advice_fits,
     curves_have_colours,

@@ -48,7 +48,7 @@ CELLS = {
 #: What somebody asks who wants a faster workflow (the questions of the announcement of Dask's fine
 #: performance metrics), and the panels that answer.
 QUESTIONS = {
-    "How much time am I losing to GIL contention?": "overview: Off the CPU: GIL, I/O, sleep, GPU",
+    "How much time am I losing to GIL contention?": "overview: Off the CPU: GIL, I/O, GPU",
     "How much time am I wasting in network transfer?": "overview: Does the network cost time?",
     "More throughput, or better data locality?": (
         "overview: More throughput, or better data locality?"
@@ -116,7 +116,7 @@ def test_a_panel_is_valid(name: str) -> None:
             if one["id"] == "custom.cellOptions":
                 jsonschema.validate(one["value"], schema("table", CELLS[one["value"]["type"]]))
     for target in panel["targets"]:
-        jsonschema.validate(target, schema("prometheus"))
+        jsonschema.validate(target, schema(target["datasource"]["type"]))
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -198,7 +198,7 @@ def _defaults_of_distributed() -> dict[str, Any]:
 
 
 def test_the_first_row_has_a_limit_an_advice_and_a_runbook_each() -> None:
-    line = [one for one in PAGES["overview"]["panels"] if one["gridPos"]["y"] == 6]
+    line = [one for one in PAGES["overview"]["panels"] if one["gridPos"]["y"] in (6, 9)]
     titles = ["Computing", "Off the CPU", "Moving data", "Other", "Idle", "Unused", "Wasted"]
     assert [one["title"] for one in line] == ["Thread-time", *titles]
     for panel in line[1:]:
@@ -214,7 +214,7 @@ def test_the_workflows_are_a_table() -> None:
     shown = organize["options"]["renameByName"]
     assert [shown[name] for name in sorted(shown, key=organize["options"]["indexByName"].get)] == [
         *("Workflow", "Thread-hours", "Cost", "Idle cost", "Computing", "Idle", "Runs", "Failed"),
-        "Trend",
+        *("Not counted", "Trend"),
     ]
     (link,) = rules.properties(panel, "Workflow")["links"]
     assert link["url"].startswith("/d/dask-otel-span?")
@@ -249,7 +249,9 @@ def _first(page: Any, kind: str, having: str = "") -> Any:
         panel
         for panel in panels(page)
         if panel["type"] == kind
-        and any(having in one["expr"] + one["legendFormat"] for one in panel["targets"])
+        and any(
+            having in one["expr"] + one["legendFormat"] for one in panel["targets"] if "expr" in one
+        )
     )
 
 
@@ -294,7 +296,8 @@ def _legend_beside(page: Any) -> None:
 
 def _nothing_folded(page: Any) -> None:
     for panel in panels(page):
-        panel["targets"] = [one for one in panel["targets"] if one["legendFormat"] != "other"]
+        kept = [one for one in panel["targets"] if one.get("legendFormat") != "other"]
+        panel["targets"] = kept
 
 
 def _no_annotation(page: Any) -> None:
@@ -309,6 +312,79 @@ def _root_forgotten(page: Any) -> None:
     for panel in panels(page):
         for link in panel["links"]:
             link["url"] = link["url"].replace("${root}", "etl")
+
+
+def _a_region(page: Any) -> None:
+    mark = page["annotations"]["list"][0]
+    mark["expr"] = mark["expr"].partition(" unless ")[0]
+
+
+def _alerts_of_others(page: Any) -> None:
+    mark = page["annotations"]["list"][0]
+    mark["expr"] = mark["expr"].replace(', dask_span_root_name=~"$root|"', "")
+
+
+def _a_narrow_column(page: Any) -> None:
+    for override in _first(page, "table")["fieldConfig"]["overrides"]:
+        for one in override["properties"]:
+            if one["id"] == "custom.width":
+                one["value"] = 20
+
+
+def _wide_columns(page: Any) -> None:
+    for override in _first(page, "table")["fieldConfig"]["overrides"]:
+        for one in override["properties"]:
+            if one["id"] == "custom.width":
+                one["value"] = 400
+
+
+def _advice(hours: str, share: str, by: str = "Thread-hours") -> Callable[[Any], None]:
+    """Give a page the panel of another one, with other queries."""
+
+    def change(page: Any) -> None:
+        panel = copy.deepcopy(PANELS["overview: What should I do next?"])
+        for target, wanted in zip(panel["targets"], (hours, share), strict=True):
+            target["expr"] = wanted.replace("{it}", target["expr"])
+        panel["options"]["sortBy"][0]["displayName"] = by
+        page["panels"].append(panel)
+
+    return change
+
+
+def _the_greatest_forgotten(page: Any) -> None:
+    _advice("{it}", "{it}")(page)
+    for target in page["panels"][-1]["targets"]:
+        target["expr"] = target["expr"].replace("topk(1", "(")
+
+
+def _two_alike(page: Any) -> None:
+    panel = _first(page, "timeseries", "{{dask_activity}}")
+    for override in panel["fieldConfig"]["overrides"]:
+        for one in override["properties"]:
+            if one["id"] == "color":
+                one["value"]["fixedColor"] = "green"
+
+
+def _done_is_to_do(page: Any) -> None:
+    panel = copy.deepcopy(PANELS["cluster-and-workers: What is there to do?"])
+    panel["targets"][0]["expr"] = "sum by (dask_task_state) (dask_cluster_task_count)"
+    page["panels"].append(panel)
+
+
+def _no_signal(page: Any) -> None:
+    expression = "max(dask_otel_export_last_success_age_seconds)"
+    target = dict(_first(page, "stat")["targets"][0], expr=expression)
+    _first(page, "stat")["targets"].append(target)
+
+
+def _runs_alone(page: Any) -> None:
+    panel = next(one for one in panels(page) if one["title"] == "Not counted")
+    panel["targets"] = []
+
+
+def _narrow_numbers(page: Any) -> None:
+    panel = _first(page, "stat")
+    panel["targets"] = panel["targets"] * 4
 
 
 def _drop_property(name: str) -> Callable[[Any], None]:
@@ -339,7 +415,26 @@ BROKEN: dict[str, tuple[Callable[[Any], None], ...]] = {
     "thresholds_are_our_own": (_default("stat", "thresholds", {"steps": []}),),
     "red_is_where_an_alert_fires": (_another_limit,),
     "meanings_have_their_colours": (_drop_override,),
-    "says_what_it_means_where_nothing_is": (_default("table", "noValue", "No data"),),
+    "says_what_it_means_where_nothing_is": (_default("timeseries", "noValue", "No data"),),
+    "nothing_is_no_good_news": (
+        _default("timeseries", "noValue", "No task was repeated in the shown time."),
+        _default("stat", "noValue", "none"),
+    ),
+    "axes_have_numbers": (_default("timeseries", "decimals", 0),),
+    "columns_fit": (_a_narrow_column, _wide_columns),
+    "a_panel_of_one_kind_has_one_base": (
+        _advice("{it}", "sum(increase(dask_span_execute_time_seconds_total[$__range]))"),
+        _advice("{it}", "{it}", by="Share"),
+        _the_greatest_forgotten,
+    ),
+    "series_have_colours_of_their_own": (_two_alike,),
+    "words_are_a_persons": (
+        _expression("timeseries", '"succeeded"', '"memory"'),
+        _done_is_to_do,
+    ),
+    "each_signal_is_seen": (_no_signal,),
+    "few_runs_are_marked": (_runs_alone,),
+    "numbers_have_names": (_narrow_numbers, _default("bargauge", "displayName", "")),
     "cells_stand_for_themselves": (
         _drop_property("noValue"),
         _drop_property("fieldMinMax"),
@@ -360,7 +455,7 @@ BROKEN: dict[str, tuple[Callable[[Any], None], ...]] = {
     "nothing_is_not_a_number": (_expression("timeseries", ") >= 0", ")"),),
     "runs_are_those_of_the_root": (_expression("stat", f", {rules.ITSELF}", ""),),
     "runs_are_whole": (_expression("stat", "round(increase(", "(increase("),),
-    "alerts_are_marked": (_no_annotation,),
+    "alerts_are_marked": (_no_annotation, _a_region, _alerts_of_others),
     "bars_lead_to_span_and_traces": (_bars_lead_nowhere,),
     "links_to_jaeger_carry_the_root": (_root_forgotten,),
 }

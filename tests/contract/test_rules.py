@@ -91,3 +91,13 @@ def test_every_alert_is_tested_to_fire_and_not_to_fire() -> None:
     assert fires == set(ALERTS)
     # Before it fires, and after it has resolved.
     assert quiet == dict.fromkeys(ALERTS, 2)
+
+
+def test_the_pages_name_the_number_of_rules() -> None:
+    """In words: so many there are."""
+    words = {15: "fifteen", 21: "twenty-one"}
+    alerts, recorded = words[len(ALERTS)], words[len(RECORDED)]
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert f"{alerts} alerts with a" in readme
+    backends = (REPOSITORY / "docs" / "backends.md").read_text(encoding="utf-8")
+    assert f"{alerts.capitalize()} alerts and {recorded} recording rules" in backends

@@ -470,7 +470,7 @@ def test_drops_are_counted_by_reason(receiver: Receiver, export: StartExport) ->
     assert taken.count(False) > 0
     assert set(next(iter(own(receiver, "dask.otel.dropped")))) == {"queue_full", "traces"}
     assert own(receiver, "dask.otel.exported")[("traces",)] == 2 * sum(taken)
-    assert own(receiver, "dask.otel.queue.capacity") == {(): 20}
+    assert own(receiver, "dask.otel.queue.capacity") == {("traces",): 20}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

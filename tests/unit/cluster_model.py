@@ -136,8 +136,9 @@ class Totals:
 
 def exported(accounting: Accounting, now: float) -> Increments:
     """Close an interval and settle it at once; the product does so in steps."""
-    accounting.begin_export(now)
-    return accounting.finish_export()
+    closed = accounting.begin_export(now)
+    accounting.settle()
+    return closed
 
 
 def taken(sharing: IdleSharing, now: float) -> tuple[float, float, dict[str, float]]:

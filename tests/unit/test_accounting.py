@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from dask_otel.core.idle.accounting import Accounting
-from dask_otel.core.idle.clock_delay import WINDOW, RecentMinimum
 from dask_otel.core.idle.sharing import IdleSharing
+from dask_otel.core.idle.worker import WINDOW, RecentMinimum
 from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
 
 #: Seconds: some messages of 1 ms each, on a few threads.

@@ -60,7 +60,7 @@ class Blocked(Simulation):
         self._looked()
         ends = {i: left for i, (who, left) in self.entered.items() if who == client}
         self._over({i: left for i, left in ends.items() if left is not None})
-        self.blocks.taken_in(client, self.now)
+        self.blocks.messages_arrived(client, self.now)
 
     def lose_client(self, client: str) -> None:
         """The client closes or dies."""
@@ -247,7 +247,7 @@ def test_what_is_remembered_is_bounded():
     # What was pushed out does no harm when it goes on.
     for number in range(100):
         sim.blocks.left("c0", f"entered-{number}", sim.now)
-    sim.blocks.taken_in("c0", sim.now)
+    sim.blocks.messages_arrived("c0", sim.now)
     assert not sim.blocks._waiting
     assert not sim.blocks.leaving
 

@@ -378,8 +378,8 @@ def test_an_outage_longer_than_the_queue_loses_nothing():
         # All of it is in the spool: nothing waits that could get lost.
         eventually(lambda: pump.condition()["waiting"] == 0)
         beat(pump)
-        eventually(lambda: metrics.value(semconv.OTEL_SPOOL_SIZE.name) == 300)
-        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 0
+        eventually(lambda: metrics.value(semconv.OTEL_SPOOL_SIZE.name, "traces") == 300)
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 0
         spans.ok = True
         eventually(lambda: not store.rows)
     assert sorted(spans.exported) == list(range(1, 301))

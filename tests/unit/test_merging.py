@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core.metrics.batch import MAX_OF_NAME, MetricBatch, Observation, SpanDeltas
-from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.batch import (
+    MAX_OF_NAME,
+    Distribution,
+    MetricBatch,
+    Observation,
+    SpanDeltas,
+)
 from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 

@@ -33,6 +33,7 @@ from dask_otel.pump.lanes import _parts
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.waiting import eventually
 
+AGE = semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
 LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
 
@@ -188,8 +189,8 @@ def test_spans_arrive_and_are_counted_in_the_metrics() -> None:
         eventually(lambda: len(spans.exported) == 10)
         beat(pump)
         eventually(lambda: metrics.value(EXPORTED, "traces") == 10)
-        assert metrics.value(semconv.OTEL_QUEUE_CAPACITY.name) == LIMITS.queue_size
-        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 0
+        assert metrics.value(semconv.OTEL_QUEUE_CAPACITY.name, "traces") == LIMITS.queue_size
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 0
         # A metrics export counts itself in the next one.
         beat(pump)
         eventually(lambda: metrics.value(EXPORTED, "metrics") > 0)
@@ -205,7 +206,7 @@ def test_the_queue_is_bounded_and_what_does_not_fit_is_counted() -> None:
         eventually(lambda: spans.calls)
         beat(pump)
         eventually(lambda: metrics.value(DROPPED, "traces", "queue_full") == 150)
-        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 50
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 50
         assert not pump.offer_span(finished(100)), "what is in the outlet counts as well"
 
 
@@ -434,7 +435,60 @@ def test_hours_by_which_the_clock_is_set_are_no_age_of_an_export() -> None:
             batch.add(semconv.CLUSTER_SPILL_IO.name, "disk-write")
             pump.offer_metrics(batch)
             eventually(lambda n=count: metrics.calls >= n, 30, "an export")
-            assert 0 <= metrics.value(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name) < 600
+            assert 0 <= metrics.value(AGE, "metrics") < 600
+
+
+def test_the_age_of_the_last_success_is_that_of_each_signal() -> None:
+    """Traces that nobody takes are seen, though metrics go on."""
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+
+        def ages() -> tuple[float, float]:
+            calls = metrics.calls
+            beat(pump, 1)
+            eventually(lambda: metrics.calls > calls, what="an export of metrics")
+            return metrics.value(AGE, "traces"), metrics.value(AGE, "metrics")
+
+        ages()
+        ages()
+        assert (AGE, ("metrics",)) in metrics.last
+        assert (AGE, ("traces",)) not in metrics.last, "no span was sent yet"
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        eventually(lambda: (ages(), (AGE, ("traces",)) in metrics.last)[1])
+        spans.ok = False
+        pump.offer_span(finished(2))
+        eventually(lambda: spans.calls > 1)
+        eventually(lambda: ages()[0] > 0.3, what="the age of the last success grows")
+        traces, of_metrics = ages()
+        assert of_metrics < traces
+        spans.ok = True
+        eventually(lambda: spans.exported == [1, 2])
+        assert ages()[0] < traces
+
+
+def test_the_age_is_that_of_the_exporter_that_is_worst_off() -> None:
+    spans, others, metrics = Spans(), Spans("other"), Metrics()
+    others.ok = False
+    with running([spans, others], [metrics]) as pump:
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1] and others.calls > 0)
+        for _ in range(2):
+            calls = metrics.calls
+            beat(pump, 1)
+            eventually(lambda n=calls: metrics.calls > n)
+        assert (AGE, ("traces",)) not in metrics.last, "one of them had no success"
+
+
+def test_a_server_that_takes_no_span_of_a_request_is_no_success() -> None:
+    spans, metrics = Spans(), Metrics()
+    spans.lost, spans.said = 10**6, "too many"
+    with running([spans], [metrics]) as pump:
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.calls > 0)
+        beat(pump, 1)
+        eventually(lambda: metrics.value(DROPPED, "traces", "error") == 1)
+        assert (AGE, ("traces",)) not in metrics.last
 
 
 class FlakyMetrics(Metrics):
@@ -568,7 +622,7 @@ def test_a_failing_sink_drops_the_rest_at_close_and_it_is_counted() -> None:
         pump.request_close(30)
         eventually(lambda: pump.closed)
         assert metrics.value(DROPPED, "traces", "shutdown") == 20
-        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name) == 0
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 0
 
 
 def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(

@@ -13,13 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core.metrics.batch import MetricBatch, Observation, SpanDeltas
-from dask_otel.core.metrics.cardinality import (
-    MIN_RETIRE_AFTER_NS,
-    SeriesLimits,
-    ordinary_places,
-)
-from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.batch import Distribution, MetricBatch, Observation, SpanDeltas
+from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Exemplar, NumberPoint
@@ -397,7 +392,7 @@ def test_whatever_the_names_levels_sum_to_what_is_there(steps, cap):
             assert sum(found.get(THREADS, {}).values()) == sum(present.values())
             clean = Counter(label_text(name, Sanitizer()) for name in present)
             ages = found.get(AGE, {})
-            if len(NAMES) <= ordinary_places(cap):
+            if len(NAMES) <= SeriesLimits(max_series=cap).ordinary_series:
                 assert {name for (name,) in ages} == {n for n in clean if clean[n] == 1}
 
 

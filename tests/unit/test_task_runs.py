@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from dask_otel.core import identity
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.completion import finish
-from dask_otel.core.life.open_span import Group, Limits, OpenSpan
-from dask_otel.core.life.task_runs import KeptRun, TaskLimits, last_run
+from dask_otel.core.life.open_span import Group, KeptRun, Limits, OpenSpan, TaskLimits
+from dask_otel.core.life.task_runs import last_run
 from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import Failure, FinishedSpan, FinishedTask, SpanIdentity
 from dask_otel.core.traces.translate import translate

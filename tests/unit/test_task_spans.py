@@ -12,8 +12,8 @@ from dask_otel._dask import task_spans
 from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
 from dask_otel._dask.threads import stimulus_time
 from dask_otel.core.life.clock_offsets import ClockOffsets
-from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.life.task_runs import TaskLimits, slowest_of
+from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
+from dask_otel.core.life.task_runs import slowest_of
 from dask_otel.core.records import Failure, SpanIdentity
 
 T = 1_000_000.0

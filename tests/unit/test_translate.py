@@ -25,7 +25,7 @@ from dask_otel.core.records import (
     TaskPart,
 )
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.exceptions import error_type, said
+from dask_otel.core.traces.exceptions import built_in_message, error_type
 from dask_otel.core.traces.translate import translate, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 
@@ -347,7 +347,7 @@ def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace() -> None:
 
 @given(st.text(st.characters(), max_size=50))
 def test_any_string_is_read_back(text: str) -> None:
-    words = said(repr(ValueError(text)))
+    words = built_in_message(repr(ValueError(text)))
     assert words == (text or None)
 
 

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from .limits import ANYTHING, limit, seconds
-from .meanings import BAD, GOOD
+from .limits import ANYTHING, limit
+from .meanings import BAD, GOOD, TEXT
 from .parts import Details, Line, Panel, Steps, cluster, graph, line, number, page
 from .queries import CLUSTER, averaged, rates, selector, whole
 
 #: For counters that only exist once something went wrong: 0 where the bridge runs, and nothing
 #: where it does not.
 NONE_YET = f"0 * sum(dask_otel_running{{{CLUSTER}}})"
-NO_BRIDGE = "no bridge"
-QUEUE = f"max(dask_otel_queue_size{{{CLUSTER}}} / (dask_otel_queue_capacity{{{CLUSTER}}} > 0))"
+BY_SIGNAL = "max by (dask_otel_signal)"
+SIGNAL = "{{dask_otel_signal}}"
+QUEUE = (
+    f"{BY_SIGNAL} (dask_otel_queue_size{{{CLUSTER}}} / (dask_otel_queue_capacity{{{CLUSTER}}} > 0))"
+)
+SPOOL = (
+    f"{BY_SIGNAL} (dask_otel_spool_usage_bytes{{{CLUSTER}}} / "
+    f"(dask_otel_spool_limit_bytes{{{CLUSTER}}} > 0))"
+)
+AGE = f"dask_otel_export_last_success_age_seconds{{{CLUSTER}}}"
+METRICS_AGE = AGE.replace("}", ', dask_otel_signal="metrics"}')
+#: Where something waits: else a signal without a success has nothing to send.
+WAITS = f"(dask_otel_queue_size{{{CLUSTER}}} > 0 or dask_otel_spool_size{{{CLUSTER}}} > 0)"
+#: What a number says of a signal that waits, and had no success yet.
+NEVER = -1
+NOTHING_WAITS = "nothing waits"
 
 
 def build() -> Any:
@@ -31,25 +45,24 @@ def build() -> Any:
     )
 
 
-def _trouble(title: str, read: str, metric: str, label: str, steps: Steps, width: int) -> Panel:
+def _trouble(title: str, read: str, series: str, label: str, steps: Steps, width: int) -> Panel:
     """Green at 0; else red, one number for each value of the label."""
-    grown = f"{whole(selector(metric, CLUSTER), label)} > 0"
+    grown = f"{whole(series, label)} > 0"
     return number(
         title,
         read,
         (f"{grown} or ({NONE_YET} unless on () sum({grown}))", f"{{{{{label}}}}}"),
-        unit="short",
+        unit="none",
         width=width,
         below=GOOD,
         steps=steps,
         decimals=None,
-        empty=NO_BRIDGE,
     )
 
 
 def _complete() -> list[Line]:
-    silent = seconds("DaskOtelSilent")
-    full = limit("DaskOtelQueueFull")
+    stopped = limit("DaskOtelSignalStopped")
+    full, spool = limit("DaskOtelQueueFull"), limit("DaskOtelSpoolFull")
     return [
         line(
             number(
@@ -57,65 +70,99 @@ def _complete() -> list[Line]:
                 "Schedulers whose bridge runs. One that ended properly says 0; one that died says "
                 "nothing more (alert DaskOtelSilent).",
                 (f"sum(dask_otel_running{{{CLUSTER}}})", ""),
-                unit="short",
+                unit="none",
                 width=4,
                 decimals=0,
                 steps=[(1, GOOD)],
-                empty=NO_BRIDGE,
             ).runbook("DaskOtelSilent"),
             number(
                 "Last success",
-                "Since the last export that was answered with success. Much longer than the "
-                f"interval: the endpoint is away. Red from {silent:.0f} s on, when DaskOtelSilent "
-                "would fire.",
-                (f"max(dask_otel_export_last_success_age_seconds{{{CLUSTER}}})", ""),
+                "Since each signal was last exported with success, where that is longest ago. "
+                f"Red from {stopped:.0f} s on, the limit of DaskOtelSignalStopped, and where spans "
+                "wait that had no success yet (never). Grey: no spans wait, so none are sent.",
+                (
+                    f"{BY_SIGNAL} (0 * ({WAITS} unless {AGE}) - {-NEVER}) or "
+                    f"{BY_SIGNAL} ({AGE} and {WAITS} or {METRICS_AGE})",
+                    SIGNAL,
+                ),
+                (
+                    f"{BY_SIGNAL} ({AGE} unless {METRICS_AGE})"
+                    f" unless on (dask_otel_signal) {WAITS}",
+                    f"{SIGNAL}, {NOTHING_WAITS}",
+                ),
                 unit="s",
-                width=4,
+                width=7,
                 below=GOOD,
-                steps=[(silent, BAD)],
-                empty="none yet",
-            ),
-            _trouble(
-                "What was lost",
-                "Spans and data points, over the shown time. Anything but 0 means that traces or "
-                "counters miss something.",
-                "dask_otel_dropped_total",
-                "dask_otel_reason",
-                [(limit("DaskOtelDropping"), BAD)],
-                4,
-            ).runbook("DaskOtelDropping"),
-            _trouble(
-                "Errors of its own",
-                "Swallowed, so that Dask goes on; the scheduler's log has the first of each kind.",
-                "dask_otel_internal_errors_total",
-                "dask_otel_kind",
-                [(limit("DaskOtelErrors"), BAD)],
-                4,
-            ).runbook("DaskOtelErrors"),
+                steps=[(stopped, BAD)],
+            )
+            .mapped(NEVER, "never", BAD)
+            .coloured(NOTHING_WAITS, TEXT)
+            .runbook("DaskOtelSignalStopped"),
+            number(
+                "Spans that wait",
+                "In the queue or, with a spool, in the file. A number that stays, while the last "
+                "success is long ago: the endpoint is away.",
+                (
+                    f"sum by (dask_otel_signal) (dask_otel_queue_size{{{CLUSTER}}})"
+                    f" + (sum by (dask_otel_signal) (dask_otel_spool_size{{{CLUSTER}}})"
+                    f" or 0 * sum by (dask_otel_signal) (dask_otel_queue_size{{{CLUSTER}}}))",
+                    SIGNAL,
+                ),
+                unit="none",
+                width=5,
+                decimals=0,
+            ).runbook("DaskOtelSignalStopped"),
             number(
                 "Its queue",
                 f"Spans that wait for export, of as many as fit. Red from {full:.0%} on, the limit "
                 "of DaskOtelQueueFull: when it is full, spans are dropped.",
-                (QUEUE, ""),
+                (QUEUE, SIGNAL),
                 width=4,
                 below=GOOD,
                 steps=[(full, BAD)],
-                empty="no spans",
             ).runbook("DaskOtelQueueFull"),
+            number(
+                "Its spool",
+                f"The file of otel.spool.path, of the size that it may have. Red from {spool:.0%} "
+                "on, the limit of DaskOtelSpoolFull. No data: there is none.",
+                (SPOOL, SIGNAL),
+                width=4,
+                below=GOOD,
+                steps=[(spool, BAD)],
+            ).runbook("DaskOtelSpoolFull"),
+            height=4,
+        ),
+        line(
+            _trouble(
+                "What was lost",
+                "Spans and data points, over the shown time. Anything but 0 means that traces or "
+                "counters miss something.",
+                selector("dask_otel_dropped_total", CLUSTER),
+                "dask_otel_reason",
+                [(limit("DaskOtelDropping"), BAD)],
+                8,
+            ).runbook("DaskOtelDropping"),
+            _trouble(
+                "Errors of its own",
+                "Swallowed, so that Dask goes on; the scheduler's log has the first of each kind.",
+                selector("dask_otel_internal_errors_total", CLUSTER),
+                "dask_otel_kind",
+                [(limit("DaskOtelErrors"), BAD)],
+                8,
+            ).runbook("DaskOtelErrors"),
             number(
                 "Its event loop",
                 "Share of the scheduler's event loop that the bridge uses, of the time with data.",
                 (averaged(selector("dask_otel_loop_time_seconds_total", CLUSTER)), ""),
-                width=4,
+                width=8,
                 decimals=2,
-                empty=NO_BRIDGE,
             ),
             height=4,
         ),
         line(
             *(
-                _trouble(title, read, metric, "dask_otel_kind", [(ANYTHING, BAD)], 6)
-                for title, read, metric in _SMALLER
+                _trouble(title, read, series, "dask_otel_kind", [(ANYTHING, BAD)], 6)
+                for title, read, series in _SMALLER
             ),
             height=4,
         ),
@@ -127,23 +174,24 @@ _SMALLER = (
         "Names folded together",
         "Names and series beyond the caps, which are under _OTHER: raise otel.metrics.max-names, "
         "or keep ids and dates out of span names.",
-        "dask_otel_folded_total",
+        selector("dask_otel_folded_total", CLUSTER),
     ),
     (
         "Texts that were changed",
-        "Texts that were cut or cleaned, by kind.",
-        "dask_otel_sanitized_total",
+        "Texts that were cut or cleaned, by kind. Empty ones, which are called _EMPTY, are left "
+        "out: nothing of them is lost.",
+        selector("dask_otel_sanitized_total", CLUSTER, 'dask_otel_kind!="empty"'),
     ),
     (
         "What came late",
         "Seconds, bytes and counts that workers reported for spans that had been exported. "
         "They are in the counters, and missing in the traces.",
-        "dask_otel_late_total",
+        selector("dask_otel_late_total", CLUSTER),
     ),
     (
         "Spans that did not wait",
         "Spans exported at the settle timeout: a worker did not report their last metrics in time.",
-        "dask_otel_unsettled_total",
+        selector("dask_otel_unsettled_total", CLUSTER),
     ),
 )
 
@@ -173,7 +221,7 @@ def _cost() -> Line:
             decimals=1,
             width=8,
             lines=[(limit("DaskOtelQueueFull"), BAD)],
-            empty="No spans are exported.",
+            empty="no spans are exported",
         ),
         graph(
             "How much of the event loop does it use?",
@@ -200,16 +248,16 @@ def _when() -> tuple[Line, ...]:
                 "When was something lost, and why?",
                 "By reason. The next metrics carry everything again; lost spans are gone.",
                 growth("dask_otel_dropped_total", "dask_otel_reason"),
-                empty="Nothing was lost in the shown time.",
-                decimals=0,
+                empty="nothing was lost in the shown time",
+                decimals=None,
                 width=8,
             ),
             graph(
                 "When did it meet errors of its own?",
                 "By hook: where in the bridge an error was swallowed.",
                 growth("dask_otel_internal_errors_total", "dask_otel_kind"),
-                empty="It met no error of its own in the shown time.",
-                decimals=0,
+                empty="it met no error of its own in the shown time",
+                decimals=None,
                 width=8,
             ),
             graph(
@@ -217,8 +265,8 @@ def _when() -> tuple[Line, ...]:
                 "Trace contexts that came with work: adopted, linked, dropped (a link beyond the "
                 "31 of a span), or malformed (no context at all).",
                 growth("dask_otel_callers_total", "dask_otel_kind"),
-                empty="No work came with a caller's context in the shown time.",
-                decimals=0,
+                empty="no work came with a caller's context in the shown time",
+                decimals=None,
                 width=8,
             ),
             height=9,
@@ -231,8 +279,8 @@ def _when() -> tuple[Line, ...]:
                     f"sum by (dask_cluster_name) (dask_otel_spool_size{{{CLUSTER}}})",
                     "{{dask_cluster_name}}",
                 ),
-                empty="No scheduler has a spool.",
-                decimals=0,
+                empty="no scheduler has a spool",
+                decimals=None,
                 width=12,
             ),
             graph(
@@ -245,7 +293,7 @@ def _when() -> tuple[Line, ...]:
                     "{{dask_cluster_name}}",
                 ),
                 unit="percentunit",
-                empty="No scheduler has a spool.",
+                empty="no scheduler has a spool",
                 decimals=1,
                 width=12,
                 lines=[(limit("DaskOtelSpoolFull"), BAD)],

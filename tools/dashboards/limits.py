@@ -11,7 +11,6 @@ import yaml
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules"
 
 _LIMIT = re.compile(r"[<>]\s*([\d.e]+)\s*$", re.MULTILINE)
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 #: What "more than nothing" is as a step of Grafana, which colours from a step on.
 ANYTHING = 1e-9
@@ -34,12 +33,6 @@ def limit(alert: str, which: int = 0) -> float:
     """The number that an alert's expression is compared with; `which` where there are several."""
     value = float(_LIMIT.findall(ALERTS[alert]["expr"])[which])
     return value or ANYTHING
-
-
-def seconds(alert: str) -> float:
-    """For how long an alert's expression must hold."""
-    text = ALERTS[alert]["for"]
-    return float(int(text[:-1]) * _SECONDS[text[-1]])
 
 
 def runbook(alert: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -40,8 +41,25 @@ def _explore(datasource: str, kind: str, query: dict[str, Any]) -> str:
     )
 
 
-def _tempo(conditions: list[str]) -> str:
-    query = f"{{ {' && '.join(conditions)} }}"
+#: A whole run that failed: the first generation of a root alone is of this kind.
+FAILED_RUN = ("kind = server", 'span.dask.span.type = "span"', "status = error")
+
+
+def traces(*conditions: str, of: str = "") -> str:
+    """A query in TraceQL, of what the variables of a page choose (see `trace_links`)."""
+    chosen = ['resource.dask.cluster.name =~ "${cluster:pipe}"']
+    if "$root" in of:
+        chosen.append('span.dask.span.root.name = "${root}"')
+    if "$span" in of:
+        chosen.append('span.dask.span.name =~ "${span:pipe}"')
+    return _spans([*chosen, *conditions])
+
+
+def _spans(conditions: Sequence[str]) -> str:
+    return f"{{ {' && '.join(conditions)} }}"
+
+
+def _tempo(query: str) -> str:
     return _explore("${tempo}", "tempo", {"queryType": "traceql", "query": query, "limit": 50})
 
 
@@ -87,14 +105,11 @@ def trace_links(matchers: str) -> list[Builder[Any]]:
 
     Jaeger compares and has no patterns, so it gets only what is one value: the root.
     """
-    conditions = ['resource.dask.cluster.name =~ "${cluster:pipe}"']
     tags = "dask.span.type=span"
     if "$root" in matchers:
-        conditions.append('span.dask.span.root.name = "${root}"')
         tags += ' dask.span.root.name="${root}"'
-    if "$span" in matchers:
-        conditions.append('span.dask.span.name =~ "${span:pipe}"')
-    return [link("Traces in Tempo", _tempo(conditions)), link("Traces in Jaeger", _jaeger(tags))]
+    found = _tempo(traces(of=matchers))
+    return [link("Traces in Tempo", found), link("Traces in Jaeger", _jaeger(tags))]
 
 
 def runbook_link(alert: str) -> Builder[Any]:
@@ -126,7 +141,7 @@ def series_links(labels: list[str]) -> list[Builder[Any]]:
         key, value = "dask.span.name", values["dask_span_name"]
     return [
         link("Open in Dask / Span", opened(values)),
-        link("Its traces in Tempo", _tempo([f'span.{key} = "{value}"'])),
+        link("Its traces in Tempo", _tempo(_spans([f'span.{key} = "{value}"']))),
         link("Its traces in Jaeger", _jaeger(f'{key}="{value}"')),
     ]
 

@@ -16,7 +16,7 @@ __all__ = [
     "Part",
     "matcher",
     "names",
-    "pattern",
+    "shades",
 ]
 
 GOOD = "green"
@@ -37,7 +37,29 @@ def matcher(part: Part) -> str:
     return f'dask_activity!~"{names(*claimed)}"'
 
 
-def pattern(meaning: str) -> str:
-    """Grafana's regular expression of the series with a meaning, as ``what: name`` or ``name``."""
-    alike = [name.replace("(", r"\(").replace(")", r"\)") for name in ALIKE.get(meaning, ())]
-    return f"/^(?:.*: )?(?:{'|'.join([*MEANINGS[meaning].names, *alike])})$/"
+#: Shades of a meaning's colour, for names that stand beside each other in one panel.
+_SHADES = {
+    "p2p-.*-cpu": "light-green",
+    "p2p-.*-noncpu": "light-blue",
+    "send": "light-purple",
+    "serialize": "dark-purple",
+    "deserialize": "super-light-purple",
+    "offload": "semi-dark-purple",
+    "disk-write": "light-yellow",
+    "compress": "dark-yellow",
+    "decompress": "semi-dark-yellow",
+    "executor": "#C9BBA3",
+    "queued": "#2E6E6E",
+    "no-worker": "#8FB8A8",
+    "executing": "#D9F0F0",
+}
+
+
+def shades() -> list[tuple[str, str]]:
+    """Grafana's regular expressions of series, as ``what: name`` or ``name``, and their colours."""
+    found: dict[str, list[str]] = {}
+    for name, meaning in MEANINGS.items():
+        alike = [one.replace("(", r"\(").replace(")", r"\)") for one in ALIKE.get(name, ())]
+        for own in (*meaning.names, *alike):
+            found.setdefault(_SHADES.get(own, meaning.colour), []).append(own)
+    return [(f"/^(?:.*: )?(?:{'|'.join(each)})$/", shade) for shade, each in found.items()]

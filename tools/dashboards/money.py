@@ -23,7 +23,6 @@ TEAM_IDLE = selector("dask_span_idle_time_seconds_total", CLUSTER, _TEAMS)
 
 BY_CLUSTER = "dask_cluster_name"
 BY_TEAM = "dask_tag_team"
-NO_PRICE = "no price"
 
 
 def hours(seconds: str) -> str:
@@ -71,7 +70,6 @@ def _amount(title: str, read: str, series: str, colour: str) -> Panel:
         unit="short",
         decimals=2,
         below=colour,
-        empty=NO_PRICE,
     )
 
 
@@ -94,7 +92,7 @@ def _teams() -> Panel:
             steps=[(limit("DaskSpanIdle"), BAD)],
         ),
         sort="Thread-hours",
-        empty="No span has a team: see otel.metrics.tag-attributes.",
+        empty="no span has a team: see otel.metrics.tag-attributes",
         width=12,
     )
 
@@ -111,6 +109,6 @@ def _clusters() -> Panel:
         Column("Idle cost", money(grown(IDLE, BY_CLUSTER)), decimals=2, width=90),
         Column("Unused cost", money(grown(UNUSED, BY_CLUSTER)), decimals=2, width=110),
         sort="Thread-hours",
-        empty="No cluster in the shown time.",
+        empty="no cluster in the shown time",
         width=12,
     )

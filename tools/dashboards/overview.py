@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from . import limits, links, meanings, money
@@ -14,6 +15,7 @@ from .parts import (
     Panel,
     bars,
     cluster,
+    failed_runs,
     graph,
     line,
     number,
@@ -49,6 +51,7 @@ IDLE = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="idle"')
 WORKED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity!="unused"')
 UNUSED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="unused"')
 LOST = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="lost"')
+READING = selector(EXECUTE, CLUSTER, 'dask_activity="disk-read"')
 CPU = selector(EXECUTE, CLUSTER, 'dask_activity="thread-cpu"')
 OFF_CPU = selector(EXECUTE, CLUSTER, 'dask_activity="thread-noncpu"')
 ON_THREADS = selector(EXECUTE, CLUSTER, 'dask_activity=~"thread-(non)?cpu"')
@@ -58,6 +61,12 @@ RECEIVING = selector(TRANSFER, CLUSTER, 'network_io_direction="receive"')
 FROM_DISK = selector(READ, CLUSTER, 'dask_activity="disk-read"')
 FROM_ANYWHERE = selector(READ, CLUSTER, 'dask_activity=~"(memory|disk)-read"')
 LOOP = selector(BLOCKED, CLUSTER, 'dask_process_role="scheduler"')
+
+#: Runs of workflows: ends of root spans themselves. Ends of the spans inside are not runs.
+ENDED = selector("dask_span_duration_seconds_count", CLUSTER, ITSELF)
+FAILED = selector(
+    "dask_span_duration_seconds_count", CLUSTER, ITSELF, 'dask_span_result=~"failure|error"'
+)
 
 BY_ROOT = "dask_span_root_name"
 BY_FUNCTION = "dask_span_root_name, dask_task_prefix"
@@ -71,8 +80,9 @@ def build() -> Any:
         [cluster(), price()],
         [
             line(_alerts(), _advice(), height=6),
-            _sum(),
+            *_sum(),
             line(_workflows(), height=9),
+            line(failed_runs(), height=6),
             line(_where(), height=10),
             "What costs the most?",
             *_costs(),
@@ -91,14 +101,19 @@ def build() -> Any:
 
 def _alerts() -> Panel:
     by = "alertname, severity, dask_cluster_name, dask_span_root_name"
+    critical, warning = (
+        FIRING.replace("}", f', severity="{severity}"}}') for severity in ("critical", "warning")
+    )
+    rank = f"max by ({by}) (3 * {critical} or 2 * {warning} or {FIRING})"
     since = FIRING.replace('ALERTS{alertstate="firing", ', "ALERTS_FOR_STATE{")
     return rows(
         "Which alerts fire now?",
-        "Alerts of deploy/prometheus/rules, and since when what they say is true. The link of an "
-        "alert is its runbook.",
+        "Alerts of deploy/prometheus/rules, and since when what they say is true, the worst "
+        "first. The link of an alert is its runbook.",
         Column(
             "Alert",
             label="alertname",
+            width=190,
             link={
                 "title": "Runbook",
                 "url": limits.runbooks() + "${__value.raw}.md",
@@ -106,77 +121,135 @@ def _alerts() -> Panel:
             },
         ),
         Column("Severity", label="severity", width=80),
-        Column("Cluster", label="dask_cluster_name"),
+        Column("Cluster", label="dask_cluster_name", width=120),
         Column("Workflow", label="dask_span_root_name"),
         Column(
             "Since",
             f"max by ({by}) (({since} and ignoring (alertstate) {FIRING}) * 1000)",
             unit="dateTimeFromNow",
+            width=130,
         ),
-        sort="Since",
-        empty="No alert fires.",
-        width=10,
+        Column("Rank", rank, hidden=True),
+        sort="Rank",
+        empty="no alert fires, or there are no rules",
+        width=12,
     )
 
 
-def _over(what: str, ratio: str, alert: str, advice: str, which: int = 0) -> str:
-    """A row of advice: what is over the limit of an alert in the shown time."""
-    bound = limit(alert, which)
-    sign = "<" if alert == "DaskCacheMisses" else ">"
-    return labelled(f"({ratio}) {sign} {bound}", what=what, advice=advice, alertname=alert)
+@dataclass(frozen=True)
+class _Loss:
+    """Something that costs time: what it is, and what to do."""
+
+    what: str
+    #: Thread-seconds that it would save at most.
+    seconds: str
+    #: What the alert looks at, and its sign and limit.
+    over: str
+    alert: str
+    advice: str
+
+    def row(self, over: bool = True) -> str:
+        """Its thread-seconds, with its texts as labels; where it is over its limit, or anyway."""
+        value = f"({self.seconds}) and ({self.over})" if over else f"({self.seconds})"
+        return labelled(value, what=self.what, advice=self.advice, alertname=self.alert)
 
 
-def _advice() -> Panel:
-    """What the alerts would say of the shown time, at once: worst share first."""
+#: The greatest loss has an advice, too, from this share of all time on.
+GREATEST = 0.1
+
+
+def _losses_of_time() -> list[_Loss]:
     say = {part.title: part.advice for part in PARTS}
     idle = share(IDLE, WORKED)
     network = share(RECEIVING, TASKS)
-    found = [
-        _over("Idle", idle, "DaskClusterIdle", say["Idle"]),
-        _over("Unused", share(UNUSED, TIME), "DaskClusterUnused", say["Unused"]),
-        _over("Off the CPU", share(OFF_CPU, ON_THREADS), "DaskThreadsWait", say["Off the CPU"]),
-        _over("Spilling", share(SPILLING, TASKS), "DaskSpilling", say["Moving data"]),
-        _over("Wasted", share(NO_RESULT, TASKS), "DaskWorkWasted", say["Wasted"]),
-        _over("Lost", share(LOST, WORKED), "DaskTimeLost", say["Wasted"]),
-        _over(
+    failed = whole(FAILED, BY_ROOT)
+    failing = f"{failed} / ({whole(ENDED, BY_ROOT)} > 0)"
+    alerts = {
+        "Idle": ("DaskClusterIdle", IDLE, idle),
+        "Unused": ("DaskClusterUnused", UNUSED, share(UNUSED, TIME)),
+        "Off the CPU": ("DaskThreadsWait", OFF_CPU, share(OFF_CPU, ON_THREADS)),
+        "Spilling": ("DaskSpilling", SPILLING, share(SPILLING, TASKS)),
+        "Wasted": ("DaskWorkWasted", NO_RESULT, share(NO_RESULT, TASKS)),
+        "Lost": ("DaskTimeLost", LOST, share(LOST, WORKED)),
+    }
+    same = {"Spilling": "Moving data", "Lost": "Wasted"}
+    return [
+        *(
+            _Loss(what, grown(of), f"({ratio}) > {limit(alert)}", alert, say[same.get(what, what)])
+            for what, (alert, of, ratio) in alerts.items()
+        ),
+        _Loss(
+            "Failed runs",
+            # Of each workflow that fails, the time of as many of its runs as failed.
+            f"sum({grown(SPAN_TIME, BY_ROOT)} * ({failing} > {limit('DaskRunsFail')}))",
+            f"max({failing}) > {limit('DaskRunsFail')}",
+            "DaskRunsFail",
+            "Runs end with an exception: see the table of failed runs below.",
+        ),
+        _Loss(
             "Network",
-            f"({network}) and ({idle}) > {limit('DaskNetworkSlow', 1)}",
+            smaller(grown(RECEIVING), grown(IDLE)),
+            f"(({network}) > {limit('DaskNetworkSlow')}) "
+            f"and (({idle}) > {limit('DaskNetworkSlow', 1)})",
             "DaskNetworkSlow",
             "Threads wait for others' data: use fewer and larger workers.",
         ),
-        _over(
-            "Cache hits",
-            f"1 - {share(FROM_DISK, FROM_ANYWHERE)}",
+        _Loss(
+            "Cache misses",
+            grown(READING),
+            f"(1 - {share(FROM_DISK, FROM_ANYWHERE)}) < {limit('DaskCacheMisses')}",
             "DaskCacheMisses",
             "Data comes back from disk: give each worker more memory.",
         ),
-        _over(
+        _Loss(
             "Event loop",
-            averaged(LOOP),
+            smaller(f"{averaged(LOOP)} * {grown(TIME)}", grown(IDLE)),
+            f"({averaged(LOOP)}) > {limit('DaskEventLoopBlocked')}",
             "DaskEventLoopBlocked",
             "The scheduler is held up: submit fewer and longer tasks.",
         ),
     ]
+
+
+def _advice() -> Panel:
+    """What would save the most, at once."""
+    losses = _losses_of_time()
+    over = " or ".join(loss.row() for loss in losses)
+    # What can be saved alone: the others are parts of these.
+    whole_parts = " or ".join(
+        loss.row(over=False) for loss in losses if loss.what in ("Idle", "Unused", "Off the CPU")
+    )
+    greatest = f"topk(1, {whole_parts}) > {GREATEST} * scalar({grown(TIME)})"
+    found = f"({over} or {greatest})"
     return rows(
         "What should I do next?",
-        "What is beyond the limit of an alert over the shown time, of the time that the alert "
-        "looks at: without unused time for idle, of the tasks' time for what tasks do.",
-        Column("What", label="what", width=90, meant=True),
-        Column("Share", " or ".join(found), unit="percentunit", decimals=0, width=60),
-        Column("Advice", label="advice", wrapped=True),
+        "What is beyond the limit of an alert over the shown time, and the greatest loss from "
+        f"{GREATEST:.0%} on, by the thread-hours that it would save at most. The share is of all "
+        "time, as in the numbers below; the limits of the alerts look at parts of it.",
         Column(
-            "Runbook",
-            label="alertname",
-            width=155,
+            "What",
+            label="what",
+            width=110,
+            meant=True,
             link={
                 "title": "Runbook",
-                "url": limits.runbooks() + "${__value.raw}.md",
+                "url": limits.runbooks() + "${__data.fields.alertname}.md",
                 "targetBlank": True,
             },
         ),
-        sort="Share",
-        empty="Nothing is beyond its limit in the shown time.",
-        width=14,
+        Column("Thread-hours", f"{found} / 3600", decimals=2, width=110),
+        Column(
+            "Share",
+            f"{found} / scalar({grown(TIME)} > 0)",
+            unit="percentunit",
+            decimals=0,
+            width=70,
+        ),
+        Column("Advice", label="advice", wrapped=True),
+        Column("Alert", label="alertname", hidden=True),
+        sort="Thread-hours",
+        empty="nothing is beyond its limit",
+        width=12,
     )
 
 
@@ -197,15 +270,14 @@ def _part(part: Part) -> Panel:
         part.title,
         part.advice + said,
         (part_of(part), ""),
-        width=3,
         below=below,
         steps=steps,
-        empty="no work",
     ).runbook(part.alert)
 
 
-def _sum() -> Line:
-    return line(
+def _sum() -> list[Line]:
+    """Two lines of four: names of eight beside each other are cut."""
+    shown = [
         number(
             "Thread-time",
             "Thread-time of the clusters (a thread for an hour is an hour), which is what a bill "
@@ -213,30 +285,25 @@ def _sum() -> Line:
             "of a task comes when it ends.",
             (grown(selector("dask_cluster_capacity_time_seconds_total", CLUSTER)), ""),
             unit="s",
-            width=3,
-            empty="no cluster",
         ),
         *(_part(part) for part in PARTS),
-        height=4,
-    )
+    ]
+    return [line(*shown[:4], height=3), line(*shown[4:], height=3)]
 
 
 def _workflows() -> Panel:
-    ended = selector("dask_span_duration_seconds_count", CLUSTER, ITSELF)
-    failed = selector(
-        "dask_span_duration_seconds_count", CLUSTER, ITSELF, 'dask_span_result=~"failure|error"'
-    )
     time = grown(SPAN_TIME, BY_ROOT)
-    runs = whole(ended, BY_ROOT)
+    runs = whole(ENDED, BY_ROOT)
     before = "$__range"
     each = f"{time} / ({runs} > 0)"
-    each_before = f"{grown(SPAN_TIME, BY_ROOT, before)} / ({whole(ended, BY_ROOT, before)} > 0)"
+    each_before = f"{grown(SPAN_TIME, BY_ROOT, before)} / ({whole(ENDED, BY_ROOT, before)} > 0)"
     idle = selector("dask_span_idle_time_seconds_total", CLUSTER)
     return rows(
         "Which workflows cost the most?",
         "Thread-time of each root span and the spans inside of it: what its tasks used, and its "
-        "share of idle time. Runs are whole ones. The trend is the thread-time of a run, against "
-        "the time just before. Set the price of a thread-hour above to see money.",
+        "share of idle time. Runs are whole ones. Not counted: submissions that Dask booked on "
+        "another run, as the client keeps futures, so that runs are too few. The trend is the "
+        "thread-time of a run, against the time just before. Set a price above to see money.",
         Column(
             "Workflow",
             label="dask_span_root_name",
@@ -263,9 +330,16 @@ def _workflows() -> Panel:
         Column("Runs", f"{runs} > 0", decimals=0, width=80),
         Column(
             "Failed",
-            f"{whole(failed, BY_ROOT)} or 0 * ({runs} > 0)",
+            f"{whole(FAILED, BY_ROOT)} or 0 * ({runs} > 0)",
             decimals=0,
             width=80,
+            steps=[(1, BAD)],
+        ),
+        Column(
+            "Not counted",
+            f"{whole(selector('dask_span_collided_total', CLUSTER), BY_ROOT)} > 0",
+            decimals=0,
+            width=105,
             steps=[(1, BAD)],
         ),
         Column(
@@ -277,7 +351,7 @@ def _workflows() -> Panel:
             steps=[(1 / limit("DaskEfficiencyFell") - 1, BAD)],
         ),
         sort="Thread-hours",
-        empty="No work in the shown time.",
+        empty="no work in the shown time",
     )
 
 
@@ -354,6 +428,7 @@ def _limited(title: str, read: str, query: str, alert: str, which: int = 0) -> P
         title,
         f"{read} Red from {bound:.0%} on, the limit of {alert}.",
         (query, ""),
+        width=7,
         steps=[(bound, BAD)],
     ).runbook(alert)
 
@@ -363,7 +438,7 @@ def _losses() -> list[Line]:
     return [
         line(
             _limited(
-                "Off the CPU: GIL, I/O, sleep, GPU",
+                "Off the CPU: GIL, I/O, GPU",
                 "Share of the tasks' computing time for which their thread was not on the CPU. "
                 "What it waited for is not known: look at the functions beside it.",
                 share(OFF_CPU, ON_THREADS),
@@ -375,7 +450,7 @@ def _losses() -> list[Line]:
                 "computation: try one thread per worker process. If it goes away it was the GIL; "
                 "if not, the machine has fewer CPUs than the workers have threads.",
                 (_top(10, BY_FUNCTION, OFF_CPU), FUNCTION),
-                width=18,
+                width=17,
                 colour=meanings.MEANINGS["off the CPU"].colour,
             ),
         ),
@@ -397,7 +472,7 @@ def _losses() -> list[Line]:
                 *folded(TRANSFER, f'{CLUSTER}, network_io_direction="receive"'),
                 (f"sum(rate({IDLE}[$__rate_interval]))", "(idle threads)"),
                 unit="suffix:threads",
-                width=18,
+                width=17,
             ),
         ),
         line(
@@ -412,9 +487,9 @@ def _losses() -> list[Line]:
                 "Which functions wait for spilled data, in thread-time?",
                 "Disk and compression by workflow and function.",
                 (_top(10, BY_FUNCTION, SPILLING), FUNCTION),
-                width=18,
+                width=17,
                 colour=meanings.MEANINGS["spill"].colour,
-                empty="No task waited for spilled data in the shown time.",
+                empty="no task waited for spilled data in the shown time",
             ),
         ),
         line(
@@ -423,12 +498,8 @@ def _losses() -> list[Line]:
                 "Bytes that tasks found in memory, of all that they took from their worker. Near "
                 "100 % more memory gives nothing, less would hurt. Red below "
                 f"{hits:.0%}, the limit of DaskCacheMisses.",
-                (
-                    f"1 - {share(FROM_DISK, FROM_ANYWHERE)}"
-                    # Nothing has come from disk: everything was found.
-                    f" or {share(FROM_ANYWHERE, FROM_ANYWHERE)}",
-                    "",
-                ),
+                (f"1 - {share(FROM_DISK, FROM_ANYWHERE)}", ""),
+                width=7,
                 below=BAD,
                 steps=[(hits, TEXT)],
             ).runbook("DaskCacheMisses"),
@@ -437,7 +508,7 @@ def _losses() -> list[Line]:
                 "Bytes that tasks took from memory, and bytes that had to come back from disk.",
                 (rates(FROM_ANYWHERE, "dask_activity"), "{{dask_activity}}"),
                 unit="Bps",
-                width=18,
+                width=17,
                 stacked=True,
             ),
         ),
@@ -454,7 +525,7 @@ def _losses() -> list[Line]:
                 "scheduling wait.",
                 (rates(LOOP, "dask_cluster_name"), "{{dask_cluster_name}}"),
                 unit="percentunit",
-                width=18,
+                width=17,
                 lines=[(limit("DaskEventLoopBlocked"), BAD)],
             ),
         ),
@@ -469,9 +540,9 @@ def _losses() -> list[Line]:
                 "Which functions worked for nothing, in thread-time?",
                 "Runs that failed or were cancelled, by workflow and function.",
                 (_top(10, BY_FUNCTION, NO_RESULT), FUNCTION),
-                width=18,
+                width=17,
                 colour=BAD,
-                empty="No run failed or was cancelled in the shown time.",
+                empty="no run failed or was cancelled in the shown time",
             ),
         ),
     ]
@@ -498,7 +569,7 @@ def _scale() -> Line:
                 "{{dask_span_root_name}}",
             ),
             unit="percentunit",
-            decimals=0,
+            decimals=1,
         ),
         height=10,
     )

@@ -14,6 +14,7 @@ from grafana_foundation_sdk.builders import (
     prometheus,
     stat,
     table,
+    tempo,
     timeseries,
 )
 from grafana_foundation_sdk.cog.builder import Builder
@@ -21,6 +22,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.common import (
     BarGaugeDisplayMode,
     BarGaugeNamePlacement,
+    BarGaugeSizing,
     BigValueColorMode,
     BigValueGraphMode,
     GraphThresholdsStyleMode,
@@ -44,11 +46,13 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from grafana_foundation_sdk.models.tempo import SearchTableType
 
 from . import links, meanings
 from .queries import CLUSTER, ROOT, SPAN
 
 PROMETHEUS = DataSourceRef(type_val="prometheus", uid="${datasource}")
+TEMPO = DataSourceRef(type_val="tempo", uid="${tempo}")
 
 TAG = "dask-otel"
 WIDTH = 24
@@ -146,10 +150,10 @@ def _thresholds(below: str, steps: Steps) -> Builder[Any]:
 
 
 def _colour_by_meaning(panel: Any) -> None:
-    """Give the series of every meaning their colour, whatever the panel."""
-    for name, meaning in meanings.MEANINGS.items():
-        colour = {"mode": "fixed", "fixedColor": meaning.colour}
-        panel.override_by_regexp(meanings.pattern(name), [DynamicConfigValue("color", colour)])
+    """Give the series of every meaning a shade of its colour, whatever the panel."""
+    for pattern, shade in meanings.shades():
+        colour = {"mode": "fixed", "fixedColor": shade}
+        panel.override_by_regexp(pattern, [DynamicConfigValue("color", colour)])
 
 
 def _cells_by_meaning() -> DynamicConfigValue:
@@ -157,12 +161,9 @@ def _cells_by_meaning() -> DynamicConfigValue:
     mapped = [
         {
             "type": "regex",
-            "options": {
-                "pattern": meanings.pattern(name),
-                "result": {"color": meaning.colour, "index": index},
-            },
+            "options": {"pattern": pattern, "result": {"color": shade, "index": index}},
         }
-        for index, (name, meaning) in enumerate(meanings.MEANINGS.items())
+        for index, (pattern, shade) in enumerate(meanings.shades())
     ]
     return DynamicConfigValue("mappings", mapped)
 
@@ -178,12 +179,33 @@ class Panel:
     width: int
     links: tuple[Builder[Any], ...]
 
+    def mapped(self, value: float, text: str, colour: str) -> Panel:
+        """The panel with a text in place of a number."""
+        result = model.ValueMappingResult(text=text, color=colour, index=0)
+        self.builder.mappings([model.ValueMap(options={f"{value:g}": result})])
+        return self
+
+    def coloured(self, of: str, colour: str) -> Panel:
+        """The panel with one colour for the series whose names end so."""
+        fixed = {"mode": "fixed", "fixedColor": colour}
+        self.builder.override_by_regexp(f"/{of}$/", [DynamicConfigValue("color", fixed)])
+        return self
+
     def runbook(self, alert: str) -> Panel:
         """The panel with a link to the runbook of an alert."""
         all_links = (*self.links, links.runbook_link(alert))
         return Panel(self.builder.links(list(all_links)), self.width, all_links)
 
 
+def no_data(reason: str) -> str:
+    """The text of a panel without a value: a query that failed shows it, too.
+
+    So it never says by itself that all is well.
+    """
+    return f"No data: {reason}, or the query failed." if reason else "no data"
+
+
+_LEGEND = re.compile(r"\{\{(\w+)\}\}")
 _GROUPING = re.compile(r"by \(([^)]*)\)")
 
 
@@ -203,6 +225,12 @@ def _grouping(queries: Sequence[Query]) -> list[str]:
         for label in ("dask_span_root_name", "dask_span_name", "dask_task_prefix")
         if label in labels
     ]
+
+
+def _has_meanings(legend: str) -> bool:
+    """Whether its series are told apart by what they mean, and not by their workers."""
+    meant = "dask_activity" in legend or "dask_task_" in legend
+    return meant and "dask_worker_name" not in legend
 
 
 def _query(ref: str, expression: str, legend: str) -> prometheus.Dataquery:
@@ -236,14 +264,15 @@ def _fill(
 ) -> Panel:
     """What all panels have; `kind` says how their queries are asked."""
     text = " ".join(expression for expression, _ in queries)
-    panel.title(title).description(read).datasource(PROMETHEUS).unit(unit).no_value(empty)
+    panel.title(title).description(read).datasource(PROMETHEUS).unit(unit)
+    panel.no_value(no_data(empty))
     traces = links.trace_links(text)
     panel.links(traces).data_links(links.series_links(_grouping(queries)))
     if decimals is not None:
         panel.decimals(decimals)
     for number_, (expression, legend) in enumerate(queries):
         panel.with_target(kind(_query(chr(ord("A") + number_), expression, legend)))
-    if any("dask_activity" in legend or "dask_task_" in legend for _, legend in queries):
+    if any(_has_meanings(legend) for _, legend in queries):
         _colour_by_meaning(panel)
     return Panel(panel, width, tuple(traces))
 
@@ -258,7 +287,7 @@ def graph(
     meant: bool = False,
     exemplars: bool = False,
     decimals: int | None = 2,
-    empty: str = "Nothing in the shown time.",
+    empty: str = "nothing in the shown time",
     lines: Steps | None = None,
     calcs: Sequence[str] = ("mean", "max"),
     outline: str = "",
@@ -318,13 +347,16 @@ def bars(
     unit: str = "s",
     width: int = 12,
     colour: str = meanings.NEUTRAL,
-    empty: str = "Nothing in the shown time.",
+    empty: str = "nothing in the shown time",
 ) -> Panel:
     """One bar for each series, over the whole time range, from 0 on and in one colour."""
     panel = bargauge.Panel()
     filled = _fill(panel, title, read, queries, unit, empty, None, width)
     panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
     panel.name_placement(BarGaugeNamePlacement.LEFT)
+    # A lone bar has no name else, and is as high as the panel.
+    panel.display_name(_LEGEND.sub(r"${__field.labels.\1}", queries[0][1]))
+    panel.sizing(BarGaugeSizing.MANUAL).max_viz_height(32)
     panel.min(0).thresholds(_thresholds(colour, []))
     panel.color_scheme(dashboard.FieldColor().mode("fixed").fixed_color(colour))
     return filled
@@ -339,11 +371,10 @@ def number(
     below: str = meanings.TEXT,
     steps: Steps | None = None,
     decimals: int | None = 1,
-    empty: str = "no work yet",
 ) -> Panel:
     """One number for each query, over the whole time range. `steps`: from where on which colour."""
     panel = stat.Panel()
-    filled = _fill(panel, title, read, queries, unit, empty, decimals, width)
+    filled = _fill(panel, title, read, queries, unit, "", decimals, width)
     panel.graph_mode(BigValueGraphMode.NONE).color_mode(BigValueColorMode.VALUE)
     panel.color_scheme(dashboard.FieldColor().mode("thresholds"))
     panel.thresholds(_thresholds(below, steps or []))
@@ -367,11 +398,15 @@ class Column:
     meant: bool = False
     #: Break the cell's text into lines.
     wrapped: bool = False
+    #: Not shown, but there for the links of other columns.
+    hidden: bool = False
     link: dict[str, Any] | None = None
 
     def overrides(self) -> list[DynamicConfigValue]:
         # Else a cell without a value shows what the panel says when it is empty.
         made = [DynamicConfigValue("noValue", NOTHING)]
+        if self.hidden:
+            made.append(DynamicConfigValue("custom.hidden", True))
         if self.unit:
             made.append(DynamicConfigValue("unit", self.unit))
         if self.decimals is not None:
@@ -430,10 +465,44 @@ def rows(
         )
     )
     panel.thresholds(_thresholds(meanings.TEXT, [])).show_header(True)
-    panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])
+    if any(column.title == sort and column.hidden for column in columns):
+        # The panel itself sorts by what it shows alone.
+        order = {"fields": {}, "sort": [{"field": sort, "desc": True}]}
+        panel.with_transformation(DataTransformerConfig("sortBy", options=order))
+        sort = ""
+    if sort:
+        panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)])
     for column in columns:
         panel.override_by_name(column.title, column.overrides())
     return filled
+
+
+def failed_runs(of: str = "") -> Panel:
+    """A table of the latest runs that failed, of which only the trace store knows; `of` one root.
+
+    Where it asks for attributes, Tempo answers with them as columns of the same names.
+    """
+    panel = table.Panel()
+    panel.title("Which runs failed lately, and why?")
+    panel.description(
+        "The latest whole runs that ended with failure or error: the exception, and a link to the "
+        "trace. It asks Tempo. With Jaeger: the link above, and the tag dask.span.result=failure."
+    )
+    panel.datasource(TEMPO).no_value(no_data("no run failed, or there is no Tempo"))
+    wanted = ("span.dask.span.root.name", "statusMessage", "span.error.type")
+    panel.with_target(
+        tempo.TempoQuery()
+        .ref_id("A")
+        .datasource(TEMPO)
+        .query_type("traceql")
+        .query(f"{links.traces(*links.FAILED_RUN, of=of)} | select({', '.join(wanted)})")
+        .filters([])
+        .limit(20)
+        .table_type(SearchTableType.SPANS)
+    )
+    panel.links(links.trace_links(of))
+    panel.thresholds(_thresholds(meanings.TEXT, [])).show_header(True)
+    return Panel(panel, WIDTH, ())
 
 
 # ------------------------------------------------------------------------------------ pages
@@ -472,10 +541,19 @@ class _Annotation(model.AnnotationQuery):
 
 
 class _FiringAlerts(Builder[model.AnnotationQuery]):
-    """When which alert fired, on the graphs."""
+    """A thin line where an alert began to fire, on the graphs.
+
+    Not for as long as it fires: a region hides the colours below it. Nor for what is only worth a
+    look. A page of one root span shows its alerts, and those of the cluster.
+    """
+
+    def __init__(self, variables: Sequence[str]) -> None:
+        own = ', dask_span_root_name=~"$root|"' if "root" in variables else ""
+        self._firing = FIRING.replace("}", f', severity!="info"{own}}}')
 
     def build(self) -> model.AnnotationQuery:
-        expression = FIRING
+        # In the first of the steps alone.
+        expression = f"{self._firing} unless {self._firing} offset 1m"
         return _Annotation(
             name="Alerts",
             datasource=PROMETHEUS,
@@ -527,7 +605,7 @@ def page(title: str, text: str, variables: list[Any], parts: list[str | Line | D
         .refresh("1m")
         .tooltip(DashboardCursorSync.CROSSHAIR)
         .readonly()
-        .annotation(_FiringAlerts())
+        .annotation(_FiringAlerts([one.build().name for one in variables]))
     )
     for link in links.page_links(title):
         made.link(link)

@@ -43,8 +43,12 @@ def whole(series: str, by: str = "", offset: str = "") -> str:
 
 
 def share(part: str, of: str, by: str = "") -> str:
-    """A ratio of two sums over the time range; nothing where there is nothing to divide by."""
-    return f"{grown(part, by)} / ({grown(of, by)} > 0)"
+    """A ratio of two sums over the time range; nothing where there is nothing to divide by.
+
+    0 where there is, and no series of the part: it has not happened yet.
+    """
+    whole_ = f"({grown(of, by)} > 0)"
+    return f"({grown(part, by)} / {whole_} or 0 * {whole_})"
 
 
 def averaged(series: str) -> str:
@@ -84,4 +88,11 @@ def labelled(expression: str, **labels: str) -> str:
     """The expression's value with texts as labels, for the columns of a table."""
     for label, text in labels.items():
         expression = f'label_replace({expression}, "{label}", "{text}", "", "")'
+    return expression
+
+
+def renamed(expression: str, label: str, **texts: str) -> str:
+    """The same series, with other texts for some values of a label."""
+    for old, new in texts.items():
+        expression = f'label_replace({expression}, "{label}", "{new}", "{label}", "{old}")'
     return expression

@@ -14,6 +14,7 @@ from .parts import (
     bars,
     cluster,
     compared_with,
+    failed_runs,
     graph,
     line,
     number,
@@ -32,6 +33,7 @@ from .queries import (
     folded,
     grown,
     rates,
+    renamed,
     selector,
     share,
     whole,
@@ -46,6 +48,9 @@ FAILED_RUNS = selector(
     "dask_span_duration_seconds_count", ROOT, ITSELF, 'dask_span_result=~"failure|error"'
 )
 
+#: Submissions of it that Dask booked on another span.
+COLLIDED = selector("dask_span_collided_total", ROOT)
+
 
 def build() -> Any:
     return page(
@@ -56,22 +61,22 @@ def build() -> Any:
     )
 
 
-def _numbers() -> list[Panel]:
+def _numbers() -> tuple[Line, Line]:
     cpu = selector(EXECUTE, SPAN, 'dask_activity="thread-cpu"')
     idle = limit("DaskSpanIdle")
-    return [
+    cost = (
         number(
             "Thread-time",
             "What it cost: thread-time of its tasks, and its share of idle time.",
             (grown(CAPACITY), ""),
             unit="s",
-            width=4,
+            width=8,
         ),
         number(
             "Computing",
             "Share of it on the CPU: its efficiency.",
             (share(cpu, CAPACITY), ""),
-            width=4,
+            width=8,
             below="green",
         ),
         number(
@@ -79,44 +84,50 @@ def _numbers() -> list[Panel]:
             "Share of it for which threads were free, though it had work. Red from "
             f"{idle:.0%} on, the limit of DaskSpanIdle.",
             (share(selector("dask_span_idle_time_seconds_total", SPAN), CAPACITY), ""),
-            width=4,
+            width=8,
             below="orange",
             steps=[(idle, BAD)],
         ).runbook("DaskSpanIdle"),
+    )
+    runs = (
         number(
             "Runs that ended",
             "Whole runs of the workflow: ends of the root span itself, whichever spans are chosen.",
             (whole(RUNS), ""),
-            unit="short",
-            width=4,
+            unit="none",
             decimals=0,
-            empty="no end yet",
         ),
         number(
-            "Runs that failed",
-            "Of these, the ones that ended with failure or error.",
-            (f"{whole(FAILED_RUNS)} or 0 * {whole(RUNS)}", ""),
-            unit="short",
-            width=4,
+            "Not counted",
+            "Submissions that Dask booked on an earlier run, as the client keeps futures: runs "
+            "and failed runs are too few.",
+            (f"{whole(COLLIDED)} or 0 * {whole(RUNS)}", ""),
+            unit="none",
             decimals=0,
             steps=[(1, BAD)],
-            empty="no end yet",
+        ),
+        number(
+            "Failed runs",
+            "Of these, the ones that ended with failure or error.",
+            (f"{whole(FAILED_RUNS)} or 0 * {whole(RUNS)}", ""),
+            unit="none",
+            decimals=0,
+            steps=[(1, BAD)],
         ),
         number(
             "Unfinished now",
             "Spans of these names that have unfinished work at this moment.",
             (f"sum(dask_span_active{{{SPAN}}})", ""),
-            unit="short",
-            width=4,
+            unit="none",
             decimals=0,
-            empty="none",
         ),
-    ]
+    )
+    return line(*cost, height=3), line(*runs, height=3)
 
 
 def _parts() -> list[Line]:
     return [
-        line(*_numbers(), height=4),
+        *_numbers(),
         line(
             graph(
                 "What do its tasks spend their time on?",
@@ -174,7 +185,7 @@ def _parts() -> list[Line]:
                     "{{dask_p2p_stage}}: {{dask_activity}}",
                 ),
                 unit="suffix:threads",
-                empty="No peer-to-peer shuffle ran in the shown time.",
+                empty="no peer-to-peer shuffle ran in the shown time",
             ),
             height=9,
         ),
@@ -208,7 +219,7 @@ def _runs() -> list[Line]:
                 unit="s",
                 exemplars=True,
                 calcs=("lastNotNull", "max"),
-                empty="No run ended in the shown time.",
+                empty="no run ended in the shown time",
             ),
             graph(
                 "How long do its spans wait for their first task?",
@@ -225,17 +236,24 @@ def _runs() -> list[Line]:
                 exemplars=True,
                 calcs=("lastNotNull", "max"),
                 lines=[(limit("DaskQueueLong"), BAD)],
-                empty="No span ended in the shown time.",
+                empty="no span ended in the shown time",
             ).runbook("DaskQueueLong"),
             height=9,
         ),
+        line(failed_runs("$root"), height=7),
         line(_ends(), height=8),
         line(
             graph(
                 "How many tasks ended, and how?",
-                "Runs of tasks for each second by outcome.",
+                "Runs of tasks for each second by outcome. Dask calls the ones that succeeded "
+                "memory, and those that failed erred.",
                 (
-                    rates(selector("dask_task_finished_total", PREFIX), "dask_task_outcome"),
+                    renamed(
+                        rates(selector("dask_task_finished_total", PREFIX), "dask_task_outcome"),
+                        "dask_task_outcome",
+                        memory="succeeded",
+                        erred="failed",
+                    ),
                     "{{dask_task_outcome}}",
                 ),
                 unit="ops",
@@ -250,7 +268,7 @@ def _runs() -> list[Line]:
                     "{{dask_task_retry_reason}}",
                 ),
                 unit="ops",
-                empty="No task was repeated in the shown time.",
+                empty="no task was repeated in the shown time",
             ),
             height=9,
         ),
@@ -316,7 +334,7 @@ def _ends() -> Panel:
             width=120,
         ),
         sort="Mean duration",
-        empty="No span ended in the shown time.",
+        empty="no span ended in the shown time",
     )
 
 
@@ -349,7 +367,7 @@ def _changes() -> list[Line]:
                 ),
                 sort="Now",
                 width=12,
-                empty="No run ended in the shown time.",
+                empty="no run ended in the shown time",
             ),
             rows(
                 "A new version of Dask: where do I spend more time?",
@@ -368,7 +386,7 @@ def _changes() -> list[Line]:
                 ),
                 sort="A run",
                 width=12,
-                empty="No run ended in the shown time.",
+                empty="no run ended in the shown time",
             ),
             height=11,
         ),
@@ -383,10 +401,9 @@ def _changes() -> list[Line]:
                     "{{dask_cluster_name}}",
                 ),
                 unit="percentunit",
-                decimals=0,
+                decimals=1,
                 width=24,
-                empty="There is no number before 10 thread-minutes of work within a day; it comes "
-                "every 15 minutes, from the recording rules.",
+                empty="less than 10 thread-minutes of work within a day, or no recording rules",
             ).runbook("DaskEfficiencyFell"),
             height=8,
         ),

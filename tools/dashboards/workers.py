@@ -12,6 +12,8 @@ from .queries import CLUSTER, folded, rates, selector
 #: From which share of its limit on Dask spills, pauses and restarts a worker, as it is configured
 #: by default (distributed.worker.memory).
 MEMORY = [(0.6, "yellow"), (0.8, "orange"), (0.95, BAD)]
+#: States of tasks with work left to do.
+TO_DO = 'dask_task_state=~"waiting|no-worker|queued|processing"'
 
 
 def by_worker(metric: str) -> tuple[str, str]:
@@ -49,19 +51,19 @@ def _capacity() -> Line:
             (total("dask_cluster_worker_count"), "workers"),
             (total("dask_cluster_thread_count"), "threads"),
             width=8,
-            decimals=0,
+            decimals=None,
         ),
         graph(
             "What is there to do?",
-            "Tasks that the scheduler knows, by state. Many waiting or queued: the cluster is the "
+            "Tasks that are not done, by state. Many waiting or queued: the cluster is the "
             "limit. Many processing and idle threads: the workers are, or the network.",
             (
-                f"sum by (dask_task_state) (dask_cluster_task_count{{{CLUSTER}}})",
+                f"sum by (dask_task_state) (dask_cluster_task_count{{{CLUSTER}, {TO_DO}}})",
                 "{{dask_task_state}}",
             ),
             width=8,
             stacked=True,
-            decimals=0,
+            decimals=None,
         ),
         graph(
             "Which threads are idle, unused or lost?",
@@ -96,8 +98,8 @@ def _churn() -> Line:
                 f"sum by (dask_cluster_name) (changes(dask_cluster_worker_count{{{CLUSTER}}}[1h]))",
                 "{{dask_cluster_name}}",
             ),
-            decimals=0,
-            empty="No cluster in the shown time.",
+            decimals=None,
+            empty="no cluster in the shown time",
         ).runbook("DaskWorkerChurn"),
         graph(
             "Which tasks were repeated, and why?",
@@ -108,7 +110,7 @@ def _churn() -> Line:
                 "{{dask_task_retry_reason}}",
             ),
             unit="ops",
-            empty="No task was repeated in the shown time.",
+            empty="no task was repeated in the shown time",
         ),
         height=9,
     )
@@ -128,9 +130,9 @@ def _memory() -> list[Line]:
                     "{{dask_worker_name}}",
                 ),
                 unit="percentunit",
-                decimals=0,
+                decimals=1,
                 lines=MEMORY,
-                empty="No worker has a limit of its memory.",
+                empty="no worker has a limit of its memory",
             ),
             graph(
                 "What is in it?",
@@ -159,7 +161,7 @@ def _memory() -> list[Line]:
                 *folded("dask_cluster_spill_time_seconds_total", CLUSTER),
                 unit="suffix:threads",
                 stacked=True,
-                empty="The memory monitor has spilled nothing in the shown time.",
+                empty="the memory monitor has spilled nothing in the shown time",
             ),
             height=9,
         ),
@@ -194,7 +196,7 @@ def _transport() -> list[Line]:
                 unit="suffix:threads",
                 width=8,
                 stacked=True,
-                empty="Workers have exchanged nothing in the shown time.",
+                empty="workers have exchanged nothing in the shown time",
             ),
             graph(
                 "Are event loops blocked?",
@@ -225,7 +227,7 @@ def _details() -> tuple[Line, ...]:
                 "CPU of each worker's process per thread. Low and busy: I/O, sleep or the GIL.",
                 by_worker("dask_worker_cpu_utilization_ratio"),
                 unit="percentunit",
-                decimals=0,
+                decimals=1,
             ),
             graph(
                 "Is the work spread evenly?",
@@ -244,13 +246,13 @@ def _details() -> tuple[Line, ...]:
                     f"(dask_worker_task_count{{{CLUSTER}}})",
                     "{{dask_worker_name}}: {{dask_task_state}}",
                 ),
-                decimals=0,
+                decimals=None,
             ),
             graph(
                 "How many threads has each worker?",
                 "Workers with different numbers of threads share work by their threads.",
                 by_worker("dask_worker_thread_count"),
-                decimals=0,
+                decimals=None,
             ),
             height=9,
         ),

@@ -1,9 +1,9 @@
 """A wall clock that can be set: for processes that have this folder first on their path.
 
 Python imports it before anything else. The number in the file `CHAOS_CLOCK` (a double, in seconds,
-mapped into memory) is added to what `time.time` and `time.time_ns` return from then on, whoever
-has imported them. The monotonic clocks stay, as they do where an operator sets a machine's clock.
-What reads the clock in C, such as `datetime.now`, is not told.
+mapped into memory) is added to what `time.time` and `time.time_ns` return from then on, also
+where they were imported before. The monotonic clocks stay, as they do where an operator sets a
+machine's clock. Code that reads the clock in C, such as `datetime.now`, sees the true time.
 """
 
 from __future__ import annotations

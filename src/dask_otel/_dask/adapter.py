@@ -1,8 +1,7 @@
-"""The adapter of one scheduler: turns what Dask does into calls of the core.
+"""The adapter of one scheduler: turns Dask's events into calls of the core.
 
-It hangs on the scheduler with everything it knows, and takes itself off again without a trace. What
-happens to tasks, spans and workers has a part of its own each; here they are put together, and
-the lifecycle's questions are answered.
+It can be taken off the scheduler without a trace. Tasks, spans and workers have a module each; here
+they are assembled, and the lifecycle gets its facts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dask_otel._dask.boundary import Boundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.heartbeats import Heartbeats
-from dask_otel._dask.past import Past, leave, past_of
+from dask_otel._dask.past import PASTS, Past
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.task_spans import TaskSpans
 from dask_otel._dask.tasks import TaskEvents
@@ -53,7 +52,7 @@ _ENDING: Final = frozenset(
 
 
 class UnsupportedScheduler(RuntimeError):
-    """The scheduler lacks something that the bridge can't do without."""
+    """The scheduler lacks something that the bridge needs."""
 
 
 class SchedulerAdapter:
@@ -66,15 +65,15 @@ class SchedulerAdapter:
     limits
         For the lifecycle.
     boundary
-        Takes every error of ours: none may reach Dask, whose extension methods are not
-        guarded. An exception in ``heartbeat`` closes the worker, one in ``observe_tasks``
-        fails the user's graph.
+        Catches our errors: none may reach Dask, which does not guard its extensions' methods.
+        An exception in ``heartbeat`` closes the worker, one in ``observe_tasks`` fails the user's
+        graph.
     max_workers
         Workers with metrics of their own.
     propagation
-        What becomes of callers' contexts.
+        The policy for callers' contexts.
     baggage
-        Keys of their baggage that become attributes.
+        Keys of callers' baggage that become attributes.
 
     Raises
     ------
@@ -104,8 +103,8 @@ class SchedulerAdapter:
         self.scheduler = scheduler
         self._extension: SpansSchedulerExtension = extension
         self._boundary = boundary
-        #: Of a bridge that was taken off this scheduler.
-        self._past = past = past_of(scheduler)
+        #: State of the last bridge on this scheduler.
+        self._past = past = PASTS.get(scheduler)
         if past is None:
             self._summaries = Summaries(limits.remember)
         else:
@@ -117,11 +116,16 @@ class SchedulerAdapter:
         self.loops = LoopHealth(scheduler)
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = ClockOffsets(stimulus_time)
-        #: Callers of other traces, and what becomes of them.
         self.callers = Callers(propagation, self._count_caller, baggage)
         self.contexts = contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(
-            scheduler, extension, self.lifecycle, self._summaries, contexts, boundary
+            scheduler,
+            extension,
+            self.lifecycle,
+            self._summaries,
+            contexts,
+            self.batches,
+            boundary,
         )
         self.time = ThreadTime(scheduler, boundary)
         self.tasks = TaskEvents(
@@ -135,7 +139,6 @@ class SchedulerAdapter:
             self.batches,
             boundary,
         )
-        self.time.on_executing = self.tasks.executing
         self.heartbeats = Heartbeats(
             scheduler,
             extension,
@@ -147,35 +150,35 @@ class SchedulerAdapter:
             boundary,
         )
         self.attached = False
-        #: Whether the bridge was taken off a scheduler that goes on; known when it is closed.
+        #: Whether the scheduler goes on without the bridge; known after `close`.
         self.taken_off = False
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
-        """Begin to observe: take in what is there, then wrap what Dask calls."""
-        self.time.attach()
+        """Begin to observe: add the present work, then wrap Dask's methods."""
+        self.time.attach(self.tasks.executing)
         for address in self.scheduler.workers:
             self.heartbeats.first_report(address)
         self.tasks.attach()
         self.spans.attach(self._past)
-        self.time.take_in_tasks()
+        self.time.add_tasks()
         self.heartbeats.attach()
         self.attached = True
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
-        """Take the sampler, and tell those tasks again that were told otherwise and still wait."""
+        """Set the sampler, and annotate waiting tasks again if its decisions differ."""
         if self.contexts.decide_with(sampled):
             self.spans.annotate_all()
 
     def close(self, now: float) -> None:
-        """Export what is open: the scheduler closes, or the bridge is taken off it."""
+        """Export the open spans: the scheduler closes, or the bridge is taken off."""
         self.tasks.close(now)
         self.taken_off = self.scheduler.status not in _ENDING
         self.lifecycle.close(now, "unknown" if self.taken_off else "error")
 
     def detach(self, exported: bool = True) -> None:
-        """Put everything back as it was, and let go of Dask's objects.
+        """Restore Dask's methods, and release its objects.
 
         Parameters
         ----------
@@ -183,8 +186,9 @@ class SchedulerAdapter:
             Whether anything was exported, for the next bridge to know.
         """
         if exported and self.attached:
-            past = Past(self.lifecycle.generations, self._summaries, self.spans.count)
-            leave(self.scheduler, past)
+            PASTS[self.scheduler] = Past(
+                self.lifecycle.generations, self._summaries, self.spans.count
+            )
         self.attached = False
         self.time.detach()
         self.heartbeats.detach()
@@ -195,11 +199,11 @@ class SchedulerAdapter:
 
     @property
     def transition(self) -> Callable[..., None]:
-        """What is called at each transition: see ``SchedulerPlugin.transition``."""
+        """See ``SchedulerPlugin.transition``."""
         return self.tasks.transition
 
     def transitions(self) -> int:
-        """Return how many transitions there were since the scheduler's start."""
+        """Return the number of transitions since the scheduler's start."""
         return int(self.scheduler.transition_counter)
 
     def restart(self) -> None:
@@ -212,7 +216,7 @@ class SchedulerAdapter:
             self._boundary.failed("restart")
 
     def log_event(self, topic: str, message: Any) -> None:
-        """See ``SchedulerPlugin.log_event``: for what Dask tells nowhere else."""
+        """See ``SchedulerPlugin.log_event``: for facts that have no other hook."""
         try:
             if topic == "stealing":
                 self.tasks.stolen(message)
@@ -224,7 +228,7 @@ class SchedulerAdapter:
             self._boundary.failed("log_event")
 
     def _graph_failed(self, message: Any) -> None:
-        """A graph could not be made into tasks: it has no span, and no transition."""
+        """Count a graph that could not be made into tasks: it has no span and no transition."""
         if type(message) is not dict or message.get("action") != "update-graph":
             return
         if message.get("status") == "error":
@@ -261,7 +265,7 @@ class SchedulerAdapter:
     def tick(self, now: float) -> None:
         """Decide which spans are over; call it between two callbacks of the loop.
 
-        Only then are Dask's own counts consistent, with which ours are compared after an error.
+        Only then are Dask's own counts consistent, from which ours are repaired after an error.
         """
         self.spans.submission_over()
         if self.blocks.leaving:
@@ -281,7 +285,7 @@ class SchedulerAdapter:
 
     @property
     def has_updates(self) -> bool:
-        """Whether spans have ended, or shown a sign of life, since they were taken."""
+        """Whether there are spans or signs of life to take."""
         return bool(self.lifecycle.finished or self.lifecycle.progress)
 
     def take_progress(self) -> Sequence[Progress]:
@@ -297,9 +301,9 @@ class SchedulerAdapter:
     @property
     def spent(self) -> float:
         """Seconds of the event loop that heartbeats and submissions took, up to now."""
-        return self.spans.spent + self.heartbeats.spent + self.time.spent
+        return self.spans.spent + self.heartbeats.wrappers.spent + self.time.wrappers.spent
 
-    # ------------------------------------------------- what the lifecycle asks and tells
+    # ------------------------------------------------------------ `Cluster`, for the lifecycle
 
     def thread_seconds(self, start: float, stop: float) -> float:
         """Return the integral of ``total_nthreads`` over the interval."""
@@ -310,12 +314,12 @@ class SchedulerAdapter:
         return facts.threads_at(self.scheduler, time)
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Read the TaskGroup's sums; there are none where they can't be read."""
+        """Return the TaskGroup's sums; empty ones if they can't be read."""
         return self.spans.facts_of(group)
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Read the accounting of its time, and what users can fill with anything."""
-        # A span without tasks of its own has no idle time, rather than none of it.
+        """Return a span's idle time, callers, and facts from Dask, which may be garbage."""
+        # The idle time of a span without own tasks is absent, not 0.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
         try:
@@ -327,9 +331,9 @@ class SchedulerAdapter:
             return SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Let the accounting of its time begin; hold it, if a client is in its block."""
+        """Begin to account its time; hold it if a client is in its block."""
         self.time.span_opened(span)
-        self.blocks.span_opened(span)
+        self.blocks.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
@@ -342,7 +346,7 @@ class SchedulerAdapter:
         self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags, value=-1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
-        """Return what is known of a span's own work, exported or not; None if nothing is."""
+        """Return the summary of a span's own work, exported or not; None if it is unknown."""
         span = self.lifecycle.open.get(span_id)
         return self._summaries.of(span_id, None if span is None else self._summarized(span))
 
@@ -350,8 +354,8 @@ class SchedulerAdapter:
         return summarize(span, *(self.time.span_totals(span) if span.groups else (None, None)))
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Keep what Dask forgets, and let go of the span's block and TaskGroups."""
-        self.blocks.span_exported(span)
+        """Keep the span's summary, and release its block and TaskGroups."""
+        self.blocks.blocks.span_exported(span)
         self.contexts.exported(span)
         self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
@@ -365,11 +369,11 @@ class SchedulerAdapter:
 
     @property
     def batch(self) -> MetricBatch:
-        """What changed in the metrics since the last `swap`."""
+        """The metrics since the last `swap`."""
         return self.batches.open
 
     def swap(self, time_ns: int) -> MetricBatch:
-        """Hand over what changed since the last call, with the levels of now."""
+        """Return the metrics since the last call, with the present levels."""
         batch = self.batch
         self.time.export(batch, self.lifecycle.open, self.tags_of)
         batch.levels.update(self._levels())
@@ -385,7 +389,7 @@ class SchedulerAdapter:
         return batch
 
     def prepare(self) -> Iterator[None]:
-        """Prepare the next `swap` in short steps, one for each item."""
+        """Prepare the next `swap` in short steps."""
         try:
             yield from self._workers.prepare()
         except Exception:
@@ -395,15 +399,15 @@ class SchedulerAdapter:
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
     def fold_time(self) -> Iterator[None]:
-        """Add the time that passed to the batch without a `swap`, in short steps."""
+        """Add the passed time to the batch without a `swap`, in short steps."""
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
         yield
         self._fold_time()
 
     def fold_time_now(self) -> None:
-        """Add the time that passed to the batch: what is open has its share up to now."""
+        """Add the passed time to the batch, and to the open spans."""
         if self.time.prepared:
-            # A hand-over was under way: its interval has ended.
+            # The interval of an unfinished hand-over.
             self._fold_time()
         self._fold_time()
 
@@ -424,8 +428,8 @@ class SchedulerAdapter:
             (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
             (semconv.CLUSTER_SPILL_SIZE.name,): sum(map(facts.spilled, scheduler.workers.values())),
         }
-        # Read from the prefixes, not summed from transitions: scattered data, Variables and
-        # Queues make tasks without any hook being called.
+        # From the prefixes, not from transitions: scattered data, Variables and Queues make tasks
+        # without any hook.
         for prefix in scheduler.task_prefixes.values():
             states = prefix.states
             for state in facts.STATES:

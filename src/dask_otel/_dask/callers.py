@@ -1,6 +1,6 @@
-"""Callers' contexts in Dask's tasks: read where work comes in, answered where it goes out.
+"""Callers' contexts in Dask's tasks: read at the submission, written for the worker.
 
-The carrier comes as an annotation (`CARRIER_KEY`); what was decided goes to the worker as another
+The carrier comes as an annotation (`CARRIER_KEY`); the decision goes to the worker as another one
 (`DECISION_KEY`), so that both sides name the same trace.
 """
 
@@ -32,24 +32,24 @@ class TaskContexts:
     Parameters
     ----------
     callers
-        What becomes of them.
+        The policy for them.
     """
 
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
-        #: By Dask span id, whose work each span begins with that Dask has just made.
+        #: The caller that each new span begins with, by Dask span id.
         self._openers: dict[str, Caller] = {}
-        #: Of the last task: its span and carrier, and what it was told. The next is mostly as it.
+        #: Span, carrier and context of the last task. The next task mostly has the same.
         self._last: tuple[OpenSpan | None, object] = (None, None)
         self._context = self._state = ""
 
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
-        """Find whose work new spans begin with: the first of these tasks that has a context.
+        """Find the caller of each new span: that of its first task with a context.
 
         Parameters
         ----------
         tasks
-            In the order in which they were submitted, on the spans that Dask has booked them on.
+            In the order of submission, on their spans.
         born
             Ids of the new spans.
         """
@@ -64,7 +64,7 @@ class TaskContexts:
             if not annotations or annotations.get(CARRIER_KEY) is None:
                 continue
             span = annotations.get("span")
-            # The default span is not annotated; its links come with its tasks.
+            # The default span has no annotation; its links come with its tasks.
             if span is None or waiting.isdisjoint(span["ids"]):
                 continue
             caller = self.callers.read(annotations[CARRIER_KEY])
@@ -74,16 +74,16 @@ class TaskContexts:
                 waiting.difference_update(span["ids"])
 
     def opener(self, dask_id: str) -> Caller | None:
-        """Return whose work a new span begins with."""
+        """Return the caller that a new span begins with."""
         return self._openers.get(dask_id)
 
     def caller(self, task: TaskState) -> Caller | None:
-        """Return whose work a task is."""
+        """Return the caller of a task."""
         annotations = task.annotations
         return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
 
     def annotate(self, task: TaskState, span: OpenSpan) -> None:
-        """Write the context that a task is to have on its worker. Every task comes here."""
+        """Write the context that a task will have on its worker. Called for every task."""
         annotations = task.annotations
         if annotations is None:
             task.annotations = annotations = {}
@@ -99,25 +99,25 @@ class TaskContexts:
             del annotations[STATE_KEY]
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
-        """Take the sampler: what tasks are told from now on is what it decides.
+        """Set the sampler for the contexts from now on.
 
-        Returns whether any were told otherwise.
+        Returns whether any earlier context differs.
         """
         self._last = (None, None)
         return self.callers.decide_with(sampled)
 
     def exported(self, span: OpenSpan) -> None:
-        """Forget a span: its generation is over."""
+        """Forget a span whose generation is over."""
         self.callers.exported(span)
         if self._last[0] is span:
             self._last = (None, None)
 
 
 def decided(task: TaskState) -> Traceparent | None:
-    """Return the trace and span that were decided for a task: what its worker is told.
+    """Return the trace and span that a task's worker gets for it.
 
-    The span is Dask's, or the caller's own where the task is of another trace than its span; None
-    for a task that has not been entered since the bridge was put on.
+    The span is Dask's, or the caller's own if the task is in another trace than its span; None for
+    a task without an event since the bridge began.
     """
     annotations = task.annotations
     return parse_traceparent(annotations.get(DECISION_KEY)) if annotations else None

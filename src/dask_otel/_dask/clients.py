@@ -1,10 +1,10 @@
-"""Dask's side of clients' blocks: who is in one, and when a client has been heard to the end.
+"""Dask's side of clients' blocks: which are open, and whether a client's messages have arrived.
 
-A client tells of its blocks through ``Client.log_event``, a request of its own, which overtakes
-the graphs that the client sent before on its stream. That stream is ordered, and the scheduler
-awaits each graph before it looks at the next message. So once a heartbeat of the client has
-been handled that it sent after it left a block, everything that it sent before has been taken
-in. An instrumented client sends one at once; it sends them every few seconds anyhow.
+A client reports its blocks through ``Client.log_event``, a separate request, which overtakes the
+graphs that the client sent earlier on its stream. That stream is ordered, and the scheduler awaits
+each graph before it reads the next message. So when it has handled a heartbeat that the client
+sent after it left a block, everything that the client sent before has arrived. An instrumented
+client sends one at once; every client sends one every few seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Limits, OpenSpan
+from dask_otel.core.life.open_span import Limits
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -25,7 +25,7 @@ _NO_LINE: Final = (None, None)
 
 
 class _Leaving(NamedTuple):
-    """What was known of a client when it said that it left a block."""
+    """The state of a client when it reported that it left a block."""
 
     last_seen: float
     since: float
@@ -36,7 +36,7 @@ class ClientBlocks:
 
     Notes
     -----
-    Belongs to the scheduler's event loop. May raise: the adapter has the boundary.
+    Belongs to the scheduler's event loop. May raise: the adapter catches the errors.
     """
 
     def __init__(self, scheduler: Scheduler, lifecycle: Lifecycle, limits: Limits) -> None:
@@ -47,19 +47,19 @@ class ClientBlocks:
 
     @property
     def leaving(self) -> bool:
-        """Whether a client left a block and has not been heard to the end."""
+        """Whether a client left a block and its earlier messages may not have arrived."""
         return bool(self._leaving)
 
     def handle_message(self, message: Any, now: float) -> int:
-        """Take a client's message, which can be anything.
+        """Read a client's message, which can be anything; return the number of bad parts.
 
-        Returns how much of it makes no sense. The rest of it is taken all the same.
+        The other parts are read all the same.
         """
         if type(message) is not dict or type(client := message.get(CLIENT)) is not str:
             return 1
         state = self._scheduler.clients.get(client)
         if state is None:
-            # It is gone: its request was overtaken by its end.
+            # The client is gone already.
             return 0
         wrong = 0
         described = message.get(ATTRIBUTES)
@@ -88,25 +88,17 @@ class ClientBlocks:
         return wrong
 
     def tick(self, now: float) -> None:
-        """Let go of blocks whose client has been heard to the end."""
+        """Release blocks of clients whose earlier messages have arrived."""
         for client, leaving in list(self._leaving.items()):
             state = self._scheduler.clients.get(client)
-            heard = state is None or state.last_seen != leaving.last_seen
-            # A heartbeat from before, handled late, may have come with a graph behind it.
+            arrived = state is None or state.last_seen != leaving.last_seen
+            # An older heartbeat that was handled late may be followed by a graph.
             clear = not self._scheduler._active_graph_updates
-            if heard and (clear or not 0 <= now - leaving.since < self._patience):
+            if arrived and (clear or not 0 <= now - leaving.since < self._patience):
                 del self._leaving[client]
-                self.blocks.taken_in(client, now)
+                self.blocks.messages_arrived(client, now)
 
     def client_gone(self, client: str, now: float) -> None:
-        """A client closed, or died."""
+        """End the blocks of a client that closed or died."""
         self._leaving.pop(client, None)
         self.blocks.client_gone(client, now)
-
-    def span_opened(self, span: OpenSpan) -> None:
-        """A generation begins."""
-        self.blocks.span_opened(span)
-
-    def span_exported(self, span: OpenSpan) -> None:
-        """A generation is over."""
-        self.blocks.span_exported(span)

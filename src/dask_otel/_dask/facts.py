@@ -1,4 +1,4 @@
-"""What is read of Dask's objects when it is asked for: plain values, nothing kept."""
+"""Facts of Dask's objects on demand, as plain values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
+from distributed.metrics import time
+from distributed.scheduler import heartbeat_interval
+
+from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import GroupFacts
 from dask_otel.core.trace import Trace
@@ -18,17 +23,20 @@ if TYPE_CHECKING:
     from distributed.scheduler import MemoryState, Scheduler, TaskGroup, WorkerState
     from distributed.spans import Span
 
-#: Task states in which there is work left to do.
+#: Task states with work left.
 UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
 
-#: The states that are counted: all but ``forgotten``, which is no state to be in.
+#: Workers that the doctor sees one by one.
+MOST_WORKERS: Final = 500
+
+#: The counted states: all but ``forgotten``, in which no task stays.
 STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
 
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
 
 class Continued:
-    """A TaskGroup that had worked before the generation began, and its sums at that time."""
+    """A TaskGroup with work before the generation began, and its sums at that time."""
 
     __slots__ = ("durations", "group", "nbytes")
 
@@ -38,7 +46,7 @@ class Continued:
         self.durations: Mapping[str, float] = group.all_durations
 
     def facts(self) -> GroupFacts:
-        """Return what came since."""
+        """Return the sums since then."""
         whole = group_facts(self.group)
         durations = {
             action: seconds - self.durations.get(action, 0.0)
@@ -58,13 +66,13 @@ def group_facts(group: TaskGroup) -> GroupFacts:
 
 
 def unfinished(group: TaskGroup) -> int:
-    """Return how many tasks of a group have work left to do."""
+    """Return the number of a group's tasks with work left."""
     states = group.states
     return sum(states[state] for state in UNFINISHED)
 
 
 def has_ended(group: TaskGroup) -> bool:
-    """Whether tasks of a group have ended, or are gone."""
+    """Whether any task of a group has ended or is gone."""
     return any(count for state, count in group.states.items() if state not in UNFINISHED)
 
 
@@ -80,7 +88,7 @@ def ancestors(dask_span: Span) -> list[Span]:
 
 
 def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
-    """Return the trace that a span's first generation is in; None if that is forgotten."""
+    """Return the trace of a span's first generation; None if it is forgotten."""
     root = (*ancestors(dask_span), dask_span)[0]
     return lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
 
@@ -120,9 +128,9 @@ def pickled_class(pickled: object) -> str | None:
 
 
 def measured(value: object) -> float | None:
-    """Return a number that a worker reported; None if it is none, or not finite.
+    """Return a number that a worker reported; None if it is no finite number.
 
-    Workers can report anything: their metrics are functions that users may replace.
+    Workers can report anything: users may replace the functions of their metrics.
     """
     try:
         return value if isinstance(value, (int, float)) and isfinite(value) else None
@@ -131,25 +139,52 @@ def measured(value: object) -> float | None:
 
 
 def memory_of(ws: WorkerState) -> MemoryState | None:
-    """Return what a worker reported of its memory; None if it did not, or no numbers."""
+    """Return a worker's report of its memory; None without one, or if it is no numbers."""
     try:
         memory = ws.memory if "memory" in ws.metrics else None
     except Exception:
         return None
-    # What it spilled is passed on as it is.
+    # `MemoryState` does not check the spilled bytes.
     return None if memory is None or measured(memory.spilled) is None else memory
 
 
 def spilled(ws: WorkerState) -> float:
-    """Return the bytes that a worker has on its disk, as far as it reported any."""
+    """Return the bytes that a worker has spilled to its disk; 0 without a report."""
     reported = ws.metrics.get("spilled_bytes")
     return (isinstance(reported, Mapping) and measured(reported.get("disk"))) or 0
+
+
+def workers_condition(scheduler: Scheduler, clocks: ClockOffsets | None) -> dict[str, Any]:
+    """Return the number of workers, their heartbeat interval and clocks, for the doctor.
+
+    Parameters
+    ----------
+    scheduler
+        Belongs to this event loop.
+    clocks
+        The bridge's estimates of their clocks; None without a bridge.
+    """
+    now = time()
+    workers = scheduler.workers
+    return {
+        "count": len(workers),
+        "heartbeat_interval": float(heartbeat_interval(len(workers))),
+        "workers": [
+            {
+                "address": state.address,
+                "name": str(state.name),
+                "last_seen_age": max(0.0, now - state.last_seen),
+                "clock": None if clocks is None else list(clocks.bounds(state.address)),
+            }
+            for state in list(workers.values())[:MOST_WORKERS]
+        ],
+    }
 
 
 def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     """Return the integral of ``total_nthreads`` over the interval."""
     history = scheduler.total_nthreads_history
-    first = max(0, bisect_right(history, start, key=_time_of) - 1)
+    first = max(0, bisect_right(history, start, key=itemgetter(0)) - 1)
     total, since, threads = 0.0, start, 0
     for when, count in islice(history, first, None):
         if when >= stop:
@@ -161,12 +196,8 @@ def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     return total + max(0.0, stop - since) * threads
 
 
-def threads_at(scheduler: Scheduler, time: float) -> int:
+def threads_at(scheduler: Scheduler, when: float) -> int:
     """Return ``total_nthreads`` at that time."""
     history = scheduler.total_nthreads_history
-    index = bisect_right(history, time, key=_time_of) - 1
+    index = bisect_right(history, when, key=itemgetter(0)) - 1
     return int(history[max(0, index)][1])
-
-
-def _time_of(entry: tuple[float, int]) -> float:
-    return entry[0]

@@ -1,9 +1,8 @@
-"""Heartbeats: the metrics that workers report, and what they say of clocks and of who reported."""
+"""Heartbeats: the metrics that workers report, their clocks, and who has reported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from time import perf_counter
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
@@ -29,18 +28,18 @@ _LATE_KINDS: Final = frozenset({"seconds", "bytes", "count"})
 
 
 class Heartbeats:
-    """Takes in what the workers of one scheduler report.
+    """Reads the reports of one scheduler's workers.
 
     Parameters
     ----------
     scheduler, extension
         A running scheduler, and its spans extension, whose ``heartbeat`` is wrapped.
     lifecycle, time, clocks, loops
-        Told of each heartbeat.
+        Notified of each heartbeat.
     batches
-        Where the metrics add up.
+        Sum the metrics.
     boundary
-        Takes every error of ours: one in ``heartbeat`` would close the worker.
+        Catches our errors: one in ``heartbeat`` would close the worker.
     """
 
     def __init__(
@@ -62,36 +61,22 @@ class Heartbeats:
         self._loops = loops
         self._batches = batches
         self._boundary = boundary
-        self._wrappers = Wrappers()
-        #: Keys of metrics in the batch, without their span ids.
+        self.wrappers = Wrappers()
+        #: One tuple for each key of the batch without its span id, by itself.
         self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
-        #: Seconds of the event loop that this took, up to now.
-        self.spent = 0.0
 
     def attach(self) -> None:
         """Wrap the extension's method."""
-        self._wrappers.method(self._extension, "heartbeat", self._wrapped)
+        make = self.wrappers.then(self._heartbeat, self._boundary, "heartbeat")
+        self.wrappers.method(self._extension, "heartbeat", make)
 
     def detach(self) -> None:
-        """Put it back as it was."""
-        self._wrappers.take_off()
+        """Restore the method."""
+        self.wrappers.take_off()
 
     def batch_taken(self) -> None:
-        """A new batch begins."""
+        """Forget the keys of the last batch."""
         self._own_keys = {}
-
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def heartbeat(ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
-            original(ws, data)
-            if self._wrappers.attached:
-                began = perf_counter()
-                try:
-                    self._heartbeat(ws, data)
-                except Exception:
-                    self._boundary.failed("heartbeat")
-                self.spent += perf_counter() - began
-
-        return heartbeat
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
         metrics = ws.metrics
@@ -99,7 +84,7 @@ class Heartbeats:
         cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
         cancelled = cancelled if type(cancelled) is int else 0
         self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
-        # How long the worker waited for the answer to the heartbeat before.
+        # How long the worker waited for the answer to its previous heartbeat.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
         waited = waited if type(waited) is float else None
         self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
@@ -109,12 +94,12 @@ class Heartbeats:
         self._loops.heartbeat(ws)
 
     def first_report(self, address: str) -> None:
-        """Take in what a worker sent with its registration, which is no heartbeat of the spans."""
+        """Read a worker's registration, which is no heartbeat of the spans extension."""
         ws = self._scheduler.workers[address]
         self._lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
         self._clocks.heartbeat(address, ws.last_seen, ws.time_delay, None)
         self._loops.heartbeat(ws)
-        if self._wrappers.attached:
+        if self.wrappers.attached:
             self._worker_deltas(ws.metrics)
 
     def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:
@@ -141,8 +126,8 @@ class Heartbeats:
                 if span is not None:
                     self._lifecycle.reports.reported(span, worker)
             own_key = (key[0], *key[2:])
-            # One tuple for all spans: many that live until the export set off full
-            # collections of garbage, which stop a large scheduler for 0.3 s.
+            # One tuple for all spans: many that live until the export would trigger full garbage
+            # collections, which stop a large scheduler for 0.3 s.
             own_key = own_keys.setdefault(own_key, own_key)
             values[own_key] = values.get(own_key, 0) + value
             if span is None:

@@ -1,12 +1,10 @@
 """The scheduler's own HTTP server: our series on its pages, while the bridge lives.
 
 ``/metrics`` is Dask's page. It shows the registry of the process, which all schedulers and
-workers in it share and which cannot know who asks; so our series are no part of that registry.
-The page of *this* scheduler gets them appended to what Dask writes, and a second scheduler in
-the process has only its own. ``/metrics/otel`` has our series alone.
+workers in the process share. So our series are not in that registry: they are appended to the
+page of *this* scheduler. ``/metrics/otel`` has our series alone.
 
-Both are routes laid in front of the server's own, and taken away at the close. Nothing
-listens on a port that did not before.
+Both are routes before the server's own, and are removed at the close. No new port is opened.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from distributed.http.utils import RequestHandler
 
@@ -22,21 +20,17 @@ if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
     from dask_otel._dask.boundary import Boundary
+    from dask_otel._prometheus.page import MetricPage
 
 #: Below Dask's own page.
 SUFFIX: Final = "/otel"
 _ASKS_FOR_OPENMETRICS: Final = "application/openmetrics-text"
 
 
-class Page(Protocol):
-    """What is shown: `dask_otel._prometheus.page.MetricPage`."""
-
-    def render(self, *, openmetrics: bool = False, target_info: bool = False) -> bytes:
-        """Return the page as text; it may take a while."""
-
-
-async def _rendered(page: Page, openmetrics: bool = False, target_info: bool = False) -> bytes:
-    # Thousands of series take a tenth of a second, which the event loop does not have.
+async def _rendered(
+    page: MetricPage, openmetrics: bool = False, target_info: bool = False
+) -> bytes:
+    # Thousands of series take a tenth of a second: too long for the event loop.
     render = partial(page.render, openmetrics=openmetrics, target_info=target_info)
     return await asyncio.get_running_loop().run_in_executor(None, render)
 
@@ -44,13 +38,13 @@ async def _rendered(page: Page, openmetrics: bool = False, target_info: bool = F
 class OtelMetricsHandler(RequestHandler):  # type: ignore[misc]  # Dask's class is untyped
     """``/metrics/otel``: our series alone, in the format that the scraper asks for."""
 
-    def initialize(self, page: Page) -> None:
+    def initialize(self, page: MetricPage) -> None:
         """See ``tornado.web.RequestHandler.initialize``."""
         self._page = page
 
     async def get(self) -> None:
         """Answer a scrape."""
-        # Here, as this module is also imported where the extra is not installed.
+        # Imported here, because the extra may not be installed.
         from dask_otel._prometheus import page as prometheus
 
         openmetrics = _ASKS_FOR_OPENMETRICS in self.request.headers.get("Accept", "")
@@ -58,7 +52,7 @@ class OtelMetricsHandler(RequestHandler):  # type: ignore[misc]  # Dask's class 
         self.set_header("Content-Type", prometheus.OPENMETRICS if openmetrics else prometheus.TEXT)
 
 
-def _extended(original: type[Any], page: Page, boundary: Boundary) -> type[Any]:
+def _extended(original: type[Any], page: MetricPage, boundary: Boundary) -> type[Any]:
     """Return Dask's handler with our series at the end of its page."""
 
     class MetricsHandler(original):  # type: ignore[misc]
@@ -84,38 +78,42 @@ class MetricRoutes:
     scheduler
         A scheduler with its HTTP server.
     page
-        What is shown.
+        Our series.
     boundary
-        Takes errors of ours on Dask's page: Dask's own series are shown whatever happens.
+        Catches our errors on Dask's page, which always shows Dask's own series.
     """
 
-    def __init__(self, scheduler: Scheduler, page: Page, boundary: Boundary) -> None:
+    def __init__(self, scheduler: Scheduler, page: MetricPage, boundary: Boundary) -> None:
         self._application = scheduler.http_application
         self._page = page
         self._boundary = boundary
         self._rules: list[Any] = []
 
     def add(self) -> str:
-        """Put the series on the server; return the path of our own page.
+        """Add the routes; return the path of our own page.
 
         Raises
         ------
         LookupError
-            If the server has no ``/metrics`` page; there are no routes of ours then, either.
+            If the server has no ``/metrics`` page. No route is added then.
         """
-        found = self._dasks_own()
-        if found is None:
+        from distributed.http.scheduler.prometheus import routes
+
+        ((_, handler, _),) = routes
+        own = [rule for rule in self._application.wildcard_router.rules if rule.target is handler]
+        if not own:
             raise LookupError(
                 "this scheduler's HTTP server has no /metrics page; have "
                 "distributed.http.scheduler.prometheus in distributed.scheduler.http.routes"
             )
-        path, rule = found
+        # Only the rule has the prefix of the server's pages.
+        path: str = own[0].matcher.regex.pattern.rstrip("$")
         rules = self._application.default_router.rules
         before = list(rules)
         self._application.add_handlers(
             ".*$",
             [
-                (path, _extended(rule.target, self._page, self._boundary), rule.target_kwargs),
+                (path, _extended(handler, self._page, self._boundary), own[0].target_kwargs),
                 (path + SUFFIX, OtelMetricsHandler, {"page": self._page}),
             ],
         )
@@ -123,19 +121,9 @@ class MetricRoutes:
         return path + SUFFIX
 
     def remove(self) -> None:
-        """Take the series off again; Dask's page is what it was."""
+        """Remove the routes."""
         rules = self._application.default_router.rules
         for rule in self._rules:
             if rule in rules:
                 rules.remove(rule)
         self._rules = []
-
-    def _dasks_own(self) -> tuple[str, Any] | None:
-        """Return path and rule of Dask's page. Its prefix is told nowhere but there."""
-        from distributed.http.scheduler.prometheus import routes
-
-        ((_, handler, _),) = routes
-        for rule in self._application.wildcard_router.rules:
-            if rule.target is handler:
-                return rule.matcher.regex.pattern.rstrip("$"), rule
-        return None

@@ -1,8 +1,8 @@
-"""What a bridge leaves behind on its scheduler, for the one that is put on there next.
+"""The state that a bridge leaves for the next bridge on the same scheduler.
 
-Taking a bridge off is not the end of the scheduler, nor of its spans: what is put on again must go
-on where the last one stopped, or it would make ids a second time. Kept beside the scheduler, not on
-the plugin, for Dask lets plugins be replaced without a word to them; gone with the scheduler.
+The scheduler and its spans outlive a bridge that is taken off. The next bridge must continue where
+the last one stopped, or it would make the same ids again. The state belongs to the scheduler, not
+to the plugin, because Dask replaces plugins without notice; it is gone with the scheduler.
 """
 
 from __future__ import annotations
@@ -18,22 +18,13 @@ if TYPE_CHECKING:
 
 
 class Past(NamedTuple):
-    """What was exported, in bounded tables of plain data (``otel.spans.remember``)."""
+    """The exported spans, in bounded tables of plain data (``otel.spans.remember``)."""
 
     generations: Generations
     summaries: Summaries
-    #: How many of Dask's spans were there when the bridge was taken off; Dask adds at the end.
+    #: Number of Dask's spans when the bridge was taken off. Dask appends new ones.
     seen: int
 
 
-_PASTS: Final[WeakKeyDictionary[Scheduler, Past]] = WeakKeyDictionary()
-
-
-def leave(scheduler: Scheduler, past: Past) -> None:
-    """Leave behind what the next bridge must know."""
-    _PASTS[scheduler] = past
-
-
-def past_of(scheduler: Scheduler) -> Past | None:
-    """Return what the last bridge has left; None if there was none."""
-    return _PASTS.get(scheduler)
+#: By scheduler, for the next bridge.
+PASTS: Final[WeakKeyDictionary[Scheduler, Past]] = WeakKeyDictionary()

@@ -1,13 +1,14 @@
-"""Runs whose end tells nothing: cancelled, rescheduled, or lost with their worker.
+"""Runs that end without their times: cancelled, rescheduled, or lost with their worker.
 
-Dask sends a task's start and stop with its result or failure, and with nothing else. But each
-heartbeat says for how long the tasks have been running that its worker executes, cancelled ones
-included: what was seen so is work of its span, with a start that is known.
+Dask sends a task's start and stop only with its result or failure. But each heartbeat lists the
+elapsed seconds of all running tasks, cancelled ones included: such a run is work of its span, and
+its start is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from dask_otel.core.life.lifecycle import Lifecycle
@@ -16,8 +17,8 @@ from dask_otel.core.life.open_span import Group, Phase, Run
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
-#: Heartbeats for which a cancelled run is looked for: the first may have been cut before it was
-#: cancelled; with the second it has ended, or is listed.
+#: Heartbeats that are searched for a cancelled run: the first may be from before it was
+#: cancelled; at the second it has ended, or is listed.
 _HEARTBEATS = 2
 
 
@@ -25,47 +26,45 @@ class Seen(NamedTuple):
     """A run that a heartbeat listed, on the scheduler's clock."""
 
     start: float
-    #: When it was seen last.
+    #: When it was last listed.
     last: float
 
 
+@dataclass(slots=True)
 class _Cancelled:
-    """A task that was cancelled where it was processing, and may run."""
+    """A task that was cancelled in processing, and may still run."""
 
-    __slots__ = ("group", "heartbeats", "when")
-
-    def __init__(self, group: Group, when: float) -> None:
-        self.group = group
-        self.when = when
-        self.heartbeats = 0
+    group: Group
+    when: float
+    heartbeats: int = 0
 
 
 class RunsUnderWay:
-    """What heartbeats say of runs that have not ended.
+    """Runs that have not ended, as heartbeats list them.
 
     Parameters
     ----------
     lifecycle
-        Told of cancelled runs that are seen.
+        Notified of cancelled runs that are listed.
 
     Notes
     -----
     Bounded by the threads of the cluster, and by the tasks that were cancelled in processing since
-    their worker's last heartbeat but one.
+    their worker's second last heartbeat.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        #: By key. Whoever has it at hand need not ask here while it is empty.
+        #: By key. A caller on the hot path may skip `ended` while this is empty.
         self.seen: dict[Hashable, Seen] = {}
         self._cancelled: dict[str, dict[Hashable, _Cancelled]] = {}
 
     def ended(self, key: Hashable) -> Seen | None:
-        """A task left processing: return its run, if it was seen, and forget it."""
+        """Remove and return the run of a task that left processing, if it was listed."""
         return self.seen.pop(key, None)
 
     def cancelled(self, key: Hashable, worker: str, group: Group, now: float) -> None:
-        """A task was cancelled that no heartbeat has listed: the next one may."""
+        """Watch for a cancelled task that no heartbeat has listed yet."""
         self._cancelled.setdefault(worker, {})[key] = _Cancelled(group, now)
 
     def heartbeat(
@@ -74,14 +73,14 @@ class RunsUnderWay:
         executing: Mapping[Hashable, float],
         assigned: Mapping[Hashable, WorkerState],
     ) -> None:
-        """A worker tells for how long it has been executing its tasks.
+        """Read the elapsed seconds of a worker's running tasks.
 
         Parameters
         ----------
         executing
             Seconds by key.
         assigned
-            Where the tasks in processing were sent: anything else that runs was cancelled.
+            Workers of the tasks in processing; any other running task was cancelled.
         """
         began = self._lifecycle.reports.began(worker)
         cancelled = self._cancelled.get(worker, {})
@@ -90,14 +89,14 @@ class RunsUnderWay:
             ws = assigned.get(key)
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
-                # Of all messages the one that was quickest came closest to the truth.
+                # The quickest message is the most exact.
                 self.seen[key] = Seen(min(start, before.start) if before else start, began)
             elif key in cancelled:
                 self._ran(cancelled.pop(key), worker, start)
         self._count_heartbeat(worker, cancelled)
 
     def worker_removed(self, worker: str) -> None:
-        """A worker is gone: nothing more will be heard of what it ran."""
+        """Forget the cancelled tasks of a worker that is gone."""
         self._cancelled.pop(worker, None)
 
     def clear(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.metrics import time
 
+from dask_otel import semconv
 from dask_otel._dask.boundary import Boundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import (
@@ -26,6 +27,7 @@ from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, OpenSpan
 from dask_otel.core.life.summaries import Summaries
+from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class DaskSpans:
         Of spans that were exported.
     contexts
         Of the tasks, with whose callers spans begin.
+    batches
+        Where collisions are counted.
     boundary
         Takes every error of ours: one in ``observe_tasks`` would fail the user's graph.
     """
@@ -57,6 +61,7 @@ class DaskSpans:
         lifecycle: Lifecycle,
         summaries: Summaries,
         contexts: TaskContexts,
+        batches: Batches,
         boundary: Boundary,
     ) -> None:
         self._scheduler = scheduler
@@ -64,6 +69,7 @@ class DaskSpans:
         self._lifecycle = lifecycle
         self._summaries = summaries
         self._contexts = contexts
+        self._batches = batches
         self._boundary = boundary
         self._wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
@@ -148,6 +154,8 @@ class DaskSpans:
             began = perf_counter()
             try:
                 self.requested = self._collisions(tss)
+                for tags in {*self.requested.values()}:
+                    self._batches.open.add(semconv.SPAN_COLLIDED.name, tags)
             except Exception:
                 self.requested = {}
                 self._boundary.failed("observe_tasks")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
-from dask_otel.core.life.open_span import Group, OpenSpan
-from dask_otel.core.life.task_runs import KeptRun, TaskLimits
+from dask_otel.core.life.open_span import Group, KeptRun, OpenSpan, TaskLimits
 from dask_otel.core.records import Failure
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from dask_otel._dask.threads import ThreadTime, run_times
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Cause, Group, RetryReason, Run
-from dask_otel.core.metrics.batch import Batches, MetricBatch
-from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.batch import Batches, Distribution, MetricBatch
 from dask_otel.core.records import Failure
 from dask_otel.core.text import STACKTRACE_LIMIT
 from dask_otel.semconv import Metric

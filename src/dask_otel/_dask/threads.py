@@ -1,17 +1,18 @@
 """Where the cluster's thread-seconds went: Dask's side of `dask_otel.core.idle.accounting`.
 
-It needs more than the spans extension gets: the raw heartbeat, whose ``executing`` still lists
-cancelled tasks (``WorkerState.executing`` drops them), the message of a task that seceded, for
-which there is no transition, and that of a task that failed, whose transition has no times if it
-is retried.
+It needs more than the spans extension: the raw heartbeat, whose ``executing`` still lists
+cancelled tasks (``WorkerState.executing`` drops them); the message of a task that seceded, which
+is no transition; and the message of a task that failed, whose transition has no times if the
+task is retried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from math import inf
-from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel._dask.boundary import Boundary
@@ -24,19 +25,18 @@ from dask_otel.core.records import Tags
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-#: Names in ``dask.cluster.time`` that are ours; an activity of a user's goes to `_OTHER_TIME`.
+#: Our own activities in ``dask.cluster.time``; a user's of that name becomes `_OTHER_TIME`.
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
-#: What the ``stimulus_id`` of a message says by which a worker tells of the end of a run.
+#: Beginnings of the ``stimulus_id`` of a worker's message that a run has ended.
 _ENDS: Final = frozenset({"task-finished", "task-erred"})
 
 #: Spans in a step of a hand-over.
 STEP: Final = 250
 
 
-def _nobody(ws: WorkerState, executing: Mapping[Hashable, float]) -> None:
-    """Stand in for the one who wants to be told."""
+OnExecuting: TypeAlias = "Callable[[WorkerState, Mapping[Hashable, float]], None]"
 
 
 class ThreadTime:
@@ -47,7 +47,7 @@ class ThreadTime:
     scheduler
         A running scheduler.
     boundary
-        Takes every error of ours: Dask does not guard its handlers.
+        Catches our errors: Dask does not guard its handlers.
 
     Notes
     -----
@@ -58,35 +58,37 @@ class ThreadTime:
     def __init__(self, scheduler: Scheduler, boundary: Boundary) -> None:
         self._scheduler = scheduler
         self._boundary = boundary
-        #: Told of each heartbeat: the seconds of every task that it lists as running.
-        self.on_executing: Callable[[WorkerState, Mapping[Hashable, float]], None] = _nobody
         self._accounting = Accounting(monotonic())
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
-        #: What `prepare` has closed, until `export` passes it on.
+        #: The interval that `prepare` has closed and `export` has not taken.
         self._closed: _Closed | None = None
-        #: Key and ``startstops`` of the failure at hand.
+        #: The message of the failure that is being handled.
         self._failing: Mapping[str, Any] = {}
-        #: Seconds of the event loop that this took, up to now.
-        self.spent = 0.0
-        self._wrappers = Wrappers()
+        self.wrappers = Wrappers()
 
     # ------------------------------------------------------------------ attach, detach
 
-    def attach(self) -> None:
-        """Take in the workers and their tasks, then wrap the scheduler's handlers."""
+    def attach(self, on_executing: OnExecuting) -> None:
+        """Add the workers, then wrap the scheduler's handlers.
+
+        Parameters
+        ----------
+        on_executing
+            Called at each heartbeat, with the elapsed seconds of every running task.
+        """
+        self._on_executing = on_executing
         for ws in self._scheduler.workers.values():
             self.worker_added(ws)
-        self._wrappers.handler(
-            self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat
-        )
+        self.wrappers.handler(self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat)
         handlers = self._scheduler.stream_handlers
-        self._wrappers.handler(handlers, "long-running", self._wrapped_long_running)
-        self._wrappers.handler(handlers, "task-erred", self._wrapped_task_erred)
+        seceded = self.wrappers.then(self._seceded, self._boundary, "long_running")
+        self.wrappers.handler(handlers, "long-running", seceded)
+        self.wrappers.handler(handlers, "task-erred", self._wrapped_task_erred)
 
-    def take_in_tasks(self) -> None:
-        """Take in what is processing; the active spans are known by now."""
+    def add_tasks(self) -> None:
+        """Add the tasks in processing; the active spans must be known."""
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
                 self.assigned(task.key, task)
@@ -94,39 +96,34 @@ class ThreadTime:
                     self._accounting.task_seceded(ws.address, task.key, None, monotonic())
 
     def detach(self) -> None:
-        """Put the scheduler's handlers back."""
-        self._wrappers.take_off()
-
-    @property
-    def attached(self) -> bool:
-        """Whether it observes the scheduler."""
-        return self._wrappers.attached
+        """Restore the scheduler's handlers."""
+        self.wrappers.take_off()
 
     # ------------------------------------------------------------------------- workers
 
     def worker_added(self, ws: WorkerState) -> None:
-        """A worker joined."""
+        """Add a worker."""
         self._accounting.worker_added(ws.address, ws.nthreads, monotonic(), ws.time_delay)
 
     def worker_removed(self, address: str) -> None:
-        """A worker is gone; its tasks have been released."""
+        """Remove a worker, after its tasks were released."""
         self._accounting.worker_removed(address, monotonic())
 
     # --------------------------------------------------------------------------- tasks
 
     def assigned(self, key: Hashable, task: TaskState) -> None:
-        """A task was sent to a worker."""
+        """Book a task that was sent to a worker."""
         span_id = task.group.span_id
         self._accounting.task_assigned(task.processing_on.address, key, span_id, monotonic())
 
     def ended(self, ws: WorkerState, key: Hashable, seconds: float) -> None:
-        """A run ended, good or bad, after so many seconds of computing."""
+        """Book the end of a run, successful or not, after some seconds of computing."""
         self._accounting.task_done(ws.address, key, seconds, monotonic())
 
     def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
-        """A task is no longer in processing, and the transition does not say how long it ran."""
+        """Book a task that left processing by a transition without its times."""
         if stimulus_id.startswith(("task-erred", "reschedule")):
-            # It failed, with retries left, or asked to run again: it has ended.
+            # It failed and will be retried, or it asked to run again: the run has ended.
             startstops = self.failure_of(key).get("startstops")
             seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(ws.address, key, seconds, monotonic())
@@ -134,14 +131,14 @@ class ThreadTime:
             self._accounting.task_released(ws.address, key, monotonic())
 
     def failure_of(self, key: Hashable) -> Mapping[str, Any]:
-        """Return what a worker says of the failure that is being handled, if it is that task's.
+        """Return the worker's message of the failure that is being handled, if it is this task's.
 
-        Where the task has retries left, its transitions do not say it.
+        If the task has retries left, its transitions lack the exception.
         """
         return self._failing if self._failing.get("key") == key else {}
 
     def stolen(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
-        """A task that had not started was stolen."""
+        """Book that a task was stolen before it started."""
         self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
 
     def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,28 +152,18 @@ class ThreadTime:
 
         return task_erred
 
-    def _wrapped_long_running(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def long_running(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if self.attached:
-                try:
-                    self._seceded(kwargs["key"], kwargs["worker"], kwargs.get("compute_duration"))
-                except Exception:
-                    self._boundary.failed("long_running")
-            return result
-
-        return long_running
-
-    def _seceded(self, key: Hashable, worker: str, elapsed: float | None) -> None:
+    def _seceded(
+        self, key: Hashable, worker: str, compute_duration: float | None = None, **_: Any
+    ) -> None:
         task, ws = self._scheduler.tasks.get(key), self._scheduler.workers.get(worker)
         if task is not None and ws is not None and task in ws.long_running:
-            self._accounting.task_seceded(worker, key, elapsed, monotonic())
+            self._accounting.task_seceded(worker, key, compute_duration, monotonic())
 
     # ---------------------------------------------------------------------- heartbeats
 
     def metered(self, span_id: str, activity: Hashable, seconds: float) -> None:
-        """A worker reported execute seconds, in the heartbeat that is being handled."""
-        # What a counter can't hold is left out of both sides of the sum.
+        """Add execute seconds of the heartbeat that is being handled."""
+        # Values that a counter can't hold are ignored on both sides of the sum.
         if 0.0 < seconds < inf:
             self._seconds[span_id] = self._seconds.get(span_id, 0.0) + seconds
             if activity in _OUR_TIMES:
@@ -184,51 +171,45 @@ class ThreadTime:
             self._activities[activity] = self._activities.get(activity, 0.0) + seconds
 
     def _wrapped_heartbeat(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        measured = self.wrappers.then(self._cut, self._boundary, "heartbeat_worker")(original)
+
         def heartbeat_worker(*args: Any, **kwargs: Any) -> Any:
-            if self.attached:
-                self._seconds = {}
-            result = original(*args, **kwargs)
-            if self.attached:
-                began = perf_counter()
-                try:
-                    self._cut(kwargs)
-                except Exception:
-                    self._boundary.failed("heartbeat_worker")
-                self.spent += perf_counter() - began
-            return result
+            self._seconds = {}
+            return measured(*args, **kwargs)
 
         return heartbeat_worker
 
-    def _cut(self, message: Mapping[str, Any]) -> None:
+    def _cut(
+        self, *, address: str, executing: Mapping[Hashable, float] | None = None, **_: Any
+    ) -> None:
         scheduler = self._scheduler
-        address = message["address"]
         ws = scheduler.workers.get(address)
         if ws is None:
             ws = scheduler.workers.get(scheduler.coerce_address(address))
             if ws is None:
                 return
-        executing = message.get("executing") or {}
+        executing = executing or {}
         seconds, self._seconds = self._seconds, {}
         self._accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
-        self.on_executing(ws, executing)
+        self._on_executing(ws, executing)
 
     # --------------------------------------------------------------------------- spans
 
     def span_active(self, span: OpenSpan) -> None:
-        """A span owns an unfinished task, and did not before."""
+        """Activate a span: it owns an unfinished task."""
         self._accounting.span_active(span.identity.root_id, span.identity.dask_id, monotonic())
 
     def span_inactive(self, span: OpenSpan) -> None:
-        """A span's last unfinished task is gone."""
+        """Deactivate a span: its last unfinished task is gone."""
         self._accounting.span_inactive(span.identity.dask_id, monotonic())
 
     def span_opened(self, span: OpenSpan) -> None:
-        """A generation begins: what is still to be exported was an earlier one's."""
-        span.begin_time(*self._pending(span.identity.dask_id))
+        """Begin a generation: the seconds that are not exported yet belong to an earlier one."""
+        span.begin_time(*self._accounting.pending(span.identity.dask_id))
 
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""
-        idle, capacity = self._pending(span.identity.dask_id)
+        idle, capacity = self._accounting.pending(span.identity.dask_id)
         return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
 
     # ------------------------------------------------------------------------- metrics
@@ -236,23 +217,19 @@ class ThreadTime:
     def prepare(
         self, open_spans: Mapping[str, OpenSpan], tags_of: Callable[[str], Tags]
     ) -> Iterator[None]:
-        """Close an interval and prepare its `export`: a short step for each item.
+        """Close an interval and prepare its `export`, in short steps.
 
-        The interval ends with the first step. With thousands of active spans the whole would
-        be too long for one callback of the loop.
+        The interval ends with the first step. With thousands of active spans all steps together
+        would be too long for one callback of the loop.
         """
         accounting = self._accounting
         if self._closed is None:
             activities, self._activities = self._activities, {}
-            accounting.begin_export(monotonic())
-            self._closed = _Closed(activities)
+            self._closed = _Closed(activities, accounting.begin_export(monotonic()))
             yield
-        closed = self._closed
-        if closed.since is None:
-            while not accounting.settle(STEP):
-                yield
-            closed.since = accounting.finish_export()
-        while not closed.credit(STEP, open_spans, tags_of):
+        while not accounting.settle(STEP):
+            yield
+        while not self._closed.credit(STEP, open_spans, tags_of):
             yield
 
     @property
@@ -260,32 +237,21 @@ class ThreadTime:
         """Whether an interval has been closed and not exported."""
         return self._closed is not None
 
-    def _pending(self, span_id: str) -> tuple[float, float]:
-        """Return a span's idle and capacity seconds that it has not been credited with yet."""
-        idle, capacity = self._accounting.pending(span_id)
-        if self._closed is not None and self._closed.since is not None:
-            since = self._closed.since
-            more = since.span_idle.get(span_id, 0.0)
-            idle += more
-            capacity += more + since.span_reported.get(span_id, 0.0)
-        return idle, capacity
-
     def export(
         self,
         batch: MetricBatch,
         open_spans: Mapping[str, OpenSpan],
         tags_of: Callable[[str], Tags],
     ) -> None:
-        """Add what passed since the last export to a batch, and to the spans that are open.
+        """Add the seconds since the last export to a batch and to the open spans.
 
-        Where `prepare` has begun, it is that interval, and what came since then is the next's.
+        If `prepare` has begun, it is that interval; the rest belongs to the next one.
         """
         for _ in self.prepare(open_spans, tags_of):
             pass
         assert self._closed is not None
         closed, self._closed = self._closed, None
         since = closed.since
-        assert since is not None
         name = semconv.CLUSTER_TIME.name
         for activity, seconds in closed.activities.items():
             batch.add(name, activity, value=seconds)
@@ -309,19 +275,16 @@ class ThreadTime:
                 batch.add(metric.name, tags, value=seconds)
 
 
+@dataclass(slots=True)
 class _Closed:
     """An interval on its way into a batch."""
 
-    __slots__ = ("activities", "capacity", "idle", "since")
-
-    def __init__(self, activities: dict[Hashable, float]) -> None:
-        #: Execute seconds by activity.
-        self.activities = activities
-        #: None until all active spans are settled.
-        self.since: Increments | None = None
-        #: Seconds by tags: many spans share a name.
-        self.idle: dict[Tags, float] = {}
-        self.capacity: dict[Tags, float] = {}
+    #: Execute seconds by activity.
+    activities: dict[Hashable, float]
+    since: Increments
+    #: Seconds by tags: many spans share a name.
+    idle: dict[Tags, float] = field(default_factory=dict)
+    capacity: dict[Tags, float] = field(default_factory=dict)
 
     def credit(
         self,
@@ -329,8 +292,7 @@ class _Closed:
         open_spans: Mapping[str, OpenSpan],
         tags_of: Callable[[str], Tags],
     ) -> bool:
-        """Credit so many spans with their seconds; whether none is left."""
-        assert self.since is not None
+        """Credit `limit` shares to their spans; return whether none is left."""
         idle, reported = self.since.span_idle, self.since.span_reported
         for shares in (idle, reported):
             for _ in range(min(limit, len(shares))):
@@ -348,7 +310,7 @@ class _Closed:
 
 
 def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return when a run last computed, and for how long in all; zeros if it did not."""
+    """Return when a run last began and stopped computing, and its seconds in all; or zeros."""
     started = stopped = seconds = 0.0
     for startstop in startstops:
         if startstop["action"] == "compute":
@@ -358,10 +320,10 @@ def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, fl
 
 
 def stimulus_time(stimulus_id: str) -> float | None:
-    """Return when a worker made the message that a run ended, by its own clock.
+    """Return when a worker made the message of a run's end, by its own clock.
 
-    Dask writes it into the message's ``stimulus_id``. A message that repeats what a worker said
-    before has another one, and there is none then.
+    Dask writes the time into the message's ``stimulus_id``. None for a repeated message, which
+    has another id.
     """
     what, _, clock = stimulus_id.rpartition("-")
     if what not in _ENDS:

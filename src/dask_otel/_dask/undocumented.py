@@ -1,4 +1,4 @@
-"""What the bridge relies on of Dask: `tools/scan.py` holds the lists complete, by the types.
+"""The parts of Dask that the bridge uses; `tools/scan.py` checks by types that nothing is missing.
 
 A contract test looks for everything in `UNDOCUMENTED` on a live cluster, against the oldest and the
 newest supported release.
@@ -96,7 +96,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),
 }
 
-#: Of these, what is reached by a name in a text or through a protocol of ours.
+#: Attributes of these that are used by a name in a text or through a protocol of ours.
 BY_NAME: Final = frozenset(
     {
         ("SpansSchedulerExtension", "heartbeat"),
@@ -112,14 +112,14 @@ BY_NAME: Final = frozenset(
     }
 )
 
-#: Handlers of messages that are wrapped, or called by a message of ours.
+#: Handlers that are wrapped or called by our messages.
 HANDLERS: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler.handlers": ("heartbeat_worker",),
     "Scheduler.stream_handlers": ("long-running", "task-erred"),
     "Worker.handlers": ("actor_execute", "plugin-add", "plugin-remove"),
 }
 
-#: Attributes that are a part of Dask's documented interface, or of Tornado's, and those that every
+#: Attributes of the documented interfaces of Dask and Tornado, and those that every
 #: plugin needs to find itself.
 DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Client": ("run_on_scheduler",),
@@ -138,7 +138,7 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "IOLoop": ("add_callback",),
 }
 
-#: What is read of values that have no type: what workers and clients report, extensions, which
+#: Attributes of values without a type: reports of workers and clients, extensions, which
 #: Dask keeps as `Any`, and the parts of Tornado's rules.
 OF_ANYTHING: Final = frozenset(
     {

@@ -1,10 +1,13 @@
-"""Putting ourselves around what Dask calls, and taking ourselves off again without a trace."""
+"""Wraps methods and handlers that Dask calls, and restores them without a trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from time import perf_counter
 from typing import Any, TypeAlias
+
+from dask_otel._dask.boundary import Boundary
 
 Called: TypeAlias = Callable[..., Any]
 #: Makes the wrapper of an original.
@@ -12,21 +15,42 @@ Make: TypeAlias = Callable[[Called], Called]
 
 
 class Wrappers:
-    """The wrappers that one part of the bridge has put up.
+    """The wrappers of one part of the bridge.
 
     Notes
     -----
-    Where somebody else wrapped ours afterwards, it stays below theirs when it is taken off: so
-    every wrapper asks `attached`, and does nothing but call its original once that is false.
+    If somebody has wrapped ours since, it stays below theirs when it is taken off. So every
+    wrapper reads `attached`, and only calls its original when that is false.
     """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        #: Whether any wrapper is up; read at each call.
+        #: Whether the wrappers are on; read at each call.
         self.attached = False
+        #: Seconds of the event loop that the calls of `then` have taken.
+        self.spent = 0.0
+
+    def then(self, ours: Callable[..., None], boundary: Boundary, kind: str) -> Make:
+        """Return the maker of a wrapper that calls the original, then `ours`, guarded."""
+
+        def make(original: Called) -> Called:
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if self.attached:
+                    began = perf_counter()
+                    try:
+                        ours(*args, **kwargs)
+                    except Exception:
+                        boundary.failed(kind)
+                    self.spent += perf_counter() - began
+                return result
+
+            return wrapper
+
+        return make
 
     def method(self, instance: object, name: str, make: Make) -> None:
-        """Replace a method on an instance, which Dask looks up for each call."""
+        """Wrap a method on an instance, where Dask looks it up for each call."""
         shadowed = vars(instance).get(name)
         wrapper = make(getattr(instance, name))
         setattr(instance, name, wrapper)
@@ -43,9 +67,9 @@ class Wrappers:
         self.attached = True
 
     def handler(self, handlers: dict[str, Called], name: str, make: Make) -> None:
-        """Replace the handler of an operation."""
+        """Wrap the handler of an operation."""
         original = handlers[name]
-        # Dask looks at a handler's signature, which `wraps` keeps.
+        # Dask reads a handler's signature, which `wraps` keeps.
         wrapper = handlers[name] = wraps(original)(make(original))
 
         def undo() -> None:
@@ -56,7 +80,7 @@ class Wrappers:
         self.attached = True
 
     def take_off(self) -> None:
-        """Put everything back as it was, the last one first."""
+        """Restore everything, the last wrapper first."""
         self.attached = False
         while self._undo:
             self._undo.pop()()

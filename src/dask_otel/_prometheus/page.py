@@ -1,9 +1,8 @@
-"""The metrics as Prometheus scrapes them: the second way out, for those who run no collector.
+"""The metrics as a page for Prometheus: the other way out, without a collector.
 
-The same records that go out over OTLP, under the names and labels that Prometheus itself makes
-of OTLP (its strategy ``UnderscoreEscapingWithSuffixes``), so that dashboards and alerts work
-with either way. `MetricPage` keeps the last collected records; a scrape renders them, and
-changes nothing.
+The same records as over OTLP, with the names and labels that Prometheus makes of OTLP (its
+strategy ``UnderscoreEscapingWithSuffixes``), so that dashboards and alerts work with both.
+`MetricPage` keeps the last collected records; a scrape renders them, and changes nothing.
 
 Needs ``prometheus_client`` (the extra ``prometheus``), which writes the two text formats.
 """
@@ -36,11 +35,11 @@ from dask_otel.core.records import (
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS: Final = openmetrics_format.CONTENT_TYPE_LATEST
 
-#: Words for units; those in braces are annotations, and leave no trace in a name.
+#: Units in names; units in braces are annotations, and are not in names.
 _UNITS: Final = {"s": "seconds", "By": "bytes"}
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9_]")
 
-#: Resource attributes that become labels of every series, as TELEMETRY.md recommends for OTLP.
+#: Resource attributes that become labels of every series, as docs/telemetry.md recommends for OTLP.
 PROMOTED: Final = (
     semconv.CLUSTER_NAME,
     "service.namespace",
@@ -54,8 +53,7 @@ _Key: TypeAlias = tuple[tuple[str, AttributeValue], ...]
 
 class _Sample(NamedTuple):
     point: NumberPoint | HistogramPoint
-    #: The last one that its series had, also where that was an earlier collection's: a scraper
-    #: may come less often.
+    #: The last one of its series, also of an earlier collection: scrapes may be less frequent.
     exemplar: Exemplar | None
 
 
@@ -65,7 +63,7 @@ class _Family(NamedTuple):
 
 
 class _Snapshot:
-    """What one collection gave, and what has been rendered of it."""
+    """One collection, and its rendered pages."""
 
     def __init__(self, families: Mapping[str, _Family]) -> None:
         self.families = families
@@ -83,8 +81,7 @@ class MetricPage:
 
     Notes
     -----
-    It is a sink of the pump: `send` belongs to the pump's thread. `render` may be called by
-    any, at any time.
+    It is a sink of the pump: `send` belongs to the pump's thread. Any thread may call `render`.
     """
 
     advice = ""
@@ -99,7 +96,7 @@ class MetricPage:
         self._snapshot = _Snapshot({})
 
     def send(self, records: Sequence[MetricRecord], _longest: float) -> Answer:
-        """Show these records, which must be cumulative, from now on."""
+        """Replace the records, which must be cumulative."""
         before = self._snapshot.families
         families = {}
         for record in records:
@@ -109,7 +106,7 @@ class MetricPage:
         return Answer(True)
 
     def close(self) -> None:
-        """There is nothing to release: the routes go with the bridge."""
+        """Release nothing: the routes go with the bridge."""
 
     def render(self, *, openmetrics: bool = False, target_info: bool = False) -> bytes:
         """Return the page.
@@ -120,17 +117,17 @@ class MetricPage:
             OpenMetrics 1.0 with exemplars and created times, instead of the text format 0.0.4,
             which has neither.
         target_info
-            Whether to tell the resource's attributes, too.
+            Whether to add the resource's attributes.
         """
         snapshot = self._snapshot
-        asked = (openmetrics, target_info)
-        done = snapshot.rendered.get(asked)
+        form = (openmetrics, target_info)
+        done = snapshot.rendered.get(form)
         if done is None:
             metrics = [self._metric(family, openmetrics) for family in snapshot.families.values()]
             if target_info:
                 metrics.append(_target_info(self._target))
-            write = openmetrics_format.generate_latest if openmetrics else _generate_text
-            done = snapshot.rendered[asked] = write(_Registry(metrics))
+            text = openmetrics_format if openmetrics else text_format
+            done = snapshot.rendered[form] = text.generate_latest(_Registry(metrics))
         return done
 
     def _metric(self, family: _Family, openmetrics: bool) -> Metric:
@@ -140,13 +137,13 @@ class MetricPage:
         metric = Metric(name, record.description, kind, unit)
         for key, (point, exemplar) in family.samples.items():
             labels = {label_name(name): _text(value) for name, value in key} | self._labels
-            # Only OpenMetrics knows either.
-            shown = exemplar if openmetrics else None
+            # Only OpenMetrics has exemplars and created times.
+            exemplar = exemplar if openmetrics else None
             if isinstance(point, HistogramPoint):
-                _add_histogram(metric, labels, point, shown)
+                _add_histogram(metric, labels, point, exemplar)
             elif kind == "counter":
                 sample = f"{metric.name}_total"
-                metric.add_sample(sample, labels, float(point.value), exemplar=_client(shown))
+                metric.add_sample(sample, labels, float(point.value), exemplar=_client(exemplar))
             else:
                 metric.add_sample(metric.name, labels, float(point.value))
             if openmetrics and kind != "gauge":
@@ -155,7 +152,7 @@ class MetricPage:
 
 
 class _Registry(CollectorRegistry):
-    """What the writers want for a few metrics: never the one of the process."""
+    """A registry for the writers, separate from the process's."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         super().__init__()
@@ -163,10 +160,6 @@ class _Registry(CollectorRegistry):
 
     def collect(self) -> Sequence[Metric]:
         return self._metrics
-
-
-def _generate_text(registry: CollectorRegistry) -> bytes:
-    return text_format.generate_latest(registry)
 
 
 # ------------------------------------------------------------------------------------ names
@@ -203,7 +196,7 @@ def _text(value: object) -> str:
 
 
 def _samples(record: MetricRecord, before: Mapping[_Key, _Sample]) -> dict[_Key, _Sample]:
-    """Return the last point of each series: a zero point comes before its series' value."""
+    """Return the last point of each series; a zero point comes before it."""
     samples: dict[_Key, _Sample] = {}
     for point in record.points:
         key = tuple(point.attributes.items())
@@ -212,7 +205,7 @@ def _samples(record: MetricRecord, before: Mapping[_Key, _Sample]) -> dict[_Key,
         if point.exemplars:
             exemplar = point.exemplars[-1]
         elif old is not None and old.point.start_ns != point.start_ns:
-            exemplar = None  # another life of the series
+            exemplar = None  # the series has started again
         samples[key] = _Sample(point, exemplar)
     return samples
 

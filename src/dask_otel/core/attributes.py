@@ -1,11 +1,11 @@
-"""Attributes that users give to their spans: how many, how large, and under which names.
+"""Limits and names of the attributes that users give to their spans.
 
-They keep their own keys, so that semantic conventions (``enduser.id``, ``batch.id``) stay what
-they are; what the bridge itself says is not theirs to overwrite: the namespaces ``dask.`` and
-``otel.``, and whatever else the exported span has.
+They keep their keys, so that semantic conventions (``enduser.id``, ``batch.id``) work. They must
+not overwrite the bridge's attributes: the namespaces ``dask.`` and ``otel.``, and the other keys of
+the exported span.
 
-Done twice: in the client, so that no more travels than is kept and all of it can travel, and on
-the scheduler, where anything can arrive.
+Applied twice: in the client, which sends only what will be kept, and on the scheduler, where
+anything can arrive.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Final
 from dask_otel.core.records import AttributeValue
 from dask_otel.core.text import Sanitizer, attribute_text
 
-#: Attributes of one span; characters of a key, of a text; elements of an array; and characters of
-#: all of it together.
+#: Attributes of one span; characters of a key and of a text; elements of an array; characters of
+#: all attributes together.
 COUNT_LIMIT: Final = 32
 KEY_LIMIT: Final = 128
 TEXT_LIMIT: Final = 1024
 ARRAY_LIMIT: Final = 64
 TOTAL_LIMIT: Final = 8192
 
-#: Namespaces that are the bridge's and OpenTelemetry's own.
+#: Namespaces of the bridge and of OpenTelemetry.
 RESERVED: Final = ("dask.", "otel.")
 
 _INT64: Final = 2**63
 
 
 def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
-    """Return what of the given attributes a span takes, and how many it does not.
+    """Return the attributes that a span keeps, and the number of those that it does not.
 
     Parameters
     ----------
     given
-        Should be a mapping of texts to texts, numbers, booleans, or lists of one of these;
-        can be anything. Values of other types become text, texts are cut.
+        Should be a mapping of texts to texts, numbers, booleans, or lists of one of these, but
+        can be anything. Values of other types become text; texts are cut.
     """
     if not isinstance(given, Mapping):
         return {}, 0 if given is None else 1
@@ -49,7 +49,7 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
     total = 0
     try:
         size = len(given)
-        # Of more than that nobody gave them by hand.
+        # Nobody writes more attributes by hand.
         for raw, value in islice(given.items(), 4 * COUNT_LIMIT):
             key = _key(raw, sanitizer)
             clean = None if key is None or key in kept else _value(value, sanitizer)
@@ -65,7 +65,7 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
 
 
 def _key(raw: object, sanitizer: Sanitizer) -> str | None:
-    """Return the key's text; None where it is none, too long, or taken."""
+    """Return the key's text; None if it is no text, too long, or reserved."""
     if not isinstance(raw, str) or not 0 < len(raw) <= KEY_LIMIT:
         return None
     key = attribute_text(raw, sanitizer)
@@ -73,17 +73,17 @@ def _key(raw: object, sanitizer: Sanitizer) -> str | None:
 
 
 def _value(value: object, sanitizer: Sanitizer) -> AttributeValue | None:
-    """Return an attribute's value; None if there is none that says the same."""
+    """Return an attribute's value; None if it has no equivalent."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
         return tuple([attribute_text(item, sanitizer, TEXT_LIMIT) for item in value[:ARRAY_LIMIT]])
     if isinstance(value, bool):
         return value
-    # Those of NumPy, too.
+    # Includes NumPy's.
     if isinstance(value, Integral):
         number = int(value)
-        # What OTLP has no room for becomes text, as it is.
+        # A number beyond OTLP's range becomes text.
         return (
             number if -_INT64 <= number < _INT64 else attribute_text(number, sanitizer, TEXT_LIMIT)
         )

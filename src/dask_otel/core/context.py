@@ -1,7 +1,7 @@
-"""Trace context as text: what travels with a submission, and what counts as garbage.
+"""Trace context as text, on its way with a submission.
 
-The form is W3C Trace Context whatever propagators an application has configured, for both ends
-are ours. Whatever comes over the wire can be anything: nothing here raises.
+The form is W3C Trace Context, whatever propagators an application has configured, because both
+ends are ours. Anything can come over the wire: nothing here raises.
 
 Sources of the rules: W3C Trace Context (level 1 and 2) and W3C Baggage.
 """
@@ -16,31 +16,31 @@ from urllib.parse import unquote_plus
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-#: Annotation in which the caller's context travels from the client to the scheduler: a dict of
-#: texts with `TRACEPARENT`, and perhaps `TRACESTATE`, `BAGGAGE` and `NESTED`.
+#: Annotation with the caller's context from the client to the scheduler: a dict of texts with
+#: `TRACEPARENT`, and optionally `TRACESTATE`, `BAGGAGE` and `NESTED`.
 CARRIER_KEY: Final = "dask_otel.context"
-#: Annotation in which the scheduler tells a worker what it decided for a task: a traceparent.
+#: Annotation with the scheduler's decision for a task, to its worker: a traceparent.
 DECISION_KEY: Final = "dask_otel.span"
-#: Annotation in which the caller's tracestate may follow it.
+#: Annotation with the caller's tracestate, to the worker.
 STATE_KEY: Final = "dask_otel.state"
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
-#: Marks a carrier that was written inside a task.
+#: Marks a carrier from inside a task.
 NESTED: Final = "nested"
 
-#: Characters of a tracestate, of one that is long for an entry of it, and of a baggage.
+#: Characters of a tracestate, of a long entry in it, and of a baggage.
 MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
-#: Characters beyond which a text is not even looked at.
+#: Longer texts are ignored.
 _HUGE: Final = 65_536
 MAX_BAGGAGE: Final = 8192
 
 _SAMPLED: Final = 0x01
-#: The flag of a trace whose id was chosen at random: it goes on with the trace.
+#: The flag of a trace with a random id, which is passed on with the trace.
 RANDOM: Final = 0x02
-#: Characters of a traceparent of version 00, and a bound on those of later versions.
+#: Characters of a traceparent of version 00, and a limit for later versions.
 _LENGTH: Final = 55
 _LONGEST: Final = 512
 _TRACEPARENT: Final = re.compile(
@@ -52,7 +52,7 @@ _HEADER: Final = re.compile(r"[\x20-\x7e\t]*", re.ASCII)
 
 
 class Traceparent(NamedTuple):
-    """A span of some trace, as W3C Trace Context names it."""
+    """A span, as W3C Trace Context identifies it."""
 
     trace_id: int
     span_id: int
@@ -60,25 +60,25 @@ class Traceparent(NamedTuple):
 
     @property
     def sampled(self) -> bool:
-        """Whether the caller recorded it. Other flags may be set, too."""
+        """Whether the caller recorded it."""
         return bool(self.flags & _SAMPLED)
 
 
 class Caller(NamedTuple):
-    """What a carrier says."""
+    """The content of a carrier."""
 
     parent: Traceparent
-    #: Cleaned of what no header may hold; empty if there is none.
+    #: Valid as a header; empty if there is none.
     state: str = ""
     baggage: str = ""
-    #: Whether it is a span that a user has opened inside a task.
+    #: Whether a user has opened the span inside a task.
     nested: bool = False
 
 
 def parse_traceparent(text: object) -> Traceparent | None:
-    """Return what a traceparent says; None if it is not valid.
+    """Return the span of a traceparent; None if it is not valid.
 
-    A later version than 00 is read as far as 00 goes, as W3C Trace Context wants it.
+    Later versions than 00 are read like 00, as W3C Trace Context specifies.
     """
     if not isinstance(text, str) or not _LENGTH <= len(text) <= _LONGEST:
         return None
@@ -99,16 +99,14 @@ def format_traceparent(parent: Traceparent) -> str:
 def bounded_tracestate(text: object) -> str:
     """Return a tracestate cut to its limit by whole entries; empty if there is none.
 
-    Long entries go first, then the last ones, as W3C Trace Context wants it.
+    Long entries are dropped first, then the last ones, as W3C Trace Context specifies.
     """
     if not _is_header(text):
         return ""
     if len(text) <= MAX_STATE:
         return text
-    entries = text.split(",")
-    if len(text) > MAX_STATE:
-        entries = [entry for entry in entries if len(entry) <= _LONG_ENTRY]
-    return _fitting(entries, MAX_STATE)
+    short = [entry for entry in text.split(",") if len(entry) <= _LONG_ENTRY]
+    return _fitting(short, MAX_STATE)
 
 
 def bounded_baggage(text: object) -> str:
@@ -119,10 +117,10 @@ def bounded_baggage(text: object) -> str:
 
 
 def baggage_entries(text: str, wanted: Container[str]) -> dict[str, str]:
-    """Return the entries of a baggage that are wanted, decoded; of a key given twice the last.
+    """Return the wanted entries of a baggage, decoded; the last one of a repeated key.
 
-    Properties, which follow a semicolon, are left out. Blanks may be written as ``+``, as
-    OpenTelemetry's propagator for Python does it.
+    Properties, after a semicolon, are ignored. ``+`` may stand for a blank, as in OpenTelemetry's
+    propagator for Python.
     """
     found = {}
     for member in text.split(","):
@@ -148,7 +146,7 @@ def _fitting(entries: list[str], limit: int) -> str:
 
 
 def make_carrier(caller: Caller) -> dict[str, str]:
-    """Return the carrier that says this, within all limits."""
+    """Return the carrier of a caller, within all limits."""
     carrier = {TRACEPARENT: format_traceparent(caller.parent)}
     if caller.state and (state := bounded_tracestate(caller.state)):
         carrier[TRACESTATE] = state
@@ -160,13 +158,12 @@ def make_carrier(caller: Caller) -> dict[str, str]:
 
 
 def read_carrier(value: object) -> Caller | None:
-    """Return what a carrier says; None for garbage.
+    """Return the content of a carrier; None for garbage.
 
     Parameters
     ----------
     value
-        What came under `CARRIER_KEY`: from a client of any version, or a user's own annotation
-        of that name, so anything.
+        The annotation `CARRIER_KEY`, from a client of any version or of the user, so anything.
     """
     if not isinstance(value, Mapping):
         return None
@@ -185,8 +182,8 @@ def read_carrier(value: object) -> Caller | None:
 
 
 def caller_dask_id(parent: Traceparent) -> str:
-    """Return the Dask span id of the work under a caller's span that has no Dask span.
+    """Return the Dask span id of work that is submitted under a caller's span alone.
 
-    Text, as Dask wants its ids, and the same for all that is submitted under that span.
+    Text, as Dask requires, and the same for all work under that span.
     """
     return f"caller-{parent.trace_id:032x}-{parent.span_id:016x}"

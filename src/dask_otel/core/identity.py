@@ -15,7 +15,7 @@ from collections.abc import Hashable
 from hashlib import blake2b
 from typing import Final
 
-#: What of a task's key is hashed that has no text.
+#: Hashed instead of a task's key that has no text.
 _UNREADABLE: Final = "<unreadable>"
 
 
@@ -37,7 +37,7 @@ def span_id(dask_id: str, generation: int = 1) -> int:
     Parameters
     ----------
     dask_id
-        Dask's span id, as it is: ids that are no uuid are hashed like any other.
+        Dask's span id, which need not be a uuid.
     generation
         1 for the span itself, 2 and up for its continuations.
     """
@@ -45,7 +45,7 @@ def span_id(dask_id: str, generation: int = 1) -> int:
 
 
 def continuation_trace_id(dask_id: str, generation: int) -> int:
-    """Return the trace id of a continuation that starts a trace of its own."""
+    """Return the trace id of a continuation that begins a new trace."""
     return _digest(f"{dask_id}#{generation}", 16)
 
 
@@ -57,7 +57,7 @@ def group_span_id(dask_id: str, generation: int, name: str, ordinal: int) -> int
     dask_id, generation
         The Dask span and generation that own the group.
     name
-        The group's name, or another text that names a part of the span (markers).
+        The group's name, or another part of the span (markers).
     ordinal
         1 for the first group of that name in the span, 2 for the next (Dask can have
         several groups of one name in one span).
@@ -71,18 +71,18 @@ def task_span_id(dask_id: str, key: Hashable, run: int) -> int:
     Parameters
     ----------
     dask_id
-        Dask's id of the span that owns the task: that of its TaskGroup.
+        Dask's id of the span of the task's TaskGroup.
     key
         The task's.
     run
-        Dask's number of the run (``TaskState.run_id``): new with each message that sends a task
-        to a worker, and known there, too.
+        Dask's number of the run (``TaskState.run_id``): new for each message that sends a task
+        to a worker, which knows it, too.
     """
     return _digest(f"{dask_id}~{run}/{key_text(key)}", 8)
 
 
 def is_sampled(key: Hashable, ratio: float) -> bool:
-    """Whether a task has a span because of the ratio alone. Worker and scheduler decide alike.
+    """Whether the ratio selects a task for a span. Worker and scheduler decide alike.
 
     Parameters
     ----------
@@ -95,9 +95,9 @@ def is_sampled(key: Hashable, ratio: float) -> bool:
 def key_text(key: Hashable) -> str:
     """Return a task's key as text that is the same in every process. Never raises.
 
-    Dask's keys are texts, bytes, numbers, and tuples of these. A subclass of one of them, such as
-    an enumeration's member or a number of NumPy's, may arrive in another process as the plain
-    value: so the subclass has no say in this.
+    Dask's keys are texts, bytes, numbers, and tuples of these. An instance of a subclass, such as
+    an enumeration's member or a NumPy number, may arrive in another process as the plain value. So
+    the methods of the subclass are not used.
     """
     if type(key) is str:
         return key

@@ -1,8 +1,8 @@
-"""What may be shown of addresses, variables and other people's words: nothing that may be secret.
+"""Masks secrets in addresses, variables and free text.
 
-A person mails a report, or pastes a log line into an issue. So what is not known to be harmless is
-left out: users, passwords and queries of addresses, what looks like a token in a path, the values
-of headers, and of any variable that is not known here.
+People mail reports and paste log lines into issues. So everything that is not known to be harmless
+is masked: users, passwords and queries of addresses, parts of a path that look like a token, the
+values of headers and of unknown variables.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-#: Stands for what is left out.
+#: Replaces a secret.
 MASK: Final = "…"
 
-#: Shorter secrets are not looked for in free text: they would be found everywhere.
+#: Shorter secrets are not masked in free text: they would match everywhere.
 _SHORTEST: Final = 4
 _SECRET_NAME: Final = re.compile(
     r"auth|cred|key|pass|pwd|secret|session|sign|token|cookie|user", re.IGNORECASE
 )
-#: From where a word begins: looked for from each of its characters, a long one takes for ever.
+#: Only from the beginning of a word: from each of its characters, a long word takes for ever.
 _URL: Final = re.compile(r"(?<![A-Za-z0-9+.\-])[A-Za-z0-9+.\-]+://[^\s'\"<>()]+")
 _ASSIGNED: Final = re.compile(
     r"(?i)((?:authorization|api[-_ ]?key|access[-_ ]?key|password|passwd|secret|token)['\"]?\s*[:=]"
     r"\s*['\"]?)((?:bearer|basic)\s+)?[^\s,;'\"]+"
 )
 _SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=_.~\-]{6,}")
-#: A part of a path that is an id or a token, and no word.
+#: A part of a path that is an id or a token.
 _TOKEN: Final = re.compile(
     r"(?=[^/]*\d)(?=[^/]*[A-Za-z])[A-Za-z0-9_.~+=%\-]{16,}|[A-Za-z0-9+=_-]{32,}"
 )
-
-#: What can be base64.
+#: Possible base64.
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
 
 _NO_URL: Final = "an address that is no URL"
-#: Characters of an address or a file's name that are shown.
+#: Characters of an address or a file's name.
 _LONGEST: Final = 300
-#: What cannot be said to be no host with its port.
+#: A possible host with its port.
 _HOST: Final = re.compile(r"[^\s=\x00-\x1f\x7f]{0,255}")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
@@ -64,13 +63,13 @@ def masked_url(address: str) -> str:
         parts = urlsplit(address)
     except ValueError:
         return _NO_URL
-    # host:port, which no scheme stands before.
+    # host:port without a scheme.
     bare = address.rpartition("@")[2].partition("?")[0].partition("#")[0]
     host, slash, path = bare.partition("/")
     if parts.netloc:
         host = parts.netloc.rpartition("@")[2]
     if not _HOST.fullmatch(host):
-        # Such as headers, or a key, which belong into another variable.
+        # For example headers or a key, which belong into another variable.
         return _NO_URL
     if not parts.netloc:
         return _short(host + slash + _masked_path(path))
@@ -90,24 +89,23 @@ def _masked_path(path: str) -> str:
 def masked_headers(value: str) -> str:
     """Return the names of headers that a variable holds, without their values."""
     names = [item.partition("=")[0].strip() for item in value.split(",") if "=" in item]
-    # What has no name is a value, and may be secret.
-    shown = [f"{name}={MASK}" for name in names if _HEADER_NAME.fullmatch(name)]
-    return ",".join(shown) or MASK
+    # An item without a name is a value, and may be secret.
+    return ",".join(f"{name}={MASK}" for name in names if _HEADER_NAME.fullmatch(name)) or MASK
 
 
 def masked_path(value: str) -> str:
-    """Return the name of a file, unless it is what belongs into the file."""
-    # A header, an address: of another variable.
+    """Return the name of a file; masked if it looks like the file's content."""
+    # A header or an address belongs into another variable.
     other = "://" in value or ("/" not in value and ("=" in value or "@" in value))
     if other or "-----BEGIN" in value or not value.isprintable():
         return MASK
-    # Of names that long hardly one has capitals, small letters and digits; a key in base64 has.
+    # A key in base64 has capitals, small letters and digits; so long a name hardly ever has.
     runs = [run for run in _BASE64.findall(value) if not (run.islower() or run.isupper())]
     return MASK if any(any(c.isdigit() for c in run) for run in runs) else _short(value)
 
 
 def masked_variable(name: str, value: str) -> str:
-    """Return the value of an ``OTEL_*`` variable as far as it may be shown."""
+    """Return the value of an ``OTEL_*`` variable without secrets."""
     if _ENDPOINT.fullmatch(name):
         return masked_url(value)
     if _HEADERS.fullmatch(name):
@@ -120,20 +118,16 @@ def masked_variable(name: str, value: str) -> str:
 
 
 def _masked_attributes(value: str) -> str:
-    shown = []
+    masked = []
     for item in value.split(","):
         key, equals, text = item.partition("=")
-        if not equals:
-            shown.append(MASK)
-        elif _SECRET_NAME.search(key):
-            shown.append(f"{key}={MASK}")
-        else:
-            shown.append(f"{key}={Mask()(text)}")
-    return ",".join(shown)
+        text = MASK if _SECRET_NAME.search(key) else Mask()(text)
+        masked.append(f"{key}={text}" if equals else MASK)
+    return ",".join(masked)
 
 
 def secrets_of(variables: Mapping[str, str]) -> set[str]:
-    """Return what must never be shown of some variables, as it could stand in somebody's words."""
+    """Return the secrets in some variables, in the forms in which a text may have them."""
     found: set[str] = set()
     for name, value in variables.items():
         if _HEADERS.fullmatch(name):
@@ -147,7 +141,7 @@ def secrets_of(variables: Mapping[str, str]) -> set[str]:
     return {text for text in found if len(text) >= _SHORTEST and text.lower() not in _NO_SECRETS}
 
 
-#: Parts of headers' values that say how they are made, and no secret.
+#: Parts of headers' values that are no secrets.
 _NO_SECRETS: Final = frozenset({"bearer", "basic", "true", "false"})
 
 
@@ -163,20 +157,20 @@ def _secrets_of_url(address: str) -> set[str]:
 
 
 class Mask:
-    """Leaves out of any text what may be secret.
+    """Masks possible secrets in a text.
 
     Parameters
     ----------
     secrets
-        What is known to be secret, wherever it stands.
+        Known secrets, which are masked everywhere.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        # The longest first: one can be a part of another.
+        # The longest first, as one can be a part of another.
         self._secrets = sorted(set(secrets), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """Return the text with what may be secret left out."""
+        """Return the text with possible secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         text = _URL.sub(lambda found: masked_url(found[0]), text)

@@ -1,15 +1,13 @@
-"""What leaves the core, in two steps.
+"""The core's output, in two steps.
 
-Step one crosses from the event loop to the export thread: `FinishedSpan` and
-`MetricBatch` hold what Dask said, raw. Making text, ids and attributes of it costs more
-than collecting it, so that is done in the thread.
+Records of the first step cross from the event loop to the export thread: `FinishedSpan` and
+`MetricBatch` have Dask's raw values. Their texts, ids and attributes cost more than collecting
+the values, so the thread makes them.
 
-Step two goes to the exporters: `SpanRecord` and `MetricRecord` are OpenTelemetry's data
-model in plain Python. Every string in them is clean and cut, every number has its final
-type.
+Records of the second step go to the exporters: `SpanRecord` and `MetricRecord` are OpenTelemetry's
+data model in plain Python. Every string is clean and cut, every number has its final type.
 
-All records are immutable by convention once they have been handed over: two threads read
-them.
+No record is changed after the hand-over: two threads read it.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from dask_otel.semconv import Instrument
 AttributeValue: TypeAlias = str | bool | int | float | tuple[str, ...]
 Attributes: TypeAlias = Mapping[str, AttributeValue]
 
-#: A Dask span's full name: its tags and those of its ancestors, outermost first. Dask does
-#: not validate tags: any hashable can come.
+#: A Dask span's full name: the tags of its ancestors and its own, outermost first. Dask does not
+#: validate tags: they can be any hashable.
 Tags: TypeAlias = tuple[Hashable, ...]
 
 #: A fine performance metric's key with the span id removed, as in Dask's
@@ -35,8 +33,8 @@ Tags: TypeAlias = tuple[Hashable, ...]
 WorkerMetricKey: TypeAlias = tuple[Hashable, ...]
 
 Outcome: TypeAlias = Literal["memory", "erred", "cancelled"]
-#: ``error`` where the scheduler closed, ``unknown`` where the bridge was taken off, before the work
-#: was done.
+#: Before the work was done, the scheduler closed (``error``) or the bridge was taken off
+#: (``unknown``).
 Result: TypeAlias = Literal["success", "cancellation", "unknown", "error", "failure"]
 
 
@@ -45,21 +43,21 @@ Result: TypeAlias = Literal["success", "cancellation", "unknown", "error", "fail
 
 @dataclass(frozen=True, slots=True)
 class SpanIdentity:
-    """Which OpenTelemetry span one generation of a Dask span is, and where it hangs."""
+    """The OpenTelemetry span of one generation of a Dask span, and its parent."""
 
     #: Dask's ids of the span itself and of the root of its tree.
     dask_id: str
     root_id: str
     tags: Tags
     generation: int
-    #: A `Trace`: what was decided for it comes along.
+    #: A `Trace`, which has the sampling decision.
     trace_id: int
     span_id: int
     #: None for the root span of a trace.
     parent_span_id: int | None
-    #: (trace id, span id) of the first generation, for a continuation; None where it is not known.
+    #: (trace id, span id) of the first generation, for a continuation; None if unknown.
     first: tuple[int, int] | None = None
-    #: Whether the parent is a span of somebody else's: the caller's.
+    #: Whether the parent is the caller's span.
     remote: bool = False
 
 
@@ -72,19 +70,19 @@ class Failure:
     prefix: str
     #: Address of the worker that ran it.
     worker: str | None
-    #: ``repr`` of the exception as Dask sends it, such as ``KeyError('b')``; None where
-    #: the scheduler itself decided.
+    #: ``repr`` of the exception as Dask sends it, such as ``KeyError('b')``; None for a decision
+    #: of the scheduler.
     text: str | None
     traceback: str | None
-    #: Class name of an exception that the scheduler itself raised (``KilledWorker``).
+    #: Class name of the scheduler's own exception (``KilledWorker``).
     scheduler_error: str | None = None
-    #: That worker's name, as its metrics have it.
+    #: That worker's name, as in its metrics.
     worker_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that happened to a span's tasks: retries, recomputations, lost workers."""
+    """An event of a span's tasks: a retry, a recomputation, a lost worker."""
 
     time: float
     name: str
@@ -97,7 +95,7 @@ class Incident:
 class TaskCounts:
     """Tasks of a span, all and by outcome; the last four count events, not tasks.
 
-    `rescheduled` is a task's own wish (``Reschedule``): such a run is not `retried`.
+    A task asks itself to be `rescheduled` (``Reschedule``): such a run is not `retried`.
     """
 
     tasks: int = 0
@@ -111,14 +109,8 @@ class TaskCounts:
 
     def add(self, other: TaskCounts) -> None:
         """Add another span's counts to these."""
-        self.tasks += other.tasks
-        self.memory += other.memory
-        self.erred += other.erred
-        self.cancelled += other.cancelled
-        self.retried += other.retried
-        self.lost += other.lost
-        self.recomputed += other.recomputed
-        self.rescheduled += other.rescheduled
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +131,7 @@ class FinishedGroup:
 
 
 class TaskPart(NamedTuple):
-    """Something that a worker did for one run of a task: ``transfer`` or ``disk-read``."""
+    """An action of a worker for one run of a task: ``transfer`` or ``disk-read``."""
 
     action: str
     start: float
@@ -149,7 +141,7 @@ class TaskPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FinishedTask:
-    """One run of a task that is shown by itself. Times are seconds since the epoch."""
+    """One run of a task, for a span of its own. Times are seconds since the epoch."""
 
     key: Hashable
     #: Dask's number of the run.
@@ -162,16 +154,16 @@ class FinishedTask:
     start: float
     stop: float
     seconds: float
-    #: The worker's name, as its metrics have it.
+    #: The worker's name, as in its metrics.
     worker: str | None = None
-    #: Which of the task's runs this was; None if that is not known.
+    #: Number of the run among the task's runs; None if unknown.
     attempt: int | None = None
-    #: Seconds in the scheduler's queue; None where they were not measured.
+    #: Seconds in the scheduler's queue; None if not measured.
     queued: float | None = None
     #: Size and type of the result; None for a run that failed.
     nbytes: int | None = None
     type: str | None = None
-    #: What came before the computing.
+    #: Actions before the computing.
     parts: tuple[TaskPart, ...] = ()
     failure: Failure | None = None
 
@@ -181,9 +173,9 @@ class FinishedSpan:
     """One generation of a Dask span, complete and ready for export."""
 
     identity: SpanIdentity
-    #: When it was enqueued (generation 1) or when its first new work came.
+    #: When it was enqueued (generation 1) or got its first new work.
     start: float
-    #: When its last work, or that of the tree below it, really ended.
+    #: When the last work of it or of the tree below ended.
     stop: float
     #: When the first task of it or of the tree below started computing, as Dask's
     #: ``Span.start``; None if nothing started.
@@ -202,19 +194,19 @@ class FinishedSpan:
     dask_idle: float
     #: Own seconds of context ``execute``, by activity, as Dask spells it.
     activities: Mapping[Hashable, float]
-    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None where
-    #: they were not measured.
+    #: Own share of the cluster's idle seconds, and that plus own execute seconds; None if not
+    #: measured.
     idle: float | None = None
     capacity: float | None = None
     groups: tuple[FinishedGroup, ...] = ()
-    #: Groups left out by the cap.
+    #: Groups beyond the cap.
     dropped_groups: int = 0
-    #: Runs of own tasks that are shown by themselves: those that failed, then the longest first.
+    #: Runs of own tasks for spans of their own: failed ones, then the longest first.
     tasks: tuple[FinishedTask, ...] = ()
-    #: Those left out by the cap.
+    #: Runs beyond the cap.
     dropped_tasks: int = 0
     failures: tuple[Failure, ...] = ()
-    #: Failures left out by the cap.
+    #: Failures beyond the cap.
     dropped_failures: int = 0
     #: First final failure of the span or of the tree below it.
     tree_failure: Failure | None = None
@@ -222,15 +214,15 @@ class FinishedSpan:
     dropped_incidents: int = 0
     #: ``type`` of each collection in the span's metadata.
     collections: tuple[str, ...] = ()
-    #: (file, line, function) where the client submitted it, if Dask collected code.
+    #: (file, line, function) of the client's submission, if Dask collected code.
     code: tuple[str, int, str | None] | None = None
-    #: Tags that the client asked for, where Dask booked work of another span here.
+    #: Tags of another span, if Dask booked its work here.
     requested: Tags | None = None
-    #: True where it came after its parent had been exported.
+    #: Whether it began after its parent was exported.
     late: bool = False
-    #: What the user gave it, within the limits of `core.attributes`, not cleaned.
+    #: The user's attributes, within the limits of `core.attributes`, not cleaned.
     attributes: Attributes = field(default_factory=dict)
-    #: Callers of other traces, to be linked.
+    #: Callers of other traces, for links.
     callers: tuple[Traceparent, ...] = ()
 
     @property
@@ -241,16 +233,15 @@ class FinishedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A sign of life of a generation that is not over; a child of the span to come."""
+    """A sign of life of an open generation, exported as a child of its span."""
 
     identity: SpanIdentity
-    #: 0 says that it began; 1, 2, … what came of it since the one before.
+    #: 0 for the start; 1, 2, … for the progress since the last sign.
     ordinal: int
-    #: From the one before to now; both the generation's start where the ordinal is 0.
+    #: From the last sign to now; both are the generation's start if the ordinal is 0.
     start: float
     stop: float
-    #: Own tasks so far, and those of the spans below that have ended; None where the ordinal
-    #: is 0.
+    #: Own tasks so far, and those of the ended spans below; None if the ordinal is 0.
     counts: TaskCounts | None = None
 
     @property
@@ -261,17 +252,17 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class OpenNote:
-    """What is known of a generation that is not over, should the scheduler be lost."""
+    """An open generation, for its export if the scheduler is lost."""
 
     identity: SpanIdentity
     start: float
     #: When the note was made.
     time: float
-    #: When the first task of it or of the tree below started computing; None if none is known to.
+    #: When the first task of it or of the tree below started computing; None if unknown.
     first_start: float | None = None
-    #: Own tasks so far, and those of the spans below that have ended; None where there is none.
+    #: Own tasks so far, and those of the ended spans below; None if there is none.
     counts: TaskCounts | None = None
-    #: As those of a finished span, as far as they are known.
+    #: As in `FinishedSpan`, as far as known.
     collections: tuple[str, ...] = ()
     code: tuple[str, int, str | None] | None = None
     requested: Tags | None = None
@@ -340,7 +331,7 @@ class SpanRecord:
     error: str | None
     #: Name of the root: the sampler decides once for a trace, by its id and this.
     root_name: str
-    #: Whether the parent is a span of somebody else's.
+    #: Whether the parent is the caller's span.
     remote_parent: bool = False
 
 
@@ -365,7 +356,7 @@ class Answer(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """The span that made a measurement."""
+    """A measurement and its span."""
 
     trace_id: int
     span_id: int
@@ -405,7 +396,7 @@ Temporality: TypeAlias = Literal["cumulative", "delta"]
 
 @dataclass(frozen=True, slots=True)
 class MetricRecord:
-    """All points of one instrument in one export, in the order in which they are sent."""
+    """All points of one instrument in one export, in the order of sending."""
 
     name: str
     unit: str

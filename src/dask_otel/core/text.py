@@ -1,16 +1,16 @@
-"""Clean text from whatever Dask was given: tags, activities, keys, messages.
+"""Clean text of users' values: tags, activities, keys, messages.
 
-Dask does not validate tags and activities: any hashable can come, of any length, with NUL
+Dask does not validate tags and activities: they can be any hashable, of any length, with NUL
 or lone surrogates, even with a ``repr`` that raises. One such string makes an encoder
-lose the whole batch, so everything that leaves the core goes through here. Each function
-returns text that encodes as UTF-8, holds no NUL, and is not longer than its limit; none
-raises. What had to be changed is counted by kind in a `Sanitizer`.
+lose the whole batch, so all text that leaves the core is cleaned here. Each function
+returns text that encodes as UTF-8, has no NUL, and is not longer than its limit; none
+raises. A `Sanitizer` counts the changed values by kind.
 
-Kinds: ``type`` (no string, turned into text), ``repr`` (could not be turned into text),
+Kinds: ``type`` (no string, made into text), ``repr`` (could not be made into text),
 ``nul``, ``surrogate``, ``cut``, ``empty``, and, from the modules that use this one,
 ``value`` (no finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``,
-``reserved`` (a user's attribute under a key that is the bridge's own), ``redact`` (a text that
-the operator's function failed on).
+``reserved`` (a user's attribute with a key of the bridge), ``redact`` (the operator's function
+failed on a text).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LABEL_LIMIT: Final = 200
 ARRAY_LIMIT: Final = 64
 
 CUT: Final = "…"
-#: Stands for what no encoder takes: NUL (backends cut there) and lone surrogates.
+#: Replaces NUL (backends cut there) and lone surrogates (no encoder takes them).
 REPLACEMENT: Final = "\ufffd"
-#: Stands for a value whose ``str`` raises.
+#: Replaces a value whose ``str`` raises.
 UNREADABLE: Final = "<unreadable>"
 
 _HASH_CHARACTERS: Final = 8
@@ -43,29 +43,27 @@ _IS_SUFFIX: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LABEL_LIMIT}}}").fullmatch
 
 
 class Sanitizer:
-    """Counts, by kind, the values that had to be changed (`semconv.OTEL_SANITIZED`)."""
-
-    __slots__ = ("counts",)
+    """Counts changed values by kind (`semconv.OTEL_SANITIZED`)."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
     def count(self, kind: str) -> None:
-        """Count one value that was changed."""
+        """Count one changed value."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
     def drain(self) -> dict[str, int]:
-        """Return the counts since the last call, by kind, and start from zero."""
+        """Return the counts since the last call, by kind."""
         counts, self.counts = self.counts, {}
         return counts
 
 
 def plain_text(value: object, sanitizer: Sanitizer) -> str:
-    """Return any value as text, as a Dask user would expect to read it.
+    """Return any value as text, as a Dask user expects to read it.
 
-    A string stays; bytes are decoded as UTF-8, with ``\\xff`` for what is no UTF-8;
+    A string stays; bytes are decoded as UTF-8, with ``\\xff`` for other bytes;
     everything else is ``str(value)``: ``1``, ``True``, ``None``, ``('a', 1)``. A value that
-    raises instead becomes ``<unreadable>``. The text is not cleaned yet.
+    raises becomes ``<unreadable>``. The text is not cleaned yet.
     """
     if type(value) is str:
         return value
@@ -92,7 +90,7 @@ def clean_text(text: str, sanitizer: Sanitizer) -> str:
             text.encode()
         except UnicodeEncodeError:
             sanitizer.count("surrogate")
-            # Through UTF-16 a pair of surrogates becomes the character that it means.
+            # Through UTF-16 a pair of surrogates becomes its character.
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
@@ -111,7 +109,7 @@ def attribute_text(value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_L
 def attribute_array(
     values: Iterable[object], sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT
 ) -> tuple[str, ...]:
-    """Return an array attribute; where it was cut its last element is ``…``."""
+    """Return an array attribute; a cut one ends with the element ``…``."""
     items = tuple(values)
     if len(items) > ARRAY_LIMIT:
         sanitizer.count("cut")
@@ -125,7 +123,7 @@ def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE
     It is cut at its beginning: the last frames and the error itself are at the end.
     """
     text = clean_text(plain_text(value, sanitizer), sanitizer)
-    # Four bytes a character at most: most stacktraces need not be encoded to know.
+    # At most four bytes a character, so most stacktraces need not be encoded.
     if len(text) * 4 <= limit:
         return text
     raw = text.encode()
@@ -134,7 +132,7 @@ def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE
     sanitizer.count("cut")
     mark = CUT.encode()
     room = max(limit - len(mark), 0)
-    # The cut may fall into a character, whose rest is left out.
+    # The rest of a character that was cut is ignored.
     return CUT + raw[len(raw) - room :].decode("utf-8", "ignore")
 
 
@@ -151,7 +149,7 @@ def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
     """Return a Dask span's full name: its tags joined with ``/``, of any length.
 
     ``/`` and ``\\`` inside a tag are written ``\\/`` and ``\\\\``, so that different tags
-    have different names. Not cleaned yet: it goes on to `attribute_text` or `label_text`.
+    have different names. Not cleaned yet: use `attribute_text` or `label_text`.
     """
     return "/".join([_escaped(tag, sanitizer) for tag in tags])
 
@@ -159,9 +157,9 @@ def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
 def label_text(value: object, sanitizer: Sanitizer, limit: int = LABEL_LIMIT) -> str:
     """Return a metric label's text.
 
-    At most `limit` characters: a longer one ends in ``~`` and eight hex digits of its
-    hash, so that different names stay different series. An empty one is ``_EMPTY``,
-    because backends take an empty label for none.
+    At most `limit` characters: a longer text ends in ``~`` and eight hex digits of its
+    hash, so that different names stay different series. An empty text is ``_EMPTY``,
+    because backends treat an empty label as a missing one.
     """
     text = clean_text(plain_text(value, sanitizer), sanitizer)
     if not text:
@@ -178,7 +176,7 @@ def suffix_text(value: object, sanitizer: Sanitizer) -> str:
     """Return an activity as the last part of an attribute's name.
 
     Anything but ASCII letters, digits, ``_`` and ``-`` becomes ``_``: two activities can
-    get one suffix, and their seconds then belong together.
+    get the same suffix, and their seconds are then summed.
     """
     if type(value) is str and _IS_SUFFIX(value):
         return value

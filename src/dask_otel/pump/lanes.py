@@ -159,6 +159,11 @@ class SpanLane(Lane):
             return 0
         return self._offered - self._taken + len(self._outlet.queue)
 
+    @property
+    def succeeded_at(self) -> float | None:
+        """When the sink last took a span, on the monotonic clock; None before that."""
+        return self._outlet.succeeded_at
+
     def offer(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span; False, counted, if there is no room. Called by the loop."""
         weight = finished.weight
@@ -307,8 +312,8 @@ class MetricLane(Lane):
         self._not_before = 0.0
         #: Time of the last batch that was added up and not exported yet.
         self._pending_ns: int | None = None
-        #: When the last export that succeeded began.
-        self._last_success: float | None = None
+        #: When the last export that succeeded began, on the monotonic clock; None before that.
+        self.succeeded_at: float | None = None
         #: Time of the last export, if it failed; the last answer.
         self._unsent_ns: int | None = None
         self._answer = Answer(True)
@@ -363,10 +368,6 @@ class MetricLane(Lane):
             time_ns, self._pending_ns = self._pending_ns, None
             own = self._own()
             own.time_ns = time_ns
-            if self._last_success is not None:
-                # Not by the times of exports: hours by which a clock is set have not passed.
-                age = self._exported_at - self._last_success
-                own.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, value=age)
             self._state.apply(own)
             self._export(time_ns)
         return 60.0
@@ -394,7 +395,7 @@ class MetricLane(Lane):
         self._unsent_ns = None if ok else time_ns
         if sent:
             self._health.ok("metrics")
-            self._last_success = self._exported_at
+            self.succeeded_at = self._exported_at
         elif not ok:
             self._health.failed("metrics", self._answer.reason)
 

@@ -53,6 +53,8 @@ class Outlet:
         self.queue = self.policy.queue
         #: Set when somebody else has counted what is left, because the sink hangs.
         self.abandoned = False
+        #: When the sink last took a record; None before that.
+        self.succeeded_at: float | None = None
         #: Of the last request.
         self.answer = Answer(True)
         self._sink = sink
@@ -123,6 +125,8 @@ class Outlet:
         if self._gone is not None:
             self._gone(rows)
         lost = min(answer.lost, len(rows))
+        if lost < len(rows):
+            self.succeeded_at = self._now()
         if not self.abandoned:
             self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=len(rows) - lost)
             self._health.ok("spans")

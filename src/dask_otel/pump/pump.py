@@ -111,20 +111,20 @@ class Pump:
         self.journal = None
         if spool is not None and spooled:
             self.journal = Journal(spool, spooled, self._translate_and_count, self._tally)
-        self._metrics = [
-            MetricLane(
-                sink,
+        self._metrics: list[MetricLane] = []
+        for made, state in metric_sinks:
+            lane = MetricLane(
+                made,
                 state,
                 limits,
                 self._tally,
-                self._healths[sink.name],
-                _Own(self._tally, self._spans, self.journal, limits).batch,
+                self._healths[made.name],
+                self._own(),
                 self._settle_spans,
                 metric_interval,
-                (hurried or {}).get(sink.name),
+                (hurried or {}).get(made.name),
             )
-            for sink, state in metric_sinks
-        ]
+            self._metrics.append(lane)
         if page is not None:
             self._metrics.append(self._page_lane(*page))
         for lane in self._metrics:
@@ -138,9 +138,14 @@ class Pump:
             replace(self._limits, max_points=None),
             Tally(),
             Health(page.name),
-            _Own(self._tally, self._spans, self.journal, self._limits).batch,
+            self._own(),
             self._settle_spans,
         )
+
+    def _own(self) -> Callable[[], MetricBatch]:
+        lanes: dict[str, Sequence[SpanLane | MetricLane]]
+        lanes = {"traces": self._spans, "metrics": self._metrics}
+        return _Own(self._tally, lanes, self._spans, self.journal, self._limits).batch
 
     def open_spool(self, patience: float) -> str:
         """Start the journal; return what is there, in words. Waits so many seconds at most."""
@@ -266,13 +271,30 @@ def _waiting(spans: Sequence[SpanLane], journal: Journal | None) -> int:
     return max(sizes if journal is None else [*sizes, journal.size], default=0)
 
 
+def _age(lanes: Sequence[SpanLane | MetricLane]) -> float | None:
+    """Return the seconds since the last success, of the lane for which it is longest.
+
+    None where one has had none yet. By a clock that nobody sets.
+    """
+    times = [lane.succeeded_at for lane in lanes]
+    known = [at for at in times if at is not None]
+    return time.monotonic() - min(known) if known and len(known) == len(times) else None
+
+
 class _Own:
     """The pump's counts, as batches for one metric sink."""
 
     def __init__(
-        self, tally: Tally, spans: Sequence[SpanLane], journal: Journal | None, limits: PumpLimits
+        self,
+        tally: Tally,
+        lanes: Mapping[str, Sequence[SpanLane | MetricLane]],
+        spans: Sequence[SpanLane],
+        journal: Journal | None,
+        limits: PumpLimits,
     ) -> None:
         self._tally = tally
+        #: By signal, those that come later included.
+        self._lanes = lanes
         self._spans = spans
         self._journal = journal
         self._limits = limits
@@ -281,11 +303,16 @@ class _Own:
     def batch(self) -> MetricBatch:
         """Return what was counted since the last call, and how much waits now."""
         batch = MetricBatch(increments=self._tally.since(self._seen))
+        for signal, lanes in self._lanes.items():
+            age = _age(lanes)
+            if age is not None:
+                batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
+        levels = {}
         if self._spans:
-            waiting = _waiting(self._spans, self._journal)
-            batch.set_level(semconv.OTEL_QUEUE_SIZE.name, value=waiting)
-            batch.set_level(semconv.OTEL_QUEUE_CAPACITY.name, value=self._limits.queue_size)
+            levels[semconv.OTEL_QUEUE_SIZE.name] = _waiting(self._spans, self._journal)
+            levels[semconv.OTEL_QUEUE_CAPACITY.name] = self._limits.queue_size
         if self._journal is not None:
-            for name, value in self._journal.levels.items():
-                batch.set_level(name, value=value)
+            levels |= self._journal.levels
+        for name, value in levels.items():
+            batch.set_level(name, "traces", value=value)
         return batch

@@ -55,7 +55,7 @@ MEANINGS = {
 #: Names of other labels that mean the same, and no activity has.
 ALIKE = {
     "computing": (
-        *("Computing", "memory", "memory-read", "managed"),
+        *("Computing", "memory", "succeeded", "memory-read", "managed"),
         *("shard-partition-cpu", "get-output-cpu"),
     ),
     "off the CPU": ("Off the CPU", "shard-partition-noncpu", "get-output-noncpu"),
@@ -67,6 +67,7 @@ ALIKE = {
     "cancelled": ("recomputed",),
     "lost": ("worker_lost",),
     "other": ("Other", "process", "released"),
+    "running": ("processes",),
 }
 
 

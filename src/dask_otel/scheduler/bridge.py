@@ -19,11 +19,10 @@ from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import SchedulerAdapter
-from dask_otel._dask.http import MetricRoutes, Page
+from dask_otel._dask.http import MetricRoutes
 from dask_otel._dask.settled import SettledSpans
 from dask_otel._dask.workers.delivery import Delivery
-from dask_otel.core.life.open_span import Limits
-from dask_otel.core.life.task_runs import TaskLimits
+from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.pump.journal import MOMENT
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.boundary import ErrorBoundary
@@ -36,6 +35,8 @@ from dask_otel.settings.keys import ConfigurationError, Settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
+
+    from dask_otel._prometheus.page import MetricPage
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -201,7 +202,7 @@ class Bridge:
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
-    def _show(self, page: Page) -> None:
+    def _show(self, page: MetricPage) -> None:
         """Put the page on the scheduler's HTTP server; without it the bridge goes on."""
         try:
             routes = MetricRoutes(self._scheduler, page, self.boundary)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dask.config
 
-from dask_otel._dask.workers.condition import workers_condition
+from dask_otel._dask.facts import workers_condition
 from dask_otel._version import __version__
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.scheduler.in_thread import in_thread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 
-from dask_otel.core.traces.redaction import Redact
+from dask_otel.core.traces.redact import Redact
 from dask_otel.settings.keys import ConfigurationError
 
 logger = logging.getLogger("distributed.dask_otel")

@@ -1,1 +1,1 @@
-"""Workers: what the scheduler sees of them, and what is hooked in on them."""
+"""Workers: samples of their levels, and a plugin and hooks on them."""

@@ -1,4 +1,4 @@
-"""A worker plugin on its way from the scheduler to the workers, and back."""
+"""Sends a worker plugin from the scheduler to the workers, and removes it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dask_otel._dask.boundary import Boundary
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: Seconds before a worker that could not be reached is tried again; twice as long each time.
+#: Seconds before the first retry of a worker that could not be reached; doubled each time.
 PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 
-#: The longest wait for the workers' answers when the plugin is taken back.
+#: The longest wait for the workers' answers when the plugin is removed.
 FAREWELL: Final = 1.0
 
-#: Seconds between two looks for a heartbeat.
+#: Seconds between two checks for a heartbeat.
 LOOK: Final = 0.05
 
 
 class Delivery:
-    """A plugin for all workers, present and to come.
+    """A plugin for all present and future workers.
 
     Parameters
     ----------
@@ -33,12 +33,12 @@ class Delivery:
     plugin
         Its pickle. A worker that can't read it dies at its start.
     boundary
-        Where errors end.
+        Catches errors.
 
     Notes
     -----
-    All methods belong to the scheduler's event loop. Nothing waits for a worker: one that stands
-    still holds up its own delivery alone.
+    All methods belong to the scheduler's event loop. A worker that hangs delays only its own
+    delivery.
     """
 
     def __init__(self, scheduler: Scheduler, name: str, plugin: bytes, boundary: Boundary) -> None:
@@ -47,36 +47,36 @@ class Delivery:
         self._name = name
         self._plugin = plugin
         self._withdrawn = asyncio.Event()
-        #: By address: those who have not answered.
+        #: Deliveries and removals without an answer, by address.
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
-        """Give it to all workers that come, and begin to send it to those that are there."""
+        """Register it for future workers, and begin to send it to the present ones."""
         # Not `register_worker_plugin`: it gives up with the first worker that fails.
         self._scheduler.worker_plugins[self._name] = self._plugin
         for address in list(self._scheduler.workers):
             self._start(address, self._bring(address))
 
     async def end(self) -> None:
-        """Take it back from all workers, and leave the scheduler as it was."""
+        """Remove it from all workers and from the scheduler."""
         if self._withdrawn.is_set():
             return
         self._withdrawn.set()
         scheduler = self._scheduler
         if scheduler.worker_plugins.get(self._name) is not self._plugin:
-            # Somebody took it off already, from the workers, too.
+            # Somebody has removed it already, from the workers, too.
             return
         del scheduler.worker_plugins[self._name]
-        # A task that brings it also takes it back, unless it is done and only not forgotten yet.
+        # A delivery under way also removes it again.
         bringing = {address for address, task in self._under_way.items() if not task.done()}
         for address in scheduler.workers.keys() - bringing:
             self._start(address, self._take_back(address))
         if self._under_way:
-            # Those that stand still do it when they go on.
+            # A worker that hangs removes it when it goes on.
             await asyncio.wait(self._under_way.values(), timeout=FAREWELL)
 
     def drop(self) -> None:
-        """Let go at once, at the end of the scheduler: its workers end with it."""
+        """Stop at once, at the end of the scheduler: its workers end with it."""
         self._withdrawn.set()
         self._scheduler.worker_plugins.pop(self._name, None)
         for task in self._under_way.values():
@@ -86,7 +86,7 @@ class Delivery:
         task = self._under_way[address] = asyncio.ensure_future(coroutine)
 
         def forget(done: asyncio.Task[None]) -> None:
-            # Another one may be under way by now.
+            # Another task may have its place by now.
             if self._under_way.get(address) is done:
                 del self._under_way[address]
 
@@ -111,14 +111,14 @@ class Delivery:
     async def _take_back(self, address: str) -> None:
         await self._next_heartbeat(address)
         if self._name not in self._scheduler.worker_plugins:
-            # Else another bridge has begun, which has the same name for it.
+            # Else another bridge has begun, with a plugin of the same name.
             await self._sent(address, op="plugin-remove")
 
     async def _next_heartbeat(self, address: str) -> None:
-        """Wait until a worker has reported once more, or has left.
+        """Wait until a worker has reported again, or has left.
 
-        One that is registering has not put on yet what came with the answer, and says so with a
-        traceback when that is taken from it. It begins to report when it has.
+        A worker that is registering has not added the plugins of the answer yet, and would log a
+        traceback at their removal. It begins to report when it has added them.
         """
         workers = self._scheduler.workers
         before = workers[address].last_seen if address in workers else None
@@ -126,7 +126,7 @@ class Delivery:
             await asyncio.sleep(LOOK)
 
     async def _sent(self, address: str, **message: Any) -> bool:
-        """Return whether the worker has answered."""
+        """Send a message; return whether the worker has answered."""
         try:
             answers = await self._scheduler.broadcast(
                 msg={**message, "name": self._name}, workers=[address], on_error="return"
@@ -138,9 +138,7 @@ class Delivery:
                 return False
             if answer.get("status") != "OK":
                 raise RuntimeError(f"{address} answered {answer}")
-        except OSError:
+        except Exception as error:
             self._boundary.failed("worker context")
-            return False
-        except Exception:
-            self._boundary.failed("worker context")
+            return not isinstance(error, OSError)
         return True

@@ -1,8 +1,8 @@
-"""Where a worker runs user code: hooks around tasks and actors' methods.
+"""Hooks around user code on a worker: tasks and actors' methods.
 
-They are put on the worker's instance, and can be taken off again. Threads have what a hook made
-current, because Dask copies the context variables into its executors; the one of actors alone
-gets it here, by its ``submit``.
+They are on the worker's instance, and can be removed. Threads inherit the context of a hook, as
+Dask copies the context variables into its executors. The executor of actors does not: it gets the
+context here, by its ``submit``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class Surroundings(Protocol):
-    """What is to be current while a task's code runs. Nothing here may raise."""
+    """The context of a task's code. Nothing here may raise."""
 
     def enter(self, task: TaskState) -> Any:
-        """Make it current; return what `leave` needs, None where there is nothing to leave."""
+        """Make the context current; return the argument of `leave`, or None without a context."""
 
     def leave(self, entered: Any) -> None:
-        """Make current what was before."""
+        """Restore the context before `enter`."""
 
     def carried(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Return the call with what is current now, for another thread."""
+        """Return the call with the present context, for another thread."""
 
 
 class Execution:
@@ -41,7 +41,7 @@ class Execution:
     worker
         A worker in this process.
     surroundings
-        What is to be current while user code runs.
+        The context of user code.
 
     Notes
     -----
@@ -54,14 +54,14 @@ class Execution:
         self._wrappers = Wrappers()
 
     def attach(self) -> None:
-        """Put the hooks on."""
+        """Add the hooks."""
         worker, wrappers = self._worker, self._wrappers
         wrappers.method(worker, "execute", self._around)
         wrappers.handler(worker.handlers, "actor_execute", self._around)
         wrappers.method(worker.executors["actor"], "submit", self._submit)
 
     def detach(self) -> None:
-        """Take the hooks off; one that somebody has wrapped since stays, and does nothing."""
+        """Remove the hooks; one that somebody has wrapped since stays, without effect."""
         self._wrappers.take_off()
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -72,7 +72,7 @@ class Execution:
         async def within(*args: Any, **kwargs: Any) -> T:
             entered = None
             if wrappers.attached:
-                # A task's key comes first; that of an actor's comes by name, over the network.
+                # The key of a task is the first argument; of an actor, a named one.
                 task = tasks.get(args[0] if args else kwargs.get("actor"))
                 if task is not None:
                     entered = enter(task)
@@ -81,7 +81,7 @@ class Execution:
             try:
                 result = await run(*args, **kwargs)
             except GeneratorExit:
-                # Closed from outside, where this was never current.
+                # Closed from outside, in another context.
                 raise
             except BaseException:
                 leave(entered)

@@ -1,6 +1,6 @@
-"""The scheduler's sampled view of its workers, and how long the event loops were blocked.
+"""Samples of the workers' levels, and the time for which event loops were blocked.
 
-The workers are not asked: everything comes from what the scheduler has of them anyway.
+Workers are not asked: the scheduler has all the data.
 """
 
 from __future__ import annotations
@@ -21,19 +21,6 @@ from dask_otel.core.metrics.batch import MetricBatch, RawSeries
 if TYPE_CHECKING:
     from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
-_USAGE: Final = semconv.WORKER_MEMORY_USAGE.name
-_LIMIT: Final = semconv.WORKER_MEMORY_LIMIT.name
-_MANAGED: Final = semconv.WORKER_MEMORY_MANAGED.name
-_SPILLED: Final = semconv.WORKER_MEMORY_SPILLED.name
-_THREADS: Final = semconv.WORKER_THREAD_COUNT.name
-_TASKS: Final = semconv.WORKER_TASK_COUNT.name
-_CPU: Final = semconv.WORKER_CPU_UTILIZATION.name
-_OCCUPANCY: Final = semconv.WORKER_OCCUPANCY.name
-_AGE: Final = semconv.WORKER_LAST_SEEN_AGE.name
-_BLOCKED: Final = semconv.EVENT_LOOP_BLOCKED_TIME.name
-_LOOP_CPU: Final = semconv.EVENT_LOOP_CPU_TIME.name
-_STARVED: Final = semconv.EVENT_LOOP_STARVED_TIME.name
-
 #: Linux: nanoseconds on a CPU, and nanoseconds ready to run without one, of this thread.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
@@ -42,7 +29,7 @@ STEP: Final = 200
 
 
 class WorkerSamples:
-    """Levels of the workers, taken when the metrics are handed over.
+    """Levels of the workers at the hand-over of the metrics.
 
     Parameters
     ----------
@@ -59,17 +46,17 @@ class WorkerSamples:
     def __init__(self, scheduler: Scheduler, max_workers: int) -> None:
         self._scheduler = scheduler
         self._max_workers = max_workers
-        #: Workers with series of their own, by address, in the order in which they came.
-        self._shown: dict[str, str] = {}
+        #: Names of the workers with series of their own, by address, in the order of arrival.
+        self._named: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
-        #: What `prepare` has taken, until `sample` passes it on.
+        #: Levels that `prepare` has taken, for `sample`.
         self._taken: dict[RawSeries, float] | None = None
-        #: Readings that were left out, as they are no numbers.
+        #: Readings that are no numbers.
         self._wrong = 0
 
     def sample(self, batch: MetricBatch) -> None:
-        """Add the levels to a batch, and which series have ended. O(workers)."""
+        """Add the levels and the ended series to a batch. O(workers)."""
         for _ in self.prepare():
             pass
         levels, self._taken = self._taken or {}, None
@@ -81,84 +68,83 @@ class WorkerSamples:
         self._series = set(levels)
 
     def prepare(self) -> Iterator[None]:
-        """Take the present levels, ahead of `sample`: a short step for each item.
+        """Take the present levels, in short steps, before `sample`.
 
-        A thousand workers would be too many for one callback of the loop. Levels that have
-        been taken are not taken again.
+        A thousand workers would be too many for one callback of the loop. Levels that `sample` has
+        not used are not taken again.
         """
         if self._taken is not None:
             return
         levels: dict[RawSeries, float] = {}
-        shown = self._choose()
-        named = Counter(shown.values())
+        names = self._choose()
+        counts = Counter(names.values())
         now = time()
         workers = self._scheduler.workers
         for number, (address, ws) in enumerate(list(workers.items()), 1):
             if address not in workers:
                 continue  # It left between two steps.
-            name = shown.get(address)
+            name = names.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
-            # What the metrics of all others would be lost by.
+            # A bad reading must not lose the metrics of the other workers.
             self._wrong += memory is None and "memory" in ws.metrics
             self._wrong += cpu is not None and measured(cpu) is None
             for series, value in _sums(ws, semconv.FOLDED if name is None else name, memory):
                 levels[series] = levels.get(series, 0) + value
             # To Dask, 1 and "1" are two names.
-            if name is not None and named[name] == 1:
+            if name is not None and counts[name] == 1:
                 levels.update(_gauges(ws, name, now, measured(cpu)))
             if not number % STEP:
                 yield
         self._taken = levels
 
     def _choose(self) -> dict[str, str]:
-        """Return the names of the workers that are shown, by address.
+        """Return the names of the workers with series of their own, by address.
 
-        Who is shown stays so until it leaves: a cluster that grows beyond the limit must not
-        end everybody's series.
+        A worker keeps its series until it leaves: a cluster that grows beyond the limit must not
+        end all series.
         """
         workers = self._scheduler.workers
-        shown = {address: name for address, name in self._shown.items() if address in workers}
+        named = {address: name for address, name in self._named.items() if address in workers}
         for address, ws in workers.items():
-            if len(shown) >= self._max_workers:
+            if len(named) >= self._max_workers:
                 break
-            if address not in shown:
-                shown[address] = str(ws.name)
-        self._shown = shown
-        return shown
+            if address not in named:
+                named[address] = str(ws.name)
+        self._named = named
+        return named
 
 
 def _sums(
     ws: WorkerState, name: str, memory: MemoryState | None
 ) -> Iterator[tuple[RawSeries, float]]:
-    """Yield what may be added up over workers."""
+    """Yield the levels that may be summed over workers."""
     if memory is not None:
-        yield (_USAGE, name), memory.process
-        yield (_MANAGED, name), memory.managed
-        yield (_SPILLED, name), memory.spilled
+        yield (semconv.WORKER_MEMORY_USAGE.name, name), memory.process
+        yield (semconv.WORKER_MEMORY_MANAGED.name, name), memory.managed
+        yield (semconv.WORKER_MEMORY_SPILLED.name, name), memory.spilled
     if ws.memory_limit:  # 0 where there is none
-        yield (_LIMIT, name), ws.memory_limit
-    yield (_THREADS, name), ws.nthreads
-    yield (_TASKS, name, "executing"), len(ws.executing)
-    yield (_TASKS, name, "processing"), len(ws.processing)
+        yield (semconv.WORKER_MEMORY_LIMIT.name, name), ws.memory_limit
+    yield (semconv.WORKER_THREAD_COUNT.name, name), ws.nthreads
+    yield (semconv.WORKER_TASK_COUNT.name, name, "executing"), len(ws.executing)
+    yield (semconv.WORKER_TASK_COUNT.name, name, "processing"), len(ws.processing)
 
 
 def _gauges(
     ws: WorkerState, name: str, now: float, cpu: float | None
 ) -> Iterator[tuple[RawSeries, float]]:
-    """Yield what has no meaningful sum."""
+    """Yield the levels without a meaningful sum."""
     if cpu is not None and ws.nthreads:
-        yield (_CPU, name), cpu / 100 / ws.nthreads
-    yield (_OCCUPANCY, name), float(ws.occupancy)
-    yield (_AGE, name), max(0.0, now - ws.last_seen)
+        yield (semconv.WORKER_CPU_UTILIZATION.name, name), cpu / 100 / ws.nthreads
+    yield (semconv.WORKER_OCCUPANCY.name, name), float(ws.occupancy)
+    yield (semconv.WORKER_LAST_SEEN_AGE.name, name), max(0.0, now - ws.last_seen)
 
 
 class LoopHealth:
     """Seconds for which the event loops of scheduler and workers were blocked.
 
-    A tick of Dask's is due every ``distributed.admin.tick.interval``; a loop that takes
-    longer from tick to tick was blocked for the difference. Dask counts the ticks of each
-    ``distributed.admin.tick.cycle`` (1 s); of its workers, which report it with each
-    heartbeat, the mean interval between them is known.
+    Dask's tick is due every ``distributed.admin.tick.interval``; a loop that takes longer from
+    tick to tick was blocked for the difference. Dask counts the ticks of each
+    ``distributed.admin.tick.cycle`` (1 s); workers report their mean interval with each heartbeat.
 
     Notes
     -----
@@ -169,7 +155,7 @@ class LoopHealth:
         self._scheduler = scheduler
         configured = dask.config.get("distributed.admin.tick.interval")
         self._configured: float = parse_timedelta(configured, default="ms")
-        #: Each worker's last report, and when it first came, on our clock.
+        #: Each worker's last report, and when it was first received.
         self._reports: dict[str, tuple[Any, float]] = {}
         self._cycle: float = scheduler._last_tick_cycle
         self._ticks: int = scheduler._last_tick_counter
@@ -181,12 +167,12 @@ class LoopHealth:
         self._reports.pop(address, None)
 
     def heartbeat(self, ws: WorkerState) -> None:
-        """Take in a worker's heartbeat, or its registration, with which the time begins.
+        """Read a worker's heartbeat, or its registration, at which its time begins.
 
-        A report stands for the time since the one before it. An unchanged one is old: where
-        heartbeats are more frequent than cycles, a block shows only in the next report. It is
-        a sample, no record: a report that the next cycle replaces before a heartbeat passes it
-        on is lost, and where heartbeats are rarer than cycles, one cycle stands for several.
+        A report covers the time since the one before it. An unchanged one is old: if heartbeats
+        are more frequent than cycles, only the next report is new. This is a sample: a report
+        that no heartbeat brings before the next cycle is lost, and if heartbeats are rarer than
+        cycles, one cycle stands for several.
         """
         observed = measured(ws.metrics.get("event_loop_interval"))
         before = self._reports.get(ws.address)
@@ -195,17 +181,17 @@ class LoopHealth:
         now = monotonic()
         self._reports[ws.address] = observed, now
         if before is not None:
-            # A cycle has one tick at least, so it was no shorter than what it reports: one long
-            # block can come in a report of its own.
+            # A cycle has at least one tick, so it was no shorter than the reported interval: one
+            # long block can have a report of its own.
             seconds = max(now - before[1], observed or 0.0)
             if observed is not None and observed > self._configured:
                 self._blocked["worker"] += seconds * (1 - self._configured / observed)
 
     def tick(self) -> None:
-        """Take in the scheduler's own measurement.
+        """Read the scheduler's own measurement.
 
-        After a block, two cycles can end one right after the other, for Dask's timer keeps to
-        its own beat: the ticks of all of them count, not the mean of the last one.
+        After a block two cycles can end at once, because Dask's timer keeps its rhythm: the ticks
+        of all cycles count, not the mean of the last one.
         """
         cycle, ticks = self._scheduler._last_tick_cycle, self._scheduler._last_tick_counter
         if cycle != self._cycle:
@@ -216,7 +202,7 @@ class LoopHealth:
     def export(self, batch: MetricBatch) -> None:
         """Add the seconds since the last export to a batch."""
         for role, seconds in self._blocked.items():
-            batch.add(_BLOCKED, role, value=seconds)
+            batch.add(semconv.EVENT_LOOP_BLOCKED_TIME.name, role, value=seconds)
             self._blocked[role] = 0.0
         before, self._thread = self._thread, thread_times()
         for name, seconds in self._thread.items():
@@ -224,17 +210,17 @@ class LoopHealth:
 
 
 def thread_times() -> dict[str, float]:
-    """Return what this thread has used of a CPU, and waited for one where the system tells it.
+    """Return this thread's CPU seconds, and its seconds of waiting for a CPU if they are known.
 
-    The wait is all that other processes, other threads and a limit of the container take from it;
-    a wait for the GIL is none. It takes 25 µs, once an export.
+    Other processes, other threads and a limit of the container cause the wait. A wait for the GIL
+    does not count. The call takes 25 µs, once an export.
     """
-    times = {_LOOP_CPU: thread_time()}
+    times = {semconv.EVENT_LOOP_CPU_TIME.name: thread_time()}
     try:
         with open(_SCHEDSTAT, encoding="ascii") as file:
             used, waited = map(int, file.read().split()[:2])
     except (OSError, ValueError):
         return times  # Not Linux, or hidden.
     if used:  # 0 where the kernel does not count.
-        times[_STARVED] = waited / 1e9
+        times[semconv.EVENT_LOOP_STARVED_TIME.name] = waited / 1e9
     return times

@@ -1,4 +1,4 @@
-"""Who gets the idle time: equal shares of roots, then of their active spans.
+"""Shares of the idle time: equal among the roots, then among each root's active spans.
 
 A span is active while it owns a task that waits or is processing. Idle thread-seconds are
 shared equally among the roots that have an active span anywhere in their tree, then
@@ -10,33 +10,32 @@ integral of idle seconds per active root, each root one of idle seconds per acti
 a span's share is the difference of its root's integral between two moments. All integrals
 start from 0 at every export, so that weeks of running cost no precision.
 
-An export closes an interval and begins the next one in no time (`close`). The shares of the
-closed one are settled afterwards, span by span, while the next one goes on (`settle`):
-thousands of active spans must not be one long pause of the event loop.
+An export closes an interval and begins the next one (`close`). The shares of the closed one
+are settled afterwards (`settle`), some spans at a time, while the next one goes on: thousands
+of active spans must not block the event loop at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import islice
 
 
+@dataclass(slots=True)
 class _Root:
-    __slots__ = ("closed", "interval", "mark", "per_span", "spans")
-
-    def __init__(self, mark: float, interval: int) -> None:
-        #: Active spans in the tree.
-        self.spans = 0
-        #: The interval that `mark` and `per_span` belong to.
-        self.interval = interval
-        #: The integral per root up to which `per_span` is settled.
-        self.mark = mark
-        self.per_span = 0.0
-        #: `per_span` at the end of the interval before.
-        self.closed = 0.0
+    #: The integral per root up to which `per_span` is settled.
+    mark: float
+    #: The interval that `mark` and `per_span` belong to.
+    interval: int
+    #: Active spans in the tree.
+    spans: int = 0
+    per_span: float = 0.0
+    #: `per_span` at the end of the interval before.
+    closed: float = 0.0
 
     def settle(self, per_root: float) -> None:
-        """Pass on to the spans what came since the last time, by their present number."""
+        """Divide the seconds since the last call by the present number of spans."""
         if self.spans:
             self.per_span += (per_root - self.mark) / self.spans
         self.mark = per_root
@@ -59,32 +58,16 @@ class ActiveSpan:
 class IdleSharing:
     """Idle seconds of the cluster, shared as they pass.
 
-    Every method is O(1) but `book_late` with spans (O(spans)), `settle` (O(its limit)) and
-    `take` (O(active spans)).
+    Every method is O(1), except `book_late` (O(spans)), `settle` (O(limit)) and `close`
+    (O(active spans)).
     """
-
-    __slots__ = (
-        "_closed_per_root",
-        "_free",
-        "_interval",
-        "_now",
-        "_per_root",
-        "_roots",
-        "_unsettled",
-        "changed",
-        "closed_shares",
-        "idle",
-        "shares",
-        "spans",
-        "unused",
-    )
 
     def __init__(self, now: float) -> None:
         self._now = now
         #: Threads that certainly do nothing.
-        self._free = 0
+        self.free = 0
         self._per_root = 0.0
-        #: Counts intervals, and where the integral was at the end of the one before.
+        #: Number of the interval, and the integral at the end of the one before.
         self._interval = 0
         self._closed_per_root = 0.0
         #: Spans that may have to be settled for the interval before.
@@ -101,12 +84,12 @@ class IdleSharing:
         self.closed_shares: dict[str, float] = {}
 
     def free_threads_changed(self, difference: int, now: float) -> None:
-        """Threads became free (positive) or were occupied (negative)."""
+        """Add threads that became free, or (negative) that were occupied."""
         self._advance(now)
-        self._free += difference
+        self.free += difference
 
     def activate(self, root_id: str, span_id: str, now: float) -> None:
-        """A span has unfinished work from now on. Again for an active one: no effect."""
+        """Activate a span: it has unfinished work. No effect on an active one."""
         if span_id in self.spans:
             return
         self._advance(now)
@@ -121,7 +104,7 @@ class IdleSharing:
         self.spans[span_id] = ActiveSpan(span_id, root_id, root)
 
     def deactivate(self, span_id: str, now: float) -> None:
-        """A span has no unfinished work any more. For an unknown one: no effect."""
+        """Deactivate a span: it has no unfinished work. No effect on an unknown one."""
         span = self.spans.pop(span_id, None)
         if span is None:
             return
@@ -137,9 +120,9 @@ class IdleSharing:
     def book_late(self, seconds: float, since: float, spans: Iterable[ActiveSpan]) -> None:
         """Share idle seconds that passed after `since` and became certain only now.
 
-        Where the active spans are still the same, they share it as ever. Where they
-        changed, those that had work on the worker in question since then (`spans`) were
-        active at the time for sure; those active now may have come later.
+        If the active spans have not changed since, they share the seconds as usual. Otherwise
+        `spans` share them: these had work on the worker since then, so they were active at the
+        time; the spans that are active now may have come later.
         """
         if self.changed > since:
             by_root: dict[str, set[str]] = {}
@@ -154,9 +137,9 @@ class IdleSharing:
         self._book(seconds)
 
     def close(self, now: float) -> tuple[float, float]:
-        """Close the interval; get its idle and unused seconds. The next one begins.
+        """Close the interval and return its idle and unused seconds; the next one begins.
 
-        What is still to be settled of the interval before is settled.
+        Settles the rest of the interval before, if there is any.
         """
         self.settle()
         self._advance(now)
@@ -169,11 +152,11 @@ class IdleSharing:
         return taken
 
     def settle(self, limit: int | None = None) -> bool:
-        """Settle the closed interval of so many active spans; whether all are settled now."""
+        """Settle the closed interval for `limit` active spans; return whether all are settled."""
         unsettled = self._unsettled
         start = 0 if limit is None else max(0, len(unsettled) - limit)
         for span in islice(unsettled, start, None):
-            # One that became inactive is settled, and may be active again.
+            # A span that became inactive was settled then, and may be active again.
             if span.interval != self._interval:
                 self._carry_over(span)
         del unsettled[start:]
@@ -181,8 +164,8 @@ class IdleSharing:
 
     def _advance(self, now: float) -> None:
         if now > self._now:
-            if self._free:
-                self._book((now - self._now) * self._free)
+            if self.free:
+                self._book((now - self._now) * self.free)
             self._now = now
 
     def _book(self, seconds: float) -> None:
@@ -200,7 +183,7 @@ class IdleSharing:
             root.interval = self._interval
 
     def _carry_over(self, span: ActiveSpan) -> None:
-        """Settle a span for the closed interval, and let it begin the present one."""
+        """Settle a span for the closed interval, and begin the present one."""
         if span.interval != self._interval:
             self._carry_over_root(span.root)
             seconds = span.root.closed - span.mark

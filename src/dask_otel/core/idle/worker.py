@@ -1,4 +1,4 @@
-"""One worker's account: where its threads' time went, as far as its heartbeats have told.
+"""One worker's account: where its threads' time went, as far as its heartbeats show.
 
 A worker's capacity is threads x time. At every moment it is the sum of what was reported,
 idle, lost and in flight, less what was booked in excess of the threads. The numbers are
@@ -8,16 +8,40 @@ those of the rules in `accounting`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple
+from math import inf
+from typing import Final, NamedTuple
 
 from dask_otel.core import clock_step
-from dask_otel.core.idle.clock_delay import RecentMinimum
 from dask_otel.core.idle.sharing import ActiveSpan
-from dask_otel.core.idle.tasks import Observed, WorkerTasks
+from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
+
+#: How long a minimum counts as recent, in seconds. Long enough to see one quick message
+#: between slow ones, short enough to follow a clock that drifts (100 ppm are 30 ms).
+WINDOW: Final = 300.0
+
+
+class RecentMinimum:
+    """Smallest value of the last one to two windows, in constant memory."""
+
+    __slots__ = ("_before", "_now", "_started")
+
+    def __init__(self) -> None:
+        self._started = -WINDOW
+        self._now = self._before = inf
+
+    def observe(self, value: float, now: float) -> float:
+        """Add `value` and get the recent minimum, which is at most `value`."""
+        age = now - self._started
+        if age >= WINDOW:
+            self._before = self._now if age < 2 * WINDOW else inf
+            self._now = inf
+            self._started = now
+        self._now = min(self._now, value)
+        return min(self._now, self._before)
 
 
 class Settlement(NamedTuple):
-    """What became certain, in seconds, none of it negative."""
+    """Seconds that became certain; none is negative."""
 
     idle: float
     lost: float
@@ -27,8 +51,8 @@ class Settlement(NamedTuple):
 class WorkerTime:
     """Thread-seconds of one worker.
 
-    The owner changes `tasks`, compares `free_threads` with `free`, and only where they
-    differ lets time `advance` and sets `free` and `changed`.
+    The owner changes `tasks` and compares `free_threads` with `free`. If they differ, it calls
+    `advance` and sets `free` and `changed`.
     """
 
     __slots__ = (
@@ -66,11 +90,11 @@ class WorkerTime:
             self._delays.observe(delay, now)
         #: Totals since `_joined`.
         self._reported = self._idle = self._lost = self._excess = 0.0
-        #: In flight: what the last cut showed, and at most busy since then (rule 14).
+        #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
         self._open_at_cut = self._maybe_busy = 0.0
-        #: Rule 8: owed since before the last cut, and seconds that came ahead of their ends.
+        #: Rule 8: seconds owed since before the last cut, and seconds whose ends are not known yet.
         self._owed = self._credit = 0.0
-        #: Rule 10: what was booked as debt, and may be a seceded task's, whose end comes later.
+        #: Rule 10: excess booked as debt that may belong to a seceded task whose end comes later.
         self._excess_ahead = 0.0
         #: Rule 9: idle held back at the last cut.
         self._held = 0.0
@@ -78,7 +102,7 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        # As `WorkerTasks.open`, without the call: every task comes here.
+        # As `WorkerTasks.open`, without the call: this runs for every task.
         tasks = self.tasks
         free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
         return free if free > 0 else 0
@@ -103,23 +127,23 @@ class WorkerTime:
         now: float,
         delay: float | None = None,
     ) -> Settlement:
-        """Settle what a heartbeat shows; `advance` to `now` must have been called.
+        """Settle the time up to a heartbeat; `advance` to `now` must have been called.
 
         Parameters
         ----------
         executing
-            Elapsed seconds of every task that runs, as the worker sent it.
+            Elapsed seconds of every running task, as the worker sent them.
         reported
             ``execute`` seconds metered since its last heartbeat.
         now
             When it was received.
         delay
-            Receipt less sending time, each by its own wall clock; None if not known.
+            Time of receipt less time of sending, by two wall clocks; None if unknown.
         """
         before = self.tasks.cut
         at = self._taken_at(now, delay)
-        # Idle was booked after the cut, too. What is certain of it is what came since the
-        # last change; to assume more would book idle before the cut a second time.
+        # Idle was booked after the cut, too. Only the part since the last change is certain:
+        # to assume more would book idle before the cut a second time.
         since = max(at, self.changed)
         self._maybe_busy = (since - at) * self.threads
         self._maybe_busy += (now - since) * (self.threads - self.free)
@@ -137,7 +161,7 @@ class WorkerTime:
             if seen.unannounced:
                 self._excess_ahead += beyond
             return Settlement(0.0, lost, excess + beyond)
-        # What was held back at the previous cut is idle by now, but for late ends.
+        # Idle that was held back at the previous cut is confirmed now, less late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late))
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
         self._idle += rest - self._held
@@ -145,13 +169,13 @@ class WorkerTime:
         return Settlement(rest - self._held, lost, excess)
 
     def close(self) -> Settlement:
-        """Settle what is in flight on a worker that leaves, after `advance` (rule 11)."""
+        """Settle the seconds in flight on a worker that leaves, after `advance` (rule 11)."""
         used = self._owed + self.tasks.may_have_used(self.threads, self._now, self._credit)
         lost = min(self.in_flight, used)
         return Settlement(self.in_flight - lost, lost, 0.0)
 
     def forget_spans(self) -> None:
-        """Keep only the spans of open tasks in `recent_spans`: a new interval begins."""
+        """Begin a new interval: keep only the spans of open tasks in `recent_spans`."""
         processing = self.tasks.processing
         if not processing:
             self.recent_spans = set()
@@ -159,12 +183,12 @@ class WorkerTime:
             self.recent_spans = {span for span in processing.values() if span is not None}
 
     def _taken_at(self, now: float, delay: float | None) -> float:
-        """Rule 3."""
+        """Return when a heartbeat was taken (rule 3)."""
         if delay is None:
             return max(self.tasks.cut, now)
         at = now - delay + self._delays.observe(delay, now)
         if clock_step.was_set(at, self.tasks.cut):
-            # What its readings were compared with is worth nothing.
+            # Earlier delays compare with another clock.
             self._delays = RecentMinimum()
             self._delays.observe(delay, now)
             return max(self.tasks.cut, now)
@@ -175,13 +199,13 @@ class WorkerTime:
         return (self._now - self._joined) * self.threads + self._excess - booked
 
     def _seceded_excess(self, seen: Observed) -> float:
-        """Rule 10, less what an earlier cut has booked without knowing whose it was."""
+        """Return the excess of rule 10, less the debt that an earlier cut booked for it."""
         booked = min(seen.excess, self._excess_ahead)
         self._excess_ahead = self._excess_ahead - booked if seen.unannounced else 0.0
         return seen.excess - booked
 
     def _settle_debt(self, rest: float, busy: float) -> float:
-        """Rule 7: subtract the debt from what is in flight; returns the new excess."""
+        """Subtract the debt from the seconds in flight; return the new excess (rule 7)."""
         beyond = max(0.0, busy - self._capacity_left())
         self._excess += beyond
         self._held = 0.0
@@ -189,7 +213,7 @@ class WorkerTime:
         return beyond
 
     def _match_reported(self, reported: float, seen: Observed) -> float:
-        """Rule 8: pay the ends in their order; returns the seconds that are lost."""
+        """Pay the ends in their order; return the seconds that are lost (rule 8)."""
         ahead = min(self._credit, seen.unlisted)
         due = seen.owed - ahead
         paid = min(reported, self._owed)

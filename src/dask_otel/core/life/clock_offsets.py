@@ -1,29 +1,29 @@
-"""When a run really began and ended, on the scheduler's clock.
+"""Start and end of a run on the scheduler's clock.
 
 A worker converts the times of its runs itself, by an estimate of the scheduler's clock that it
-makes anew with every heartbeat: it takes the clock's reading to be from the middle of the round
-trip. Where the ways there and back differ, it errs by half of the difference: by milliseconds
-usually, and by 0.1 s in a worker that has just registered. So runs ended after they were received,
-and began before they were sent.
+makes at every heartbeat: it assumes that the clock was read in the middle of the round trip. If
+the two ways differ, the error is half of the difference: usually milliseconds, 0.1 s in a worker
+that has just registered. So runs seem to end after their message arrived, or to begin before the
+task was sent.
 
-What is constant is the offset between the two clocks, and every message bounds it:
+The offset between the two clocks is constant, and every message bounds it:
 
-- a run ended before its message was made, and that before it was received; it began after it was
-  sent to the worker;
-- a heartbeat was sent before it was received, and its answer came after that: the worker says
-  with the next one how long the round trip took.
+- a run ended before its message was made, and the message was made before it was received; the
+  run began after the task was sent to the worker;
+- a heartbeat was sent before it was received, and answered after that: the next heartbeat brings
+  the length of the round trip.
 
-So the interval in which the offset lies narrows with every message. It widens again by what
-clocks drift apart, so that old bounds give way; and where one of the clocks was stepped, new
-bounds contradict the old ones, and it starts over.
+So the interval of the offset narrows with every message. It widens by the drift of the clocks, so
+that old bounds expire. If a clock is stepped, new bounds contradict the old ones, and the interval
+starts again.
 
-The reading of the worker's clock is that at which it made the message. It is a little later than
-the end of the run: by what its event loop took to notice, which is 0.3 ms usually, and more where
-threads compete for Python's lock. What the worker adds to its clock is constant from one heartbeat
-to the next, and is had from the quickest of some messages: the other runs are shifted by it, for
-a tenth of the work, as long as what is known of them allows that.
+The worker reads its clock when it makes the message, a little after the end of the run: usually
+0.3 ms, which its event loop needs to notice, and more if threads compete for Python's lock. The
+offset that the worker assumes is constant between two heartbeats, and is known from the quickest
+of the first messages. The later runs are only shifted by its error, which takes a tenth of the
+work, if their bounds allow it.
 
-Only times are corrected. Seconds stay as the worker has measured them.
+Only times are corrected. Seconds stay as the worker measured them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-#: How fast two clocks may drift apart. Quartz is off by 50 ppm at most; NTP corrects it, and
-#: itself slews by less than that but for its first minutes.
+#: The fastest drift between two clocks. Quartz is off by 50 ppm at most; NTP corrects it, and
+#: slews by less than that after its first minutes.
 DRIFT: Final = 1e-4
 
-
-#: Messages of runs, after a heartbeat, by which it is found out what the worker adds to its clock.
+#: Messages of runs after a heartbeat from which the worker's own offset is known.
 SAMPLES: Final = 3
 
 #: Round trips of a heartbeat after which its answer has certainly arrived.
@@ -45,7 +44,7 @@ ARRIVED: Final = 2.0
 
 
 class WorkerOffset:
-    """What is known of one worker's clock: the scheduler's clock less the worker's.
+    """The offset of one worker: the scheduler's clock less the worker's.
 
     Notes
     -----
@@ -70,45 +69,44 @@ class WorkerOffset:
         self.lower = -inf
         self.upper = inf
         self._at = 0.0
-        #: When the last heartbeat was received, and that less the worker's clock when it was
-        #: sent.
+        #: When the last heartbeat was received, and that less the worker's clock at sending.
         self._received = 0.0
         self._delay = inf
-        #: What the worker takes for the offset, as far as `_samples` messages showed, in runs
-        #: that began after `_began`, by its estimate of the scheduler's clock.
+        #: The offset that the worker assumes, by `_samples` messages of runs that began after
+        #: `_began`, by its estimate of the scheduler's clock.
         self._applied = -inf
         self._samples = 0
         self._began = inf
-        #: By how much the times are late of runs that began after `settled`.
+        #: How late the worker's times are, for runs that began after `settled`.
         self.error = 0.0
         self.settled = inf
 
     def heartbeat(self, received: float, delay: float, round_trip: float | None) -> None:
-        """Take in what a heartbeat, or a registration, says of the clocks.
+        """Read the clocks of a heartbeat or a registration.
 
         Parameters
         ----------
         received
             When it was received.
         delay
-            That, less the worker's clock when it was sent.
+            `received` less the worker's clock at sending.
         round_trip
-            How long the worker waited for the answer to the heartbeat before; None if it does
-            not say.
+            How long the worker waited for the answer to its previous heartbeat; None if
+            unknown.
         """
         if not -inf < received + delay < inf:
             return
         began = received
         if self._delay < inf and round_trip is not None and 0.0 <= round_trip < inf:
-            # The answer came after the heartbeat was received. This is older than what came
-            # since: where they contradict each other, it is wrong.
+            # The answer came after the heartbeat was received. This bound is old: if a newer one
+            # contradicts it, it is wrong.
             drifted = DRIFT * abs(self._at - self._received)
             lower = self._delay - round_trip - drifted
             if self.lower < lower <= self.upper:
                 self.lower = lower
             began += ARRIVED * round_trip
         self._received, self._delay = received, delay
-        # With its answer the worker will make a new estimate.
+        # The worker will make a new estimate from the answer.
         self._applied, self._samples, self._began = -inf, 0, began
         self.settled = inf
         self._narrow(-inf, delay, received)
@@ -121,34 +119,34 @@ class WorkerOffset:
         Parameters
         ----------
         start, stop
-            As the worker says, by its estimate of the scheduler's clock.
+            The worker's times, by its estimate of the scheduler's clock.
         stamped
-            When it made the message that it ended, by its own clock.
+            When the worker made the message of the end, by its own clock.
         sent
-            When the task was sent to the worker; 0.0 if that is not known.
+            When the task was sent to the worker; 0.0 if unknown.
         received
             When the message was received.
 
         Returns
         -------
         start, stop
-            As long apart as the worker says, and not after `received`; not before `sent`
-            either, if the run is no longer than the time between the two.
+            As long apart as the worker's times, and not after `received`. Not before `sent`,
+            unless the run is longer than the time between the two.
         """
         length = stop - start
-        # What the worker takes the offset for, less what it took to notice the end.
+        # The offset that the worker assumes, less its delay until it noticed the end.
         applied = stop - stamped
         # Infinities don't add up to anything finite.
         if not -inf < length + applied + stamped + sent + received < inf:
             return received, received
         if length < 0.0:
             length = 0.0
-        # It may be longer: a clock was stepped meanwhile, or the run had begun before, for an
-        # assignment that was taken back.
+        # It may not fit: a clock was stepped meanwhile, or the run began for an earlier assignment
+        # that was revoked.
         fits = length <= received - sent
         self._narrow(sent + length - stamped if fits else -inf, received - stamped, received)
         stop = stamped + self._offset(applied)
-        # For what is lost in rounding.
+        # Rounding.
         if stop > received:
             stop = received
         elif fits and stop - length < sent:
@@ -163,26 +161,26 @@ class WorkerOffset:
         return stop - length, stop
 
     def _offset(self, applied: float) -> float:
-        """Return the most likely offset, where the worker takes it for `applied`."""
-        # What delays tasks on their way to the thread (other tasks, their dependencies, imports)
-        # is more than what delays messages on their way back: the upper bound is the closer one.
-        # The worker is believed where it can be right, but not in the lower half.
+        """Return the most likely offset, if the worker assumes `applied`."""
+        # Tasks are delayed on the way to the thread (by other tasks, dependencies, imports) more
+        # than messages on the way back, so the upper bound is the closer one. The worker's value
+        # is used if the bounds allow it, but not in the lower half.
         if not self.lower <= applied <= self.upper:
             return self.upper
         return max(applied, 0.5 * (self.lower + self.upper))
 
     def offset(self) -> float:
-        """Return the scheduler's clock less the worker's, as runs are shown by; may be infinite."""
+        """Return the offset that corrects the runs; may be infinite."""
         return self.upper if self._applied == -inf else self._offset(self._applied)
 
     def _narrow(self, lower: float, upper: float, now: float) -> None:
-        """Take in the bounds that a message gives."""
+        """Apply the bounds of a message."""
         drifted = DRIFT * abs(now - self._at)
         self._at = now
         lowest = self.lower - drifted
         highest = self.upper + drifted
         if lower > highest or upper < lowest:
-            # A clock was stepped: start over.
+            # A clock was stepped: start again.
             self.lower, self.upper = lower, upper
         else:
             self.lower = lower if lower > lowest else lowest
@@ -195,8 +193,8 @@ class ClockOffsets:
     Parameters
     ----------
     stimulus_time
-        Reads from the id of a message when the worker made it, by its own clock; None if it does
-        not say.
+        Returns when the worker made a message, by its own clock, from the message's id; None if
+        unknown.
     """
 
     def __init__(self, stimulus_time: Callable[[str], float | None]) -> None:
@@ -216,11 +214,11 @@ class ClockOffsets:
         offset.heartbeat(received, delay, round_trip)
 
     def left(self, worker: str) -> None:
-        """A worker is gone."""
+        """Forget a worker that is gone."""
         self._workers.pop(worker, None)
 
     def offset(self, worker: str | None) -> float | None:
-        """Return the scheduler's clock less a worker's own; None if that is not known."""
+        """Return the scheduler's clock less a worker's own; None if unknown."""
         known = self._workers.get(worker)
         if known is None:
             return None
@@ -228,7 +226,7 @@ class ClockOffsets:
         return offset if -inf < offset < inf else None
 
     def bounds(self, worker: str | None) -> tuple[float | None, float | None]:
-        """Return between what the scheduler's clock less a worker's lies; None is not known."""
+        """Return the bounds of the scheduler's clock less a worker's; None if unknown."""
         known = self._workers.get(worker)
         if known is None:
             return None, None
@@ -246,16 +244,16 @@ class ClockOffsets:
     ) -> tuple[float, float]:
         """Return when a run began and ended, on the scheduler's clock.
 
-        Here alone a worker's times become those that are shown. Every run comes here.
+        This is the only place where a worker's times are corrected. Called for every run.
 
         Parameters
         ----------
         worker
-            Where it ran; None if that is not known.
+            Where it ran; None if unknown.
         start, stop
-            As the worker says.
+            The worker's times.
         message
-            Id of the message that it ended, for `stimulus_time`.
+            Id of the message of the end, for `stimulus_time`.
         sent, received
             See `WorkerOffset.shown`.
         """
@@ -274,7 +272,7 @@ class ClockOffsets:
 
 
 def shifted(start: float, stop: float, received: float) -> tuple[float, float]:
-    """Return a run as long as it was, ended when it was received at the latest."""
+    """Return the times of a run, shifted so that it did not end after it was received."""
     length = stop - start
     if not -inf < length + stop < inf:
         return received, received

@@ -1,4 +1,4 @@
-"""From an open span to the record of a finished one, and what its parent learns of it."""
+"""Makes the record of a finished span from an open one, and adds it to its parent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 
-#: Over a tree the worst result wins.
+#: The result of a tree is its worst one.
 SEVERITY: Mapping[Result, int] = {
     "success": 0,
     "cancellation": 1,
@@ -24,7 +24,7 @@ SEVERITY: Mapping[Result, int] = {
 
 
 def worst(*results: Result) -> Result:
-    """Return the result that a tree with these results has."""
+    """Return the result of a tree with these results."""
     return max(results, key=SEVERITY.__getitem__)
 
 
@@ -35,20 +35,20 @@ def finish(
     complete: bool,
     cut_off: Result = "error",
 ) -> FinishedSpan:
-    """Return the record of a span's generation, and add it to what its parent knows.
+    """Return the record of a span's generation, and add it to its parent's sums.
 
     Parameters
     ----------
     span
         Without open spans below it.
     cluster
-        Asked for what Dask itself has summed up.
+        Has Dask's own sums.
     limits
         Caps on the group spans.
     complete
-        False where its own work was cut off.
+        False if its own work was cut off.
     cut_off
-        The result of a span that was cut off, unless it is known to be worse.
+        The result of a span that was cut off, unless a worse one is known.
     """
     below = span.below or Below()
     complete = complete and below.complete
@@ -104,7 +104,7 @@ def finish(
 
 
 def _earliest(one: float, other: float) -> float:
-    """Return the earlier of two times, either of which may be 0.0, for none."""
+    """Return the earlier of two times; 0.0 stands for none."""
     return min(one, other) if one and other else one or other
 
 
@@ -119,7 +119,7 @@ def _own_result(counts: TaskCounts, complete: bool, cut_off: Result) -> Result:
 def _finish_groups(
     span: OpenSpan, cluster: Cluster
 ) -> tuple[list[FinishedGroup], list[GroupFacts], dict[Group, int]]:
-    """Return the groups in which something computed, and the facts and ordinals of all."""
+    """Return the groups with computed tasks, and the facts and ordinals of all groups."""
     finished, facts = [], []
     by_group: dict[Group, int] = {}
     ordinals: dict[str, int] = {}
@@ -146,7 +146,7 @@ def _finish_groups(
 
 
 def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
-    """Add a finished span to what the span above it knows of its tree."""
+    """Add a finished span to its parent's sums."""
     into = parent.below
     if into is None:
         into = parent.below = Below()

@@ -1,9 +1,9 @@
-"""Notes of open spans: what would be told of each if the scheduler were lost now.
+"""Notes of open spans, which are exported if the scheduler is lost.
 
-Only with a spool (`otel.spool.path`). A span is noted by the first look after it began, then from
-time to time, and when its work is done; a span that ends before the first look is never noted. The
-wait for the next note is 5 s at first, and then a tenth of the span's age. Where nothing has come
-of a span since its last note, there is no new one.
+Only with a spool (`otel.spool.path`). A span is noted at the first check after it began, then from
+time to time, and when its work is done; a span that ends before the first check is never noted.
+The wait for the next note is 5 s at first, and later a tenth of the span's age. A span that has
+not changed since its last note gets no new one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from dask_otel.core.life.open_span import Cluster, OpenSpan
 from dask_otel.core.life.progress import SHARE, SPARE, counts_so_far
 from dask_otel.core.records import OpenNote
 
-#: Seconds between two notes of a span, at least.
+#: The least wait between two notes of a span, in seconds.
 RENEWAL: Final = 5.0
-#: First notes, and later ones, in one look: the event loop has other things to do.
+#: First notes, and later ones, in one call, which must not block the event loop.
 FIRST_AT_ONCE: Final = 100
 LATER_AT_ONCE: Final = 32
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of a span that has been noted."""
+    """The last note of a span, and its place in the heap."""
 
     last: OpenNote
-    #: Of the entry that says when it is due; older ones count no more.
+    #: Number of the span's valid entry; older ones are void.
     entry: int
 
 
 class OpenNotes:
-    """When each open span is noted.
+    """The times of the open spans' notes.
 
     Parameters
     ----------
@@ -46,14 +46,13 @@ class OpenNotes:
 
     Notes
     -----
-    O(1) for a span that opens, settles or ends, O(log n) for one that is due; the others are not
-    looked at.
+    O(1) for a span that opens, settles or ends, O(log n) for one that is due.
     """
 
     def __init__(self, cluster: Cluster, open_spans: Mapping[str, OpenSpan]) -> None:
         self._cluster = cluster
         self._open = open_spans
-        #: Dask ids of spans that were not noted so far, and what is known of the others.
+        #: Dask ids of spans without a note, and the lines of the others.
         self._new: dict[str, None] = {}
         self._lines: dict[str, _Line] = {}
         #: (due, number of the entry, Dask id)
@@ -61,22 +60,22 @@ class OpenNotes:
         self._entries = 0
 
     def opened(self, span: OpenSpan) -> None:
-        """A generation begins."""
+        """Add a new generation."""
         self._new[span.identity.dask_id] = None
 
     def settled(self, span: OpenSpan) -> None:
-        """All its work is done, and is known: that is worth a note at once."""
+        """Make a note due at once: the span's work is done and known."""
         line = self._lines.get(span.identity.dask_id)
         if line is not None:
             self._push(0.0, span.identity.dask_id, line)
 
     def ended(self, span: OpenSpan) -> None:
-        """A generation is over: its record takes the place of its note."""
+        """Remove a generation that is over: its record replaces its note."""
         self._new.pop(span.identity.dask_id, None)
         self._lines.pop(span.identity.dask_id, None)
 
     def take(self, now: float) -> list[OpenNote]:
-        """Return the notes that are due, as many as there may be at once."""
+        """Return the notes that are due, up to the limits of one call."""
         notes = []
         for dask_id in list(islice(self._new, FIRST_AT_ONCE)):
             del self._new[dask_id]
@@ -93,21 +92,21 @@ class OpenNotes:
             looked_at += 1
             span = self._open[dask_id]
             note = self._note(span, now)
-            if _tells_more(note, current.last):
+            if _differs(note, current.last):
                 current.last = note
                 notes.append(note)
             self._push(now + _wait(span, now), dask_id, current)
         return notes
 
     def clock_set_back(self, now: float) -> None:
-        """Bring what lies in the future back."""
+        """Bring forward the notes that are too far in the future."""
         latest = now + RENEWAL
         self._due = [(min(due, latest), *entry) for due, *entry in self._due]  # type: ignore[misc]
         heapq.heapify(self._due)
 
     def _push(self, due: float, dask_id: str, line: _Line) -> None:
         if len(self._due) > 2 * len(self._lines) + SPARE:
-            # Most are of spans that have ended: their entries need not wait until they are due.
+            # Most entries belong to spans that have ended.
             self._due = [entry for entry in self._due if self._is_current(entry)]
             heapq.heapify(self._due)
         self._entries += 1
@@ -140,7 +139,7 @@ def _wait(span: OpenSpan, now: float) -> float:
     return max(RENEWAL, SHARE * (now - span.start))
 
 
-def _tells_more(note: OpenNote, last: OpenNote) -> bool:
+def _differs(note: OpenNote, last: OpenNote) -> bool:
     """Whether anything but the time has changed."""
     return (
         note.counts != last.counts

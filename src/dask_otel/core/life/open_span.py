@@ -1,15 +1,15 @@
-"""What is known of a span while it is open: plain state, and what Dask's side must offer."""
+"""The state of an open span, and the interface to Dask's side."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from dask_otel.core.context import Traceparent
-from dask_otel.core.life.task_runs import KeptRun, ShownRuns, TaskLimits
 from dask_otel.core.records import (
     Attributes,
     Failure,
@@ -20,36 +20,70 @@ from dask_otel.core.records import (
     TaskCounts,
 )
 
-#: Why a task's run had to be repeated. ``rescheduled`` is the task's own wish, and no trouble:
-#: Dask's peer-to-peer shuffles use it to move their tasks to the data.
+#: Why a run was repeated. A task asks itself to be ``rescheduled``, which is no failure: Dask's
+#: peer-to-peer shuffles do it to move their tasks to the data.
 RetryReason = Literal["error", "worker_lost", "recomputed", "client", "rescheduled"]
 
-#: Why a task became unfinished: a client submitted it; a client had it retried after it
-#: failed itself, or after one that it depends on did; its result was there, and was lost.
+#: Why a task became unfinished: a client submitted it; a client retried it after it failed
+#: (``retried``) or after one of its dependencies failed (``unblamed``); its result was lost.
 Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
 
 
-#: What most spans have of something: one for all of them, which are many. Never written to.
+#: The empty dict that most spans share, because there are many of them. Never written to.
 NOTHING: Final = cast("dict[Any, Any]", MappingProxyType({}))
 
 
 class Run(NamedTuple):
-    """What is known of a run that gave no result."""
+    """A run without a result."""
 
     #: Where it ran.
     worker: str
-    #: When it computed, as far as that is known.
+    #: When it computed, as far as known.
     start: float
     stop: float
 
 
 class Phase(Enum):
-    """Where a generation of a Dask span stands."""
+    """Phase of a generation of a Dask span."""
 
     OPEN = "open"
     SETTLING = "settling"
     LINGERING = "lingering"
     EXPORTED = "exported"
+
+
+#: Seconds of computing; the run's unique number, so that a comparison never goes further; key;
+#: worker's name; start and stop; attempt; seconds in the queue; size and type of the result; parts.
+KeptRun: TypeAlias = tuple[
+    float,
+    int,
+    Hashable,
+    str | None,
+    float,
+    float,
+    int | None,
+    float | None,
+    int | None,
+    str | None,
+    tuple[tuple[str, float, float], ...],
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """Which runs become spans; see ``otel.spans.tasks``."""
+
+    #: Slowest runs of each group.
+    slowest: int = 0
+    #: Part of all runs, chosen by their keys: from 0.0 to 1.0.
+    ratio: float = 0.0
+    #: Runs of one generation; 0 for none.
+    most: int = 100
+
+    @property
+    def floor(self) -> float:
+        """Seconds that the first run of a group must exceed to be among its slowest."""
+        return -1.0 if self.slowest and self.most else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +97,22 @@ class Limits:
     max_per_trace: int = 5000
     max_exceptions: int = 16
     max_incidents: int = 32
-    #: Exported spans kept in mind for their continuations.
+    #: Exported spans that are remembered for their continuations.
     remember: int = 10_000
-    #: Age at which a span that has not ended shows itself; None for never. From then on it
-    #: tells of its progress, so often at most.
+    #: Age of an open span at its first sign of life (None for never), and the least time between
+    #: two signs.
     progress_after: float | None = 60.0
     progress_interval: float = 300.0
     #: Whether groups become spans of their own.
     groups: bool = True
-    #: Which runs of tasks do.
+    #: Which runs of tasks become spans.
     tasks: TaskLimits = field(default_factory=TaskLimits)
-    #: Whether open spans are noted, should the scheduler be lost.
+    #: Whether open spans are noted for the loss of the scheduler.
     notes: bool = False
 
 
 class GroupFacts(NamedTuple):
-    """What Dask's TaskGroup says of the work since the generation began."""
+    """Sums of Dask's TaskGroup since the generation began."""
 
     output_bytes: int
     #: Seconds by action.
@@ -87,22 +121,22 @@ class GroupFacts(NamedTuple):
 
 
 class SpanFacts(NamedTuple):
-    """What Dask's Span says at the export."""
+    """Facts of Dask's Span at the export."""
 
     collections: tuple[str, ...] = ()
-    #: (file, line, function) where the client submitted it.
+    #: (file, line, function) of the client's submission.
     code: tuple[str, int, str | None] | None = None
-    #: Idle and capacity seconds of the generation; None where they were not measured.
+    #: Idle and capacity seconds of the generation; None if not measured.
     idle: float | None = None
     capacity: float | None = None
     #: Callers of other traces.
     callers: tuple[Traceparent, ...] = ()
-    #: Attributes of the caller's baggage that are asked for.
+    #: The caller's baggage entries to export.
     baggage: Attributes = MappingProxyType({})
 
 
 class Cluster(Protocol):
-    """What the lifecycle asks Dask's side, and tells it."""
+    """Dask's side, as the lifecycle sees it."""
 
     def thread_seconds(self, start: float, stop: float) -> float:
         """Return the integral of the cluster's thread count over the interval."""
@@ -111,22 +145,22 @@ class Cluster(Protocol):
         """Return the cluster's thread count at that time."""
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Return what Dask's TaskGroup says of the work since the generation began."""
+        """Return the sums of Dask's TaskGroup since the generation began."""
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Return what Dask's Span says."""
+        """Return facts of Dask's Span."""
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Take note that a generation begins."""
+        """Note that a generation begins."""
 
     def span_active(self, span: OpenSpan, now: float) -> None:
-        """Take note that the span owns an unfinished task, and did not before."""
+        """Note that the span owns its first unfinished task."""
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
-        """Take note that the span's last unfinished task is gone."""
+        """Note that the span's last unfinished task is gone."""
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Take note that the generation is over: let go of what belonged to it."""
+        """Release the objects of a generation that is over."""
 
 
 class Group:
@@ -151,25 +185,39 @@ class Group:
         self.span = span
         self.name = name
         self.prefix = prefix
-        #: Whatever the cluster needs to know it by.
+        #: The cluster's object for it.
         self.source = source
         self.counts = TaskCounts()
-        #: Tasks that never ran, because one that they depend on failed.
+        #: Tasks that never ran, because a dependency failed.
         self.blamed = 0
         #: When a worker first did something for one of its runs, and when the last one ended; 0.0
         #: until something computed.
         self.start = 0.0
         self.stop = 0.0
-        #: Its slowest run, or a heap of them, where more than one is kept; what a run's seconds
-        #: must exceed to be one of them.
+        #: Its slowest run, or a heap of several; a run with more seconds than `floor` joins them.
         self.slowest: KeptRun | list[KeptRun] | None = None
         self.floor = floor
 
     @property
     def unfinished(self) -> int:
-        """Tasks that have no outcome yet: all but those with one."""
+        """Tasks that have no outcome yet."""
         counts = self.counts
         return counts.tasks - counts.memory - counts.erred - counts.cancelled - self.blamed
+
+
+class ShownRuns:
+    """Runs of one generation that failed or were sampled."""
+
+    __slots__ = ("failed", "repeated", "sampled", "sampled_count")
+
+    def __init__(self) -> None:
+        #: Runs that failed for good, by key, with their group; None beyond the limit.
+        self.failed: dict[Hashable, tuple[KeptRun, Group, Failure] | None] = {}
+        #: A heap of the longest runs that were chosen by their key, with their groups.
+        self.sampled: list[tuple[float, int, KeptRun, Group]] = []
+        self.sampled_count = 0
+        #: Number of runs of each repeated task, up to a limit; the others' numbers are unknown.
+        self.repeated: dict[Hashable, int] = {}
 
 
 @dataclass(slots=True)
@@ -185,7 +233,7 @@ class Below:
     start: float = 0.0
     stop: float = 0.0
     result: Result = "success"
-    #: The first that became known.
+    #: The first one known.
     failure: Failure | None = None
     complete: bool = True
 
@@ -212,6 +260,7 @@ class OpenSpan:
         "identity",
         "idle",
         "incidents",
+        "last_sign",
         "last_stop",
         "late",
         "open_children",
@@ -224,8 +273,7 @@ class OpenSpan:
         "requested",
         "reruns",
         "runs",
-        "shown",
-        "shown_until",
+        "signs",
         "start",
         "unfinished",
         "workers",
@@ -242,78 +290,77 @@ class OpenSpan:
         self.identity = identity
         #: Not before the span above, also where the clock was set back between the two.
         self.start: float = start if parent is None else max(start, parent.start)
-        #: Nearest open ancestor, which waits for this span; None for a root, and where all
-        #: ancestors have been exported.
+        #: Nearest open ancestor, which waits for this span; None for a root, and if all ancestors
+        #: have been exported.
         self.parent = parent
         self.depth = len(identity.tags)
         self.late = late
-        #: Whether tasks of it ended that were not observed.
+        #: Whether some of its tasks ended unobserved.
         self.partial = False
         self.phase = Phase.SETTLING
         self.groups: list[Group] = []
         #: Own tasks in waiting, queued, no-worker or processing.
         self.unfinished = 0
-        #: Whether the observer was told that it owns unfinished tasks.
+        #: Whether the cluster was notified that it owns unfinished tasks.
         self.active = False
-        #: 1 for own work or open blocks, plus 1 for each span below (direct, as `parent` goes)
-        #: that is busy. Zero: the tree below is done.
+        #: 1 for own work or open blocks, plus 1 for each busy direct child (by `parent`). 0 if the
+        #: tree is done.
         self.busy = 0
-        #: Client blocks (``with span()``) that are known to be open.
+        #: Open client blocks (``with span()``).
         self.holds = 0
-        #: Spans whose `parent` this is. It can't be exported before them.
+        #: Open direct children, which are exported first.
         self.open_children = 0
         self.quiet_since = start
         self.due = 0.0
-        #: Workers that must report before it is settled, with their count of heartbeats
-        #: when the waiting began; None before the first look.
+        #: Workers that must report before it is settled, with their number of heartbeats when
+        #: the waiting began; None before the first check.
         self.owing: dict[str, int] | None = None
-        #: The first of them, while nothing was heard of it.
+        #: The worker of these that it waits for now.
         self.awaits: str | None = None
-        #: Workers that ran own tasks; workers that reported metrics for it. Python's garbage
-        #: collector passes over dicts of texts, but not over sets, and there are many of these.
+        #: Workers that ran own tasks; workers that reported metrics for it. Dicts, because Python's
+        #: garbage collector skips dicts of texts, but not sets, and there are many of these.
         self.workers: dict[str, None] = {}
         self.reporters: dict[str, None] = {}
         #: Workers on which a cancelled task may still be running.
         self.zombies: frozenset[str] = frozenset()
-        #: Keys that left their state only to come back, and why; None where no run of
-        #: theirs was lost.
+        #: Keys that left their state and will return, and why; None if no run was lost.
         self.reruns: dict[Hashable, RetryReason | None] = NOTHING
         #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
         #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
         self.failed: dict[Hashable, Failure | None] = NOTHING
         self.incidents: tuple[Incident, ...] = ()
         self.dropped_incidents = 0
-        #: Own first start and last end; 0.0 if there was none.
+        #: First start and last end of own tasks; 0.0 if there is none.
         self.first_start = 0.0
         self.last_stop = 0.0
-        #: Its share of the cluster's idle seconds, and that plus its execute seconds, as far
-        #: as they have been exported.
+        #: Its share of the cluster's idle seconds, and that plus its execute seconds, up to the
+        #: last export.
         self.idle = 0.0
         self.capacity = 0.0
         #: Seconds of context ``execute``, by activity; their sum.
         self.activities: dict[Hashable, float] = {}
         self.execute_seconds = 0.0
         self.requested: Tags | None = None
-        #: What the user gave it.
+        #: The user's attributes.
         self.attributes: Attributes | None = None
-        #: Signs of life so far, and up to when they tell.
-        self.shown = 0
-        self.shown_until = self.start
+        #: Number of signs of life, and the time of the last one.
+        self.signs = 0
+        self.last_sign = self.start
         self.below: Below | None = None
-        #: Runs that are kept to be shown, other than the groups' slowest.
+        #: Runs to be exported, except the groups' slowest.
         self.runs: ShownRuns | None = None
 
-    # What is added from several sides, by the one way for each.
+    # Changes that come from several modules.
 
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
-        """A worker reported execute seconds, also of runs that gave no result."""
+        """Add execute seconds that a worker reported, also of runs without a result."""
         self.workers[worker] = None
         activities = self.activities
         activities[activity] = activities.get(activity, 0.0) + seconds
         self.execute_seconds += seconds
 
     def begin_time(self, idle: float, capacity: float) -> None:
-        """Begin to credit time: what is still to come of an earlier generation is taken off."""
+        """Begin to credit time, less the outstanding time of an earlier generation."""
         self.idle, self.capacity = -idle, -capacity
 
     def credit(self, idle: float, capacity: float) -> None:
@@ -322,13 +369,13 @@ class OpenSpan:
         self.capacity += capacity
 
     def seen_in_part(self) -> None:
-        """Tasks of it ended that were not observed."""
+        """Note that some of its tasks ended unobserved."""
         self.partial = True
 
     def asked_for(self, tags: Tags) -> None:
-        """A client asked for another span, and Dask booked its work here."""
+        """Note the requested name of work that Dask booked here instead."""
         self.requested = tags
 
     def describe(self, attributes: Attributes | None) -> None:
-        """Take the attributes that a user gave it."""
+        """Set the user's attributes."""
         self.attributes = attributes

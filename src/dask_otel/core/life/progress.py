@@ -1,13 +1,13 @@
-"""Signs of life: what a span that is open for long shows of itself before it ends.
+"""Signs of life: spans that show a long span before it ends.
 
-A span is exported once, at its end, and tracing backends have no way to take back or replace an
-early copy: Tempo keeps whichever copy of a span id comes first. So a long span shows itself by
-children of the span to come: a marker of no length at its start, then, from time to time, what
-came of it since the last sign. Their ids are deterministic, as all others.
+A span is exported once, at its end, because tracing backends cannot replace an early copy: Tempo
+keeps the first copy of a span id. So a long span exports children of itself: a marker of no length
+at its start, then, from time to time, its progress since the last sign. Their ids are
+deterministic, like all others.
 
-Their number is bounded without a cap that would let a week-long span fall silent: the wait for
-the next one is the configured interval, and at least a tenth of the span's age. With 5 minutes
-that is about 45 in the first day and 65 in the first week.
+A cap on their number would silence a week-long span. Instead, the wait for the next sign grows: it
+is the configured interval, but at least a tenth of the span's age. With 5 minutes that is about 45
+signs in the first day and 65 in the first week.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from dask_otel.core.records import Progress, TaskCounts
 
-#: Part of a span's age that passes before its next sign, at least.
+#: The least wait for the next sign, as a part of the span's age.
 SHARE: Final = 0.1
 
-#: Signs in one look: where ten thousand spans are due at once, they come bit by bit, and
-#: neither the event loop nor the export queue is flooded.
+#: Signs in one call: ten thousand spans that are due at once must flood neither the event loop
+#: nor the export queue.
 AT_ONCE: Final = 32
 
-#: Lines of spans that have ended are cleared when there are so many, and as many as open spans.
+#: Entries of ended spans are cleared beyond this number and the number of open spans.
 SPARE: Final = 100
 
-#: The least wait for another look at a span whose work is done, and which will end soon.
+#: The least wait for the next check of a span whose work is done and which will end soon.
 LATER: Final = 1.0
 
 
 class LongSpans:
-    """When each open span shows its next sign.
+    """The times of the open spans' next signs.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ class LongSpans:
 
     Notes
     -----
-    O(log n) for a span that is opened, and for one that is due; the others are not looked at.
-    Holds ids, no spans, and not many more of them than there are open spans.
+    O(log n) for a span that opens or is due. Holds ids, no spans, and not many more of them than
+    there are open spans.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LongSpans:
         self._sequence = 0
 
     def opened(self, span: OpenSpan) -> None:
-        """A generation begins."""
+        """Add a new generation."""
         if self._after is not None:
             self._push(span.start + self._after, span.identity.dask_id, span.identity.generation)
 
@@ -78,8 +78,8 @@ class LongSpans:
             if span is None:
                 continue
             if span.phase is not Phase.OPEN:
-                # Its work is done: it ends, or goes on, within the linger. A sign would say that
-                # it went on for longer than it did.
+                # Its work is done: a sign would show it longer than it is. It ends or gets new
+                # work within the linger.
                 self._push(now + self._later, dask_id, generation)
             elif self._generations.claim(span.identity):
                 signs.append(_sign(span, now))
@@ -88,7 +88,7 @@ class LongSpans:
         return signs
 
     def clock_set_back(self, now: float) -> None:
-        """Bring what lies in the future back."""
+        """Bring forward the signs that are too far in the future."""
         latest = now + max(self._interval, self._after or 0.0)
         self._due = [(min(due, latest), *entry) for due, *entry in self._due]  # type: ignore[misc]
         heapq.heapify(self._due)
@@ -99,7 +99,7 @@ class LongSpans:
 
     def _push(self, due: float, dask_id: str, generation: int) -> None:
         if len(self._due) > 2 * len(self._open) + SPARE:
-            # Most are of short spans, which have ended: their lines need not wait until due.
+            # Most entries belong to short spans that have ended.
             self._due = [line for line in self._due if self._current(*line[2:]) is not None]
             heapq.heapify(self._due)
         self._sequence += 1
@@ -107,13 +107,13 @@ class LongSpans:
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:
-    ordinal = span.shown
-    span.shown += 1
+    ordinal = span.signs
+    span.signs += 1
     if not ordinal:
         return Progress(span.identity, 0, span.start, span.start)
-    # Where the clock was set back, nothing has passed.
-    since = min(span.shown_until, now)
-    span.shown_until = now
+    # The clock may have been set back.
+    since = min(span.last_sign, now)
+    span.last_sign = now
     return Progress(span.identity, ordinal, since, now, counts_so_far(span))
 
 

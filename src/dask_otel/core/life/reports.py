@@ -1,33 +1,32 @@
 """Which workers still owe a finished span its last metrics.
 
 Workers send metrics with their heartbeats, so those of the last tasks come after the tasks'
-ends. "A heartbeat since" is not enough: it may have been cut before the end and travelled
-long. One that *began* since is, and so is the second one that arrived since.
+ends. A heartbeat that arrives after the end is not enough: it may have been cut before the end.
+One that *began* after the end is enough, and so is the second one that arrives after it.
 
-A span waits for one worker at a time, and is looked at again when that one has reported: however
-many spans wait, a look costs nothing for those about whom there is no news.
+A span waits for one worker at a time, and is checked again when that worker has reported: spans
+without news cost nothing, however many wait.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
+from math import inf
 
 from dask_otel.core import clock_step
 from dask_otel.core.life.open_span import OpenSpan
 
 
+@dataclass(slots=True)
 class WorkerClock:
-    """What a worker's heartbeats say about how far its reports reach."""
+    """How far a worker's reports reach, by its heartbeats."""
 
-    __slots__ = ("beats", "began", "cancelled", "least_delay")
-
-    def __init__(self) -> None:
-        self.beats = 0
-        self.least_delay = math.inf
-        #: When its last heartbeat began, on the scheduler's clock.
-        self.began = 0.0
-        #: Cancelled tasks that still ran at its last heartbeat.
-        self.cancelled = 0
+    beats: int = 0
+    least_delay: float = inf
+    #: When its last heartbeat began, on the scheduler's clock.
+    began: float = 0.0
+    #: Cancelled tasks that still ran at its last heartbeat.
+    cancelled: int = 0
 
 
 class Reports:
@@ -37,18 +36,18 @@ class Reports:
         self._workers: dict[str, WorkerClock] = {}
         #: Spans by the worker that they wait for.
         self._waiting: dict[str, dict[OpenSpan, None]] = {}
-        #: Spans to look at: new ones, and those for which there was news.
+        #: Spans to check: new ones, and those with news.
         self._due: dict[OpenSpan, None] = {}
 
     def heartbeat(self, worker: str, received: float, delay: float, cancelled: int) -> None:
-        """A worker has reported everything that it had metered when the heartbeat began.
+        """Note that a worker has reported all metrics up to the beginning of its heartbeat.
 
         Parameters
         ----------
         received
             When it arrived (``WorkerState.last_seen``).
         delay
-            Its way and the clocks' difference (``WorkerState.time_delay``).
+            Its travel time and the clocks' difference (``WorkerState.time_delay``).
         cancelled
             Cancelled tasks that still ran.
         """
@@ -56,16 +55,16 @@ class Reports:
         if clock is None:
             clock = self._workers[worker] = WorkerClock()
         clock.beats += 1
-        # The smallest delay seen is taken for the clocks' difference; the rest was spent
-        # between the worker's reading of its clock and the arrival. It may drift by a
-        # millisecond a heartbeat, so that a step of a clock heals.
+        # The smallest delay counts as the clocks' difference; the rest passed between the
+        # worker's reading of its clock and the arrival. The smallest delay grows by a millisecond
+        # a heartbeat, so that it recovers from a step of a clock.
         clock.least_delay = min(delay, clock.least_delay + 0.001)
         late = delay - clock.least_delay
         if late > clock_step.CLOCK_STEP and clock_step.was_set(received - late, clock.began):
             clock.least_delay, late = delay, 0.0
         clock.began = received - late
         clock.cancelled = cancelled
-        self._heard_of(worker)
+        self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
         """Return when a worker's last heartbeat began, by the scheduler's clock; 0.0 if none."""
@@ -73,19 +72,19 @@ class Reports:
         return 0.0 if clock is None else clock.began
 
     def left(self, worker: str) -> None:
-        """A worker is gone: nobody waits for it any longer."""
+        """Forget a worker that is gone: no span waits for it any longer."""
         self._workers.pop(worker, None)
-        self._heard_of(worker)
+        self._check_waiting(worker)
 
     def clock_set_back(self, now: float) -> None:
-        """The scheduler's clock was set back: heartbeats from its future say nothing."""
+        """Ignore heartbeats from the future after the scheduler's clock was set back."""
         for clock in self._workers.values():
             if clock.began > now:
                 clock.began = 0.0
         for worker in list(self._waiting):
-            self._heard_of(worker)
+            self._check_waiting(worker)
 
-    def _heard_of(self, worker: str) -> None:
+    def _check_waiting(self, worker: str) -> None:
         waiting = self._waiting.pop(worker, None)
         if waiting is not None:
             for span in waiting:
@@ -93,19 +92,19 @@ class Reports:
             self._due.update(waiting)
 
     def wait_for(self, span: OpenSpan) -> None:
-        """A span's work is done: `take_complete` tells when everything about it is in."""
+        """Wait for a finished span: `take_complete` returns it when its metrics are in."""
         self._due[span] = None
 
     def reported(self, span: OpenSpan, worker: str) -> None:
-        """A worker reported metrics of a span."""
+        """Note that a worker reported metrics of a span."""
         span.reporters[worker] = None
 
     def begin_anew(self, span: OpenSpan) -> None:
-        """A span has work again: who owes metrics will be asked anew."""
+        """Forget who owes metrics of a span that has work again."""
         span.owing = None
 
     def forget(self, span: OpenSpan) -> None:
-        """Wait for a span no longer; `OpenSpan.owing` has those who did not report."""
+        """Stop waiting for a span; `OpenSpan.owing` has the workers that did not report."""
         self._due.pop(span, None)
         if span.awaits is not None:
             waiting = self._waiting[span.awaits]
@@ -115,13 +114,12 @@ class Reports:
             span.awaits = None
 
     def take_complete(self) -> list[OpenSpan]:
-        """Return the spans that have become complete since the last call, and forget them."""
+        """Remove and return the spans whose metrics are in."""
         due, self._due = self._due, {}
         return [span for span in due if self._complete(span)]
 
     def _complete(self, span: OpenSpan) -> bool:
-        """Whether every live worker that ran tasks of the span, or ever reported metrics for
-        it, has reported since its last task ended."""
+        """Whether all live workers of the span have reported since its last task ended."""
         if span.owing is None:
             span.owing = {
                 worker: clock.beats

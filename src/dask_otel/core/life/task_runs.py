@@ -13,71 +13,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final
 
 from dask_otel.core.identity import is_sampled
+from dask_otel.core.life.open_span import Group, KeptRun, OpenSpan, ShownRuns, TaskLimits
 from dask_otel.core.records import Failure, FinishedTask, TaskPart
 
-if TYPE_CHECKING:
-    from dask_otel.core.life.open_span import Group, OpenSpan
-
-#: Seconds of computing; the run's number, which no two runs share, so that nothing after it is
-#: ever compared; key; worker's name; start and stop; attempt; seconds in the queue; size and type
-#: of the result; parts.
-KeptRun: TypeAlias = tuple[
-    float,
-    int,
-    Hashable,
-    str | None,
-    float,
-    float,
-    int | None,
-    float | None,
-    int | None,
-    str | None,
-    tuple[tuple[str, float, float], ...],
-]
 _SECONDS: Final = 0
 _RUN: Final = 1
 _KEY: Final = 2
 
 #: Tasks of a generation of which it is kept in mind how often they ran.
 REPEATED: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLimits:
-    """Which runs are shown by themselves; see ``otel.spans.tasks``."""
-
-    #: Of each group.
-    slowest: int = 0
-    #: Of all, by their keys: from 0.0 to 1.0.
-    ratio: float = 0.0
-    #: Of one generation; 0 for none at all.
-    most: int = 100
-
-    @property
-    def floor(self) -> float:
-        """Seconds that the first run of a group must exceed to be among its slowest."""
-        return -1.0 if self.slowest and self.most else inf
-
-
-class ShownRuns:
-    """Runs of one generation that are kept for another reason than that they are slow."""
-
-    __slots__ = ("failed", "repeated", "sampled", "sampled_count")
-
-    def __init__(self) -> None:
-        #: Runs that failed for good, by key, with their group; None beyond the limit.
-        self.failed: dict[Hashable, tuple[KeptRun, Group, Failure] | None] = {}
-        #: A heap of those that were chosen by their key, the longest ones, with their groups.
-        self.sampled: list[tuple[float, int, KeptRun, Group]] = []
-        self.sampled_count = 0
-        #: How often tasks ran that ran more than once. Where the limit is reached, the others'
-        #: numbers are not known.
-        self.repeated: dict[Hashable, int] = {}
 
 
 def repeated(span: OpenSpan, key: Hashable) -> None:

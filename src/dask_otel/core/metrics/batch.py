@@ -1,36 +1,71 @@
-"""A batch of metrics: what changed since the last one, on its way from the event loop to a thread.
+"""A batch of metrics: the changes since the last one, on the way from the event loop to a thread.
 
-It is handed over at every export, unless every exporter hangs. What waits then must not grow with
-the number of spans, but with that of their names alone: hence the limits.
+It is handed over at every export, unless every exporter hangs. A batch that waits must not grow
+with the number of spans, only with the number of their names: hence the limits.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
-from dask_otel.core.metrics.distribution import Distribution
+from dask_otel import semconv
 from dask_otel.core.records import Tags, WorkerMetricKey
 
-#: Points of histograms that a batch keeps apart.
+#: Points of histograms that a batch keeps as single observations.
 MAX_SINGLE: Final = 10_000
-#: Spans of one name that a batch keeps apart. Each of them can be an exemplar; thousands would
-#: be as many containers more for Python's garbage collector, to become the same few series. Where
-#: one trace in ten is sampled, 58 % of the points have an exemplar so; with one span it were 9 %.
+#: Spans of one name that a batch keeps separate. Each of them can be an exemplar; thousands would
+#: be as many containers for Python's garbage collector, and become the same few series. If one
+#: trace in ten is sampled, 58 % of the points have an exemplar; with one span it would be 9 %.
 MAX_OF_NAME: Final = 8
 
 #: A series before its labels are text: the metric's name, then the label values in the
-#: order of `semconv`; the span label (name and root name) stands as one `Tags` tuple.
+#: order of `semconv`. The span label (name and root name) is one `Tags` tuple.
 RawSeries: TypeAlias = tuple[Hashable, ...]
+
+
+_BOUNDS: Final = semconv.DURATION_BOUNDS
+
+
+class Distribution:
+    """Durations in seconds, counted by bucket (`semconv.DURATION_BOUNDS`)."""
+
+    __slots__ = ("counts", "high", "low", "sum")
+
+    def __init__(self) -> None:
+        #: One more than there are bounds.
+        self.counts = [0] * (len(_BOUNDS) + 1)
+        self.sum = 0.0
+        self.low = inf
+        self.high = -inf
+
+    def add(self, seconds: float) -> None:
+        """Count one duration. A negative one, from a clock that was set back, counts as 0."""
+        if seconds < 0.0:
+            seconds = 0.0
+        self.counts[bisect_left(_BOUNDS, seconds)] += 1
+        self.sum += seconds
+        if seconds < self.low:
+            self.low = seconds
+        if seconds > self.high:
+            self.high = seconds
+
+    def merge(self, other: Distribution) -> None:
+        """Add the counts of another distribution."""
+        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
 
 
 class Observation(NamedTuple):
     """One point of a histogram."""
 
     metric: str
-    #: Label values in the order of the metric's definition in `semconv`; the span label
-    #: stands as one `Tags` tuple.
+    #: As in `RawSeries`.
     labels: tuple[Hashable, ...]
     value: float
     ids: tuple[int, int] | None
@@ -38,9 +73,9 @@ class Observation(NamedTuple):
 
 @dataclass(slots=True)
 class SpanDeltas:
-    """What the workers reported for one Dask span since the last batch.
+    """Values that workers reported since the last batch, of one Dask span.
 
-    Or for several of one name, together; see `MetricBatch.deltas_of`.
+    Or of several spans of one name: see `MetricBatch.deltas_of`.
     """
 
     tags: Tags
@@ -53,16 +88,15 @@ class SpanDeltas:
 class MetricBatch:
     """Everything that changed in the metrics since the last batch.
 
-    The event loop fills one and swaps it for an empty one: handing over costs the same
-    however much is in it. Its methods are the only way to change it; who has been handed one
-    reads it.
+    The event loop fills one and swaps it for an empty one, so handing over costs the same
+    for any size. Only its methods change it, and nothing does after the hand-over.
     """
 
     #: When the batch was handed over; 0 while it is being filled.
     time_ns: int = 0
     #: By Dask span id; by tags where many share a place.
     span_deltas: dict[Hashable, SpanDeltas] = field(default_factory=dict)
-    #: How many spans of a name stand in `span_deltas` by their id.
+    #: Number of spans of a name that are in `span_deltas` by their id.
     spans_of_name: dict[Tags, int] = field(default_factory=dict)
     #: Deltas of ``Scheduler.cumulative_worker_metrics``, over all workers.
     worker_deltas: dict[Hashable, float] = field(default_factory=dict)
@@ -71,9 +105,9 @@ class MetricBatch:
     #: Present values of up-down counters and gauges.
     levels: dict[RawSeries, float] = field(default_factory=dict)
     observations: list[Observation] = field(default_factory=list)
-    #: Durations counted by bucket, for histograms with too many to list them.
+    #: Histograms with too many durations for `observations`.
     distributions: dict[RawSeries, Distribution] = field(default_factory=dict)
-    #: Levels of what is there no longer, such as a worker that left.
+    #: Levels whose subject is gone, such as a worker that left.
     ended: list[RawSeries] = field(default_factory=list)
 
     def add(self, *series: Hashable, value: float = 1) -> None:
@@ -97,16 +131,16 @@ class MetricBatch:
         self.distribution(observation.metric, *observation.labels).add(observation.value)
 
     def distribution(self, *series: Hashable) -> Distribution:
-        """Return the distribution of a series, an empty one where there was none."""
+        """Return the distribution of a series; a new one if there was none."""
         found = self.distributions.get(series)
         if found is None:
             found = self.distributions[series] = Distribution()
         return found
 
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
-        """Return where the deltas of a span add up that is not known yet.
+        """Return the deltas of a span that is new in this batch.
 
-        Beyond `MAX_OF_NAME` spans of a name, the others share a place, and are no exemplars.
+        The spans of a name beyond `MAX_OF_NAME` share one, and are no exemplars.
         """
         count = self.spans_of_name.get(tags, 0)
         if count >= MAX_OF_NAME:
@@ -121,14 +155,13 @@ class MetricBatch:
 
 
 class Batches:
-    """The batch that is being filled, for all who fill it."""
+    """The batch that is being filled, shared by its writers."""
 
     def __init__(self) -> None:
-        #: What changed in the metrics since the last `swap`.
         self.open = MetricBatch()
 
     def swap(self, time_ns: int) -> MetricBatch:
-        """Return the batch, closed at that time; the next one begins."""
+        """Close the batch at that time and return it; the next one begins."""
         batch, self.open = self.open, MetricBatch()
         batch.time_ns = time_ns
         return batch

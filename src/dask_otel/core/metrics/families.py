@@ -1,13 +1,13 @@
 """The live series of every metric, and the way from Dask's raw keys to them.
 
-Making text of labels costs more than adding a number, so the series of a raw key is
-remembered. Where the caps are reached (`dask_otel.core.metrics.cardinality`) a raw key leads to a
-series of ``_OTHER``.
+Making labels costs more than adding a number, so the series of a raw key is cached. Beyond
+the caps (`dask_otel.core.metrics.cardinality`) a raw key leads to a series of ``_OTHER``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from itertools import chain
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
@@ -21,7 +21,7 @@ from dask_otel.core.records import WorkerMetricKey
 from dask_otel.core.text import Sanitizer, label_text
 from dask_otel.semconv import METRICS, Metric
 
-#: Raw keys whose series is remembered, and the longest text in one of them.
+#: Limits of the cache from raw keys to series: its size, and the characters of a text in a key.
 _MAX_ROUTES: Final = 20_000
 _MAX_ROUTE_TEXT: Final = 256
 
@@ -34,7 +34,7 @@ class SpanLabel:
     __slots__ = ("counted", "routes", "texts")
 
     def __init__(self, texts: tuple[str, ...]) -> None:
-        #: Name, root name, and one for each label made of tags.
+        #: Name, root name, and the value of each tag label.
         self.texts = texts
         self.routes: dict[Hashable, AnySeries] = {}
         #: Whether it was counted as folded.
@@ -44,16 +44,18 @@ class SpanLabel:
 class Family:
     """One metric and its series, by their label values."""
 
-    __slots__ = ("has_span", "keys", "metric", "prefix_at", "retires", "series")
-
     def __init__(self, metric: Metric, tag_labels: tuple[str, ...]) -> None:
         self.metric = metric
-        self.keys = cardinality.label_keys(metric, tag_labels)
-        #: Where the prefix stands among the labels without the span's; -1 if there is none.
+        span_keys = semconv.SPAN_KEYS + tag_labels
+        keys = [span_keys if label == semconv.SPAN else (label,) for label in metric.labels]
+        #: Attribute keys of the points.
+        self.keys = tuple(chain.from_iterable(keys))
+        #: Index of the prefix among the labels without the span's; -1 if there is none.
         plain = [label for label in metric.labels if label != semconv.SPAN]
         self.prefix_at = plain.index(semconv.TASK_PREFIX) if semconv.TASK_PREFIX in plain else -1
         self.has_span = semconv.SPAN in metric.labels
-        self.retires = cardinality.may_retire(metric)
+        #: Series with fixed labels alone never retire.
+        self.retires = not cardinality.FREE_LABELS.isdisjoint(metric.labels)
         self.series: dict[tuple[str, ...], AnySeries] = {}
 
     def create(self, identity: tuple[str, ...]) -> AnySeries:
@@ -78,12 +80,12 @@ class Families:
     limits
         The caps.
     sanitizer
-        Counts what had to be changed, and keys and metrics that nobody knows.
+        Counts changed values, unknown keys and unknown metrics.
     rules
-        What users decided about labels.
+        Users' rules for labels.
     on_folded
-        Called when something is folded by a cap, with the kind as in `drain_folded` and
-        what was folded: a span name, a metric, a value.
+        Called when a cap folds something, with the kind (see `drain_folded`) and the folded
+        span name, metric or value.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Families:
         self._on_folded = on_folded
         self._families: dict[str, Family] = {}
         self._slots = NameSlots(limits.max_names)
-        #: One for each label made of tags; their values follow the span's name and root.
+        #: One for each tag label; their values follow the span's name and root.
         self._tag_slots = [NameSlots(limits.max_names) for _ in self._rules.tag_labels]
         self._folded: dict[str, int] = {}
         # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one
@@ -113,18 +115,16 @@ class Families:
         return iter(self._families.values())
 
     def drain_folded(self) -> dict[str, int]:
-        """Return how often something was folded since the last call.
+        """Return the counts of folded values since the last call.
 
-        ``names``, ``series``, ``tags``: over a cap. ``denied_names``, ``denied_prefixes``:
-        not let through by the patterns.
-        Each name and each key counts when it is first seen, and again if it was forgotten
-        in between.
+        ``names``, ``series``, ``tags``: beyond a cap. ``denied_names``, ``denied_prefixes``:
+        denied by the patterns. A name or key counts when it enters the cache.
         """
         folded, self._folded = self._folded, {}
         return folded
 
     def drop(self, family: Family, series: AnySeries) -> None:
-        """Let a series retire. `forget_routes` must follow, or routes go on filling it."""
+        """Retire a series. `forget_routes` must follow, or cached routes still lead to it."""
         del family.series[series.identity]
         if family.has_span:
             self._slots.release(series.identity[0])
@@ -132,10 +132,10 @@ class Families:
                 slots.release(series.identity[place])
 
     def forget_routes(self) -> None:
-        """Forget which raw key leads where.
+        """Clear the cache of routes.
 
-        All at once: a rule that needs no bookkeeping on the hot path. What is in use
-        comes back at the price of making its text once more.
+        As a whole, which needs no bookkeeping on the hot path. A key that is in use comes back,
+        at the price of making its text again.
         """
         self._routes = 0
         self._labels = {}
@@ -160,7 +160,7 @@ class Families:
         return label
 
     def of_span(self, label: SpanLabel, key: WorkerMetricKey) -> AnySeries:
-        """Return the series of a span's key, and remember it in ``label.routes``."""
+        """Return the series of a span's key, and cache it in ``label.routes``."""
         metric, labels = route_span_key(key)
         series = self._series(metric, label, labels)
         if _is_plain(key):
@@ -171,7 +171,7 @@ class Families:
     def of_worker(self, key: Hashable) -> AnySeries | None:
         """Return the series of a key of the cluster's totals.
 
-        None for one that is told elsewhere, and, counted, for one that nobody knows.
+        None if another metric covers it, or if it is unknown (counted).
         """
         if key in self._worker:
             return self._worker[key]
@@ -186,7 +186,7 @@ class Families:
         return series
 
     def of_raw(self, raw: RawSeries) -> AnySeries | None:
-        """Return the series of a raw one; None, counted, if there is no such metric."""
+        """Return the series of a raw series; None if there is no such metric (counted)."""
         found = self._raw.get(raw)
         if found is not None:
             return found
@@ -227,7 +227,7 @@ class Families:
     def _admit(
         self, family: Family, identity: tuple[str, ...], label: SpanLabel | None
     ) -> AnySeries:
-        """Return a new series, or the one that this one is folded into by the caps."""
+        """Return a new series, or, beyond a cap, the one that it is folded into."""
         if label is not None and not self._slots.admits(identity[0]):
             if not label.counted:
                 label.counted = True
@@ -238,7 +238,7 @@ class Families:
         if found := family.series.get(identity):
             return found
         limit = self._limits.max_series
-        if len(family.series) >= cardinality.ordinary_places(limit):
+        if len(family.series) >= self._limits.ordinary_series:
             self._count_folded("series", family.metric.name)
             for candidate, others in cardinality.folded(family.keys, identity):
                 identity = candidate
@@ -253,7 +253,7 @@ class Families:
         return family.create(identity)
 
     def _with_known_tags(self, identity: tuple[str, ...]) -> tuple[str, ...]:
-        """Fold the values of tag labels that have too many."""
+        """Fold the values of tag labels beyond the cap."""
         values = list(identity)
         for place, slots in enumerate(self._tag_slots, start=2):
             if not slots.admits(values[place]):
@@ -272,19 +272,15 @@ class Families:
             self._on_folded(kind, what)
 
 
+def _is_short(part: object) -> bool:
+    return type(part) is str and len(part) <= _MAX_ROUTE_TEXT
+
+
 def _is_plain(key: Hashable) -> bool:
-    """Return whether a key is a tuple of short strings, so that equal means same text."""
-    if not isinstance(key, tuple):
-        return False
-    return all(type(part) is str and len(part) <= _MAX_ROUTE_TEXT for part in key)
+    """Return whether a key is a tuple of short strings, so that equal keys have equal text."""
+    return isinstance(key, tuple) and all(map(_is_short, key))
 
 
 def _is_plain_series(raw: RawSeries) -> bool:
-    # Integers as labels are names of workers, which the bridge gives itself.
-    for part in raw:
-        if type(part) is str:
-            if len(part) > _MAX_ROUTE_TEXT:
-                return False
-        elif type(part) is not int and not _is_plain(part):
-            return False
-    return True
+    # Integers as labels are names of workers, which the bridge sets itself.
+    return all(type(part) is int or _is_short(part) or _is_plain(part) for part in raw)

@@ -1,7 +1,7 @@
-"""What users decide about the labels of metrics: patterns, rules for names, tags.
+"""Users' rules for the labels of metrics: patterns, rules for names, tags.
 
-Only labels: spans keep the names that Dask has. Nothing here loses a number, as what a
-pattern does not let through is booked under ``_OTHER``.
+Only for labels: spans keep Dask's names. No number is lost: denied names are booked under
+``_OTHER``.
 """
 
 from __future__ import annotations
@@ -10,30 +10,21 @@ import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from dask_otel import semconv
 from dask_otel.core.text import LABEL_LIMIT, Sanitizer, label_text, plain_text, span_path
 
-#: Characters of a tag that the rules see: the time that a pattern needs grows with them.
+#: Characters of a tag that the rules see: the time of a pattern grows with them.
 RULE_LIMIT: Final = LABEL_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """A regular expression and what each of its matches in a tag is replaced by."""
+    """A regular expression, and the replacement of each of its matches in a tag."""
 
     pattern: str
     replace: str = ""
-
-
-class SpanTexts(NamedTuple):
-    """A Dask span as label values."""
-
-    #: Values of `semconv.SPAN_KEYS`, then one for each tag label.
-    values: tuple[str, ...]
-    #: Whether the patterns for span names do not let it through.
-    denied: bool
 
 
 class Patterns:
@@ -42,19 +33,17 @@ class Patterns:
     Parameters
     ----------
     allow
-        Without any, everything is allowed.
+        Everything, if empty.
     deny
         Wins over `allow`.
     """
-
-    __slots__ = ("_allow", "_deny")
 
     def __init__(self, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
         self._allow = _compiled(allow)
         self._deny = _compiled(deny)
 
-    def let_through(self, text: str) -> bool:
-        """Return whether the text is allowed and not denied. Case matters."""
+    def allows(self, text: str) -> bool:
+        """Return whether the text is allowed and not denied, by case."""
         if self._deny is not None and self._deny.match(text):
             return False
         return self._allow is None or self._allow.match(text) is not None
@@ -70,17 +59,14 @@ class LabelRules:
     Parameters
     ----------
     names, prefixes
-        Which span names (as they are after the rules) and task prefixes keep their label.
+        Span names (after the rules) and task prefixes that keep their label.
     span_label
         ``root`` gives every span below a root the root's name.
     rules
-        Applied to each tag, one after the other. A tag that becomes empty is left out of
-        the name.
+        Applied to each tag, in order. An empty result is left out of the name.
     tags
         Keys of ``key:value`` tags that become a label ``dask.tag.<key>``.
     """
-
-    __slots__ = ("_by_root", "_names", "_prefixes", "_rules", "_tags", "tag_labels")
 
     def __init__(
         self,
@@ -98,28 +84,33 @@ class LabelRules:
         self._tags = [f"{tag}:" for tag in tags]
         self.tag_labels = tuple([f"{semconv.TAG}.{tag}" for tag in tags])
 
-    def span(self, tags: tuple[Hashable, ...], sanitizer: Sanitizer) -> SpanTexts:
-        """Return the label values of a span with these tags."""
-        shown: Sequence[object] = tags[:1] if self._by_root else tags
+    def span(
+        self, tags: tuple[Hashable, ...], sanitizer: Sanitizer
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the label values of a span with these tags, and whether its name is denied.
+
+        The values are those of `semconv.SPAN_KEYS`, then one for each tag label.
+        """
+        parts: Sequence[object] = tags[:1] if self._by_root else tags
         root = tags[0] if tags else ""
         if self._rules:
-            shown = [self._ruled(tag, sanitizer) for tag in shown]
-            root = shown[0] if shown else ""
-            shown = [tag for tag in shown if tag]
-        name = label_text(span_path(shown, sanitizer), sanitizer)
+            parts = [self._ruled(tag, sanitizer) for tag in parts]
+            root = parts[0] if parts else ""
+            parts = [tag for tag in parts if tag]
+        name = label_text(span_path(parts, sanitizer), sanitizer)
         values = [name, label_text(root, sanitizer)]
         values += [label_text(self._value(key, tags), sanitizer) for key in self._tags]
-        return SpanTexts(tuple(values), not self._names.let_through(name))
+        return tuple(values), not self._names.allows(name)
 
     def allows_prefix(self, prefix: str) -> bool:
-        """Return whether a prefix keeps its label; that there is none is always told."""
-        return prefix == semconv.EMPTY or self._prefixes.let_through(prefix)
+        """Return whether a prefix keeps its label. A missing one always does."""
+        return prefix == semconv.EMPTY or self._prefixes.allows(prefix)
 
     def _ruled(self, tag: object, sanitizer: Sanitizer) -> str:
         text = plain_text(tag, sanitizer)
         head, rest = text[:RULE_LIMIT], text[RULE_LIMIT:]
         for pattern, replace in self._rules:
-            # A replacement can make it longer again.
+            # A replacement can make it longer.
             head = pattern.sub(replace, head)[:RULE_LIMIT]
         return head + rest
 

@@ -1,11 +1,10 @@
-"""Which metric and which labels a raw Dask metric key means.
+"""The metric and labels of a raw Dask metric key.
 
-Dask's keys are tuples ``(context, …, unit)``. It compares only the first and the last
-element (``Span.cumulative_worker_metrics`` advises ``k[0] == "execute"``), and so do we: what
-is between them are prefix or stage, then the activity. Where an activity is a tuple, the
-contexts p2p, get-data and memory-monitor write its elements into the key one by one
-(``(tag, *label, unit)`` in distributed's core.py, worker_memory.py, shuffle/_core.py), and
-they are put together again here.
+Dask's keys are tuples ``(context, …, unit)``. Dask compares only the first and the last
+element (``Span.cumulative_worker_metrics`` advises ``k[0] == "execute"``), and so do we: between
+them are prefix or stage, then the activity. If an activity is a tuple, the contexts p2p, get-data
+and memory-monitor write its elements into the key one by one (``(tag, *label, unit)`` in
+distributed's core.py, worker_memory.py, shuffle/_core.py); here they become a tuple again.
 
 ===========================================  =============================================
 Key of a span                                 Metric and labels
@@ -70,7 +69,7 @@ def _activity(parts: tuple[Hashable, ...]) -> Hashable:
 def route_span_key(key: Hashable) -> Route:
     """Return the metric of a span's key and its label values after the span label.
 
-    Never fails: what is not known is `semconv.SPAN_CUSTOM` (see the module's table).
+    Never fails: unknown keys are `semconv.SPAN_CUSTOM` (see the module's table).
     """
     if not isinstance(key, tuple) or len(key) < 2:
         activity = _activity(key) if isinstance(key, tuple) else key
@@ -86,7 +85,7 @@ def route_span_key(key: Hashable) -> Route:
 
 
 def is_ignored_worker_key(key: Hashable) -> bool:
-    """Return whether a key of the cluster's totals is told elsewhere, or is no sum.
+    """Return whether another metric covers a key of the cluster's totals, or it is no sum.
 
     Contexts ``execute`` and ``p2p`` come per span; plain strings (``latency``,
     ``tick-duration``, ``transfer-bandwidth``) are no seconds of work.
@@ -97,8 +96,7 @@ def is_ignored_worker_key(key: Hashable) -> bool:
 def route_worker_key(key: Hashable) -> Route | None:
     """Return the metric of a key of the cluster's totals and its label values.
 
-    None for a context, unit or shape that no metric of the contract holds: the caller
-    counts it as unknown.
+    None for a context, unit or shape without a metric: the caller counts it as unknown.
     """
     if not isinstance(key, tuple) or len(key) < 2:
         return None

@@ -1,21 +1,18 @@
-"""The running total of one series, and the points that it is exported as.
+"""The running total of one series, and its exported points.
 
-A series lives between two exports and belongs to one thread. Its total is the sum of what
-was reported; what is exported of a counter is the highest value that the total ever had,
-so that it never goes back when a user's own metering books a negative number.
+A series belongs to one thread. Its total is the sum of the reported values. A counter exports
+the highest value that its total ever had, so that it never decreases when a user's own metering
+books a negative number.
 
-Epochs count exports: the epoch of a series is that of the export that carries its last
-change.
+Epochs count exports: the epoch of a series is the number of the export with its last change.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from math import inf
 from typing import Final, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.core.metrics.distribution import Distribution
+from dask_otel.core.metrics.batch import Distribution
 from dask_otel.core.records import (
     Attributes,
     Exemplar,
@@ -28,12 +25,9 @@ Ids: TypeAlias = tuple[int, int]
 
 #: OTLP's integers have 64 bits.
 _INT64_MAX: Final = 2**63 - 1
-#: The start time of a series lies that long before its zero point: backends that make a
-#: sample of the start time must not find two at one time.
+#: Time from the start of a series to its zero point: a backend that makes a sample of the start
+#: time must not find two samples at one time.
 START_LEAD_NS: Final = 1_000_000
-
-_BOUNDS: Final = semconv.DURATION_BOUNDS
-_NO_COUNTS: Final = (0,) * (len(_BOUNDS) + 1)
 
 
 def number(value: object) -> int | float | None:
@@ -48,7 +42,7 @@ def number(value: object) -> int | float | None:
 
 
 class Series:
-    """What all series share: identity, times, and the last measurement."""
+    """The common part of all series: identity, times, and the last measurement."""
 
     __slots__ = (
         "attributes",
@@ -62,7 +56,7 @@ class Series:
         "start_ns",
     )
 
-    #: Whether it is born with a zero point and may be exported as deltas.
+    #: Whether it begins with a zero point and may be exported as deltas.
     monotone = True
 
     def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...]) -> None:
@@ -74,7 +68,7 @@ class Series:
         self.changed_ns = 0
         #: -1 until the first export.
         self.start_ns = -1
-        #: Delta temporality: time of the last point that was accepted, and was sent.
+        #: Delta temporality: times of the last accepted point, and of the last one sent.
         self.confirmed_ns = 0
         self.sent_ns = 0
         #: The last measurement since the previous export: ids, value, time.
@@ -83,7 +77,7 @@ class Series:
         self.pinned = False
 
     def is_due(self) -> bool:
-        """Return whether it may retire, once it is old enough and its end was exported."""
+        """Return whether it may retire when it is old enough and its last value was exported."""
         return not self.pinned
 
     def begin(self, zero_ns: int) -> None:
@@ -92,7 +86,7 @@ class Series:
         self.confirmed_ns = zero_ns
 
     def take_exemplar(self, time_ns: int) -> tuple[Exemplar, ...]:
-        """Return the last measurement as exemplar and forget it."""
+        """Return the last measurement as an exemplar, once."""
         if self.exemplar is None:
             return ()
         (trace_id, span_id), value, measured_ns = self.exemplar
@@ -110,18 +104,18 @@ class NumberSeries(Series):
     def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool) -> None:
         super().__init__(keys, identity)
         self.integer = integer
-        #: The sum of everything reported.
+        #: The sum of the reported values.
         self.total: int | float = 0
-        #: What is exported: the highest total so far.
+        #: The exported value: the highest total so far.
         self.value: int | float = 0
-        #: Delta temporality: the value of the last point that was accepted, and was sent.
+        #: Delta temporality: values at the last accepted point, and at the last one sent.
         self.confirmed: int | float = 0
         self.sent: int | float = 0
 
     def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
         """Add a reported value; False if the sum would not be finite."""
         total = self.total + value
-        if total - total != 0:  # too large: infinite
+        if total - total != 0:  # infinite
             return False
         self.total = total
         if total > self.value:
@@ -138,7 +132,7 @@ class NumberSeries(Series):
         return float(self.value)
 
     def zero_point(self, zero_ns: int) -> NumberPoint:
-        """Return the point that the series is born with."""
+        """Return the first point, 0."""
         zero = 0 if self.integer else 0.0
         return NumberPoint(self.attributes, self.start_ns, zero_ns, zero)
 
@@ -148,7 +142,7 @@ class NumberSeries(Series):
         return NumberPoint(self.attributes, self.start_ns, time_ns, self.exported(), exemplars)
 
     def delta_point(self, time_ns: int) -> NumberPoint | None:
-        """Return what came since the last accepted point, or None if nothing did."""
+        """Return the increase since the last accepted point, or None if there is none."""
         value = self.exported()
         if value == self.confirmed:
             return None
@@ -167,7 +161,7 @@ class NumberSeries(Series):
 
 
 class LevelSeries(NumberSeries):
-    """An up-down counter or a gauge: born without a zero point, may go down."""
+    """An up-down counter or a gauge: begins without a zero point, may decrease."""
 
     __slots__ = ("ended", "gauge", "measured")
 
@@ -179,9 +173,9 @@ class LevelSeries(NumberSeries):
         super().__init__(keys, identity, integer)
         #: Whether its values have no meaningful sum.
         self.gauge = gauge
-        #: Whether it is measured again and again, so that it can be out of date.
+        #: Whether its values are set, not added: such a series can be out of date.
         self.measured = False
-        #: Whether what it measured is there no longer.
+        #: Whether its subject is gone.
         self.ended = False
 
     def add(
@@ -195,7 +189,7 @@ class LevelSeries(NumberSeries):
         return self._become(self.total + value, epoch)
 
     def set(self, value: int | float, epoch: int) -> None:
-        """Take a present value."""
+        """Set the present value."""
         self.measured = True
         self.ended = False
         self._become(value, epoch)
@@ -208,44 +202,33 @@ class LevelSeries(NumberSeries):
         return True
 
     def is_due(self) -> bool:
-        """Return whether it may retire: a sum of increments only when it is back at 0."""
+        """Return whether it may retire: a sum of increments only if it is back at 0."""
         return not self.pinned and (self.measured or self.value == 0)
 
     def end(self, epoch: int) -> bool:
-        """Go to 0 before retirement; False if it was there already."""
+        """Go to 0 before retirement; False if it is 0 already."""
         return self.value != 0 and self._become(0, epoch)
 
 
 class HistogramSeries(Series):
     """A histogram of durations."""
 
-    __slots__ = ("confirmed", "counts", "extremes", "recent", "sent", "sum", "unconfirmed")
+    __slots__ = ("recent", "total")
 
     def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...]) -> None:
         super().__init__(keys, identity)
-        self.counts = [0] * len(_NO_COUNTS)
-        self.sum = 0.0
-        #: Smallest and largest value: of all time, since the last export, and of what
-        #: was exported as delta but not accepted.
-        self.extremes = self.recent = self.unconfirmed = (inf, -inf)
-        #: Delta temporality: counts and sum of the last point accepted, and sent.
-        self.confirmed: tuple[tuple[int, ...], float] = (_NO_COUNTS, 0.0)
-        self.sent = self.confirmed
+        #: Durations up to the last point; with delta temporality, since the last accepted one.
+        self.total = Distribution()
+        #: Durations since the last point.
+        self.recent = Distribution()
 
     def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
-        """Add a measurement; False if the sum would not be finite.
-
-        A negative duration is a clock that stepped back: it counts as 0, because a sum of
-        durations never goes back.
-        """
-        if value < 0:
-            value = 0.0
-        total = self.sum + value
-        if total - total != 0:
+        """Add a measurement; False if the sum would not be finite."""
+        # A clock that was set back makes a negative duration.
+        value = max(value, 0.0)
+        if not self._is_finite_with(value):
             return False
-        self.sum = total
-        self.counts[bisect_left(_BOUNDS, value)] += 1
-        self.recent = _wider(self.recent, (value, value))
+        self.recent.add(value)
         self.epoch = epoch
         if ids is not None:
             self.exemplar = (ids, value, time_ns)
@@ -253,73 +236,54 @@ class HistogramSeries(Series):
 
     def merge(self, durations: Distribution, epoch: int) -> bool:
         """Add durations that were counted elsewhere; False if the sum would not be finite."""
-        total = self.sum + durations.sum
-        if total - total != 0:
+        if not self._is_finite_with(durations.sum):
             return False
-        self.sum = total
-        self.counts = [a + b for a, b in zip(self.counts, durations.counts, strict=True)]
-        self.recent = _wider(self.recent, (durations.low, durations.high))
+        self.recent.merge(durations)
         self.epoch = epoch
         return True
 
     def zero_point(self, zero_ns: int) -> HistogramPoint:
-        """Return the point that the series is born with."""
-        return self._make(zero_ns, self.start_ns, _NO_COUNTS, 0.0, (0.0, 0.0), ())
+        """Return the first point, 0."""
+        return self._make(self.start_ns, zero_ns, Distribution(), ())
 
     def point(self, time_ns: int) -> HistogramPoint:
         """Return the cumulative point of this export."""
-        self.extremes = _wider(self.extremes, self.recent)
-        self.recent = (inf, -inf)
-        exemplars = self.take_exemplar(time_ns)
-        counts = tuple(self.counts)
-        return self._make(time_ns, self.start_ns, counts, self.sum, self.extremes, exemplars)
+        self._take_recent()
+        return self._make(self.start_ns, time_ns, self.total, self.take_exemplar(time_ns))
 
     def delta_point(self, time_ns: int) -> HistogramPoint | None:
-        """Return what came since the last accepted point, or None if nothing did."""
-        counts = tuple(self.counts)
-        old_counts, old_sum = self.confirmed
-        if counts == old_counts:
+        """Return the measurements since the last accepted point, or None if there are none."""
+        self._take_recent()
+        if not any(self.total.counts):
             return None
-        self.sent, self.sent_ns = (counts, self.sum), time_ns
-        self.unconfirmed = _wider(self.unconfirmed, self.recent)
-        self.recent = (inf, -inf)
-        return self._make(
-            time_ns,
-            self.confirmed_ns,
-            tuple([new - old for new, old in zip(counts, old_counts, strict=True)]),
-            self.sum - old_sum,
-            self.unconfirmed,
-            self.take_exemplar(time_ns),
-        )
+        self.sent_ns = time_ns
+        return self._make(self.confirmed_ns, time_ns, self.total, self.take_exemplar(time_ns))
 
     def confirm(self) -> None:
         """Note that the last delta point was accepted."""
-        self.confirmed, self.confirmed_ns = self.sent, self.sent_ns
-        self.unconfirmed = (inf, -inf)
+        self.total, self.confirmed_ns = Distribution(), self.sent_ns
+
+    def _is_finite_with(self, seconds: float) -> bool:
+        total = self.total.sum + self.recent.sum + seconds
+        return total - total == 0
+
+    def _take_recent(self) -> None:
+        self.total.merge(self.recent)
+        self.recent = Distribution()
 
     def _make(
-        self,
-        time_ns: int,
-        start_ns: int,
-        counts: tuple[int, ...],
-        total: float,
-        extremes: tuple[float, float],
-        exemplars: tuple[Exemplar, ...],
+        self, start_ns: int, time_ns: int, durations: Distribution, exemplars: tuple[Exemplar, ...]
     ) -> HistogramPoint:
-        low, high = extremes if sum(counts) else (0.0, 0.0)
+        count = sum(durations.counts)
         return HistogramPoint(
             self.attributes,
             start_ns,
             time_ns,
-            sum(counts),
-            float(total),
-            float(low),
-            float(high),
-            counts,
-            _BOUNDS,
+            count,
+            float(durations.sum),
+            float(durations.low) if count else 0.0,
+            float(durations.high) if count else 0.0,
+            tuple(durations.counts),
+            semconv.DURATION_BOUNDS,
             exemplars,
         )
-
-
-def _wider(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return min(one[0], other[0]), max(one[1], other[1])

@@ -1,21 +1,20 @@
-"""The state of all metrics: what came in since the start, and the points of each export.
+"""The state of all metrics: totals since the start, and the points of each export.
 
 The SDK's own metric state never frees a series, starts every series at its first value
-and cannot send a zero point before it; so the bridge keeps its own totals, and these are
-the contract's rules for points (TELEMETRY.md, Points):
+and cannot send a zero point before it. So the bridge keeps its own totals, by the contract's
+rules for points (docs/telemetry.md):
 
 - One export (`MetricState.collect`) has one timestamp, later than that of the export before,
   whatever the clock does. Only zero points lie earlier.
-- A new counter or histogram is born with a zero point at the time of the previous export,
+- A new counter or histogram begins with a zero point at the time of the previous export,
   in the same request as its first value, so that ``rate()`` sees that value. It is sent once:
-  a zero point that is sent again can make a backend refuse whole requests.
+  a repeated zero point can make a backend refuse whole requests.
 - Cumulative data is never queued: the next export carries everything. Deltas that were not
-  accepted go out with the next ones.
-- Names and series are capped (`dask_otel.core.metrics.cardinality`). A series that was not changed
-  for long, and whose last value was accepted, retires; its total stays with it, and if it
-  returns it starts from zero, later.
+  accepted are sent with the next ones.
+- Names and series are capped (`dask_otel.core.metrics.cardinality`). A series retires if it has
+  not changed for long and its last value was accepted. If it returns, it starts again from zero.
 
-Everything here runs in one thread. `MetricState.apply` costs what changed.
+Everything here runs in one thread. The cost of `MetricState.apply` follows the changes.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.core.metrics.batch import MetricBatch, RawSeries, SpanDeltas
+from dask_otel.core.metrics.batch import Distribution, MetricBatch, RawSeries, SpanDeltas
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
-from dask_otel.core.metrics.distribution import Distribution
 from dask_otel.core.metrics.families import AnySeries, Families, Family
 from dask_otel.core.metrics.labels import LabelRules
 from dask_otel.core.metrics.series import HistogramSeries, Ids, LevelSeries, number
@@ -40,10 +38,10 @@ from dask_otel.core.text import Sanitizer
 from dask_otel.semconv import Metric
 
 _SECOND_NS: Final = 1_000_000_000
-#: A zero point lies at most that far back, or one interval where that is less. Older
-#: points are refused by backends without an out-of-order window.
+#: The greatest age of a zero point; one interval if that is shorter. Backends without an
+#: out-of-order window refuse older points.
 _MAX_ZERO_AGE_NS: Final = 60 * _SECOND_NS
-#: Exports are at least that far apart in time, more than `totals.START_LEAD_NS`: a series
+#: The least time between two exports. It is more than `series.START_LEAD_NS`, so that a series
 #: that returns starts after its last point.
 _MIN_STEP_NS: Final = 2_000_000
 
@@ -54,24 +52,24 @@ class MetricState:
     Parameters
     ----------
     start_time_ns
-        When the bridge started: the earliest time of a zero point. Where an earlier bridge
-        exported under the same resource, later than its last export.
+        When the bridge started: the earliest time of a zero point. It must be later than the
+        last export of an earlier bridge under the same resource.
     temporality
         Of counters and histograms; the others are always cumulative.
     limits
         Caps, retirement, and the export interval.
     sanitizer
-        Counts what had to be changed; share it with `translate` so that
-        ``dask.otel.sanitized`` has both.
+        Counts changed values; share it with `translate`, so that ``dask.otel.sanitized`` has
+        both.
     sampled
-        Whether a trace is sampled, by its id: exemplars point to no other. None lets all
-        of them through.
+        Whether a trace is sampled, by its id: exemplars point to sampled traces only. None for
+        all traces.
     rules
-        What users decided about labels.
+        Users' rules for labels.
     on_folded
         Called when a cap folds something: see `Families`.
     breathe
-        Called after each small piece of work: this thread may let others go first.
+        Called after each small piece of work, to let other threads run.
     """
 
     def __init__(
@@ -93,18 +91,20 @@ class MetricState:
         self._sanitizer = sanitizer or Sanitizer()
         self._families = Families(self._limits, self._sanitizer, rules, on_folded)
         self._last_ns = start_time_ns
-        # The export that the next change belongs to, the last one sent, and the last one
-        # accepted.
+        age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
+        # An export is usually a little late; the zero point must still be at the previous one.
+        self._max_zero_age_ns = age + age // 4 + _SECOND_NS
+        # Numbers of exports: of the next one, the last one sent, and the last one accepted.
         self._epoch = 1
         self._sent_epoch = 0
         self._accepted_epoch = 0
         self._sent: list[AnySeries] = []
         self._sent_zeros = False
 
-    # ------------------------------------------------------------------------ what comes in
+    # ------------------------------------------------------------------------------- input
 
     def apply(self, batch: MetricBatch) -> None:
-        """Add everything in a batch. Bad values are left out and counted; none raises."""
+        """Add a batch. Bad values are discarded and counted; none raises."""
         time_ns = batch.time_ns
         breathe = self._breathe
         for deltas in batch.span_deltas.values():
@@ -112,25 +112,25 @@ class MetricState:
             self._guard(self._apply_span, deltas, time_ns)
         for key, value in batch.worker_deltas.items():
             breathe()
-            self._guard(self._apply_worker, key, value, time_ns)
+            self._guard(self._add, self._families.of_worker, key, value, None, time_ns)
         for raw, value in batch.increments.items():
             breathe()
             self.increment(raw, value)
         self._take_levels(batch)
         for metric, labels, value, ids in batch.observations:
             breathe()
-            self._guard(self._observe, (metric, *labels), value, ids, time_ns)
+            self._guard(self._add, self._families.of_raw, (metric, *labels), value, ids, time_ns)
         for raw, durations in batch.distributions.items():
             self._guard(self._merge, raw, durations)
 
     def _take_levels(self, batch: MetricBatch) -> None:
-        """Set the present values of a batch, and end what is there no longer.
+        """Set the present values of a batch, and end the levels whose subject is gone.
 
-        Several levels can come to one series: of names that are one when they are clean, or beyond
-        a cap. Their sum is its value. A gauge has no meaningful sum, so it has none then.
+        Several levels can belong to one series: if their clean names are equal, or beyond a cap.
+        Its value is their sum. A gauge has no meaningful sum, so it ends then.
 
-        A level that is not set again for `SeriesLimits.retire_after_ns` is out of date: it
-        goes to 0 and retires. A sum of increments retires only when it is back at 0.
+        A level that is not set again for `SeriesLimits.retire_after_ns` goes to 0 and retires.
+        A sum of increments retires only if it is back at 0.
         """
         found: dict[LevelSeries, list[int | float]] = {}
         # A merged batch has both where something was measured before it ended.
@@ -147,9 +147,12 @@ class MetricState:
     def _gather(
         self, found: dict[LevelSeries, list[int | float]], raw: RawSeries, given: tuple[float, ...]
     ) -> None:
-        """Find the series of a level, which has no value where it has ended."""
-        checked = [one for value in given if (one := self._checked(value)) is not None]
-        series = self._families.of_raw(raw) if len(checked) == len(given) else None
+        """Add a level's values to its series; an ended level has none."""
+        checked = [one for value in given if (one := number(value)) is not None]
+        if len(checked) < len(given):
+            self._sanitizer.count("value")
+            return
+        series = self._families.of_raw(raw)
         if isinstance(series, LevelSeries):
             found.setdefault(series, []).extend(checked)
         elif series is not None:
@@ -157,14 +160,14 @@ class MetricState:
 
     def increment(self, raw: RawSeries, value: float) -> None:
         """Add to a counter or an up-down counter."""
-        self._guard(self._observe, raw, value, None, 0)
+        self._guard(self._add, self._families.of_raw, raw, value, None, 0)
 
     def keep(self, raw: RawSeries) -> None:
-        """Make a series exist from now on, at 0 if nothing came yet, and never retire."""
+        """Create a series, at 0 if it is new, that never retires."""
         self._guard(self._pin, raw)
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
-        # One item of users' making must not lose the rest of the batch.
+        # A bad item of a user must not lose the rest of the batch.
         try:
             call(*args)
         except Exception:  # noqa: BLE001
@@ -187,17 +190,23 @@ class MetricState:
             except Exception:  # noqa: BLE001 - users' code runs here: hashes, comparisons
                 self._sanitizer.count("error")
 
-    def _apply_worker(self, key: Hashable, value: float, time_ns: int) -> None:
-        checked = self._checked(value)
-        series = None if checked is None else self._families.of_worker(key)
-        if checked is not None and series is not None:
-            self._add(series, checked, None, time_ns)
-
-    def _observe(self, raw: RawSeries, value: float, ids: Ids | None, time_ns: int) -> None:
-        checked = self._checked(value)
-        series = None if checked is None else self._families.of_raw(raw)
-        if checked is not None and series is not None:
-            self._add(series, checked, self._exemplar_ids(ids), time_ns)
+    def _add(
+        self,
+        find: Callable[..., AnySeries | None],
+        key: Hashable,
+        value: float,
+        ids: Ids | None,
+        time_ns: int,
+    ) -> None:
+        """Add a value to a series, which is not created for a bad value."""
+        checked = number(value)
+        if checked is None:
+            self._sanitizer.count("value")
+            return
+        series = find(key)
+        ids = self._exemplar_ids(ids)
+        if series is not None and not series.add(checked, self._epoch, ids, time_ns):
+            self._sanitizer.count("value")
 
     def _merge(self, raw: RawSeries, durations: Distribution) -> None:
         series = self._families.of_raw(raw)
@@ -209,17 +218,6 @@ class MetricState:
         if series is not None:
             series.pinned = True
 
-    def _checked(self, value: float) -> int | float | None:
-        """Return a finite number or None, counted, so that no series is made for none."""
-        checked = number(value)
-        if checked is None:
-            self._sanitizer.count("value")
-        return checked
-
-    def _add(self, series: AnySeries, value: int | float, ids: Ids | None, time_ns: int) -> None:
-        if not series.add(value, self._epoch, ids, time_ns):
-            self._sanitizer.count("value")
-
     def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
         if not ids or self._sampled is None:
             return ids or None
@@ -229,12 +227,12 @@ class MetricState:
             self._sanitizer.count("error")
             return None
 
-    # ------------------------------------------------------------------------- what goes out
+    # ------------------------------------------------------------------------------ output
 
     def collect(
         self, time_ns: int, limit: int | None = None, age_ns: int | None = None
     ) -> Iterator[MetricRecord]:
-        """Begin an export, and return its points: each is made when it is asked for.
+        """Begin an export, and return its points, each of which is made on demand.
 
         All points at once would be thousands of objects that live for the whole export: memory,
         and work for Python's garbage collector.
@@ -242,21 +240,20 @@ class MetricState:
         Parameters
         ----------
         time_ns
-            The present time; taken later where it is not after the previous export.
-            `settled` must follow before the next export, or this one counts as unanswered.
+            The present time; a later one is used if it is not after the previous export.
+            `settled` must follow before the next export, or this one counts as not accepted.
         limit
             Points of a record; a metric with more has several. The points of one series (0,
             then its value) stay together.
         age_ns
-            The present time on a clock that is never set, which tells the age of a series: hours
-            by which the other one is set have not passed. By default `time_ns`.
+            The present time of a monotonic clock, for the age of a series. By default `time_ns`.
         """
         self._count_own()
         time_ns = max(time_ns, self._last_ns + _MIN_STEP_NS)
-        zero_ns = max(self._last_ns, time_ns - self._max_zero_age_ns())
+        zero_ns = max(self._last_ns, time_ns - self._max_zero_age_ns)
         self._sent = []
         self._sent_zeros = False
-        # All of them, not one after the other: nobody has to ask for the last point.
+        # Now, not with the points: the caller may stop before the last point.
         age_ns = time_ns if age_ns is None else age_ns
         retired = [self._retire(family, age_ns) for family in self._families if family.retires]
         if any(retired):
@@ -268,20 +265,19 @@ class MetricState:
         return self._records(time_ns, zero_ns, limit)
 
     def settled(self, ok: bool, *, rejected: bool = False) -> bool:
-        """Say what became of the last export.
+        """Take the result of the last export.
 
         Parameters
         ----------
         ok
-            Whether it was accepted. False also where no answer came.
+            Whether it was accepted. False also if there was no answer.
         rejected
-            Whether the backend refused it as invalid (HTTP 400), so that nothing of it
-            was stored.
+            Whether the backend refused it as invalid (HTTP 400), so that it stored nothing.
 
         Returns
         -------
-        Whether to collect and send once more now: it was refused and had zero points, which
-        a second collect leaves out.
+        Whether to collect and send again now: it was refused and had zero points, which a second
+        collection does not repeat.
         """
         again = rejected and not ok and self._sent_zeros
         if ok and self._sent_epoch:
@@ -294,14 +290,14 @@ class MetricState:
         return again
 
     def totals(self, prefix: str) -> dict[tuple[str, ...], float]:
-        """Return the totals of single numbers by metric and label values. Any thread may ask.
+        """Return the totals of counters and levels by metric and label values, on any thread.
 
         Parameters
         ----------
         prefix
             Of the metrics' names.
         """
-        # Copies, each made in one step: the thread that this belongs to goes on.
+        # Copies, each made in one step: the state's own thread runs on.
         return {
             (family.metric.name, *identity): float(series.value)
             for family in list(self._families)
@@ -310,14 +306,8 @@ class MetricState:
             if not isinstance(series, HistogramSeries)
         }
 
-    def _max_zero_age_ns(self) -> int:
-        age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
-        # Exports are late by a little as a rule: that must not move the zero point away
-        # from the time of the previous export.
-        return age + age // 4 + _SECOND_NS
-
     def _count_own(self) -> None:
-        """Book what was sanitised and folded since the last export."""
+        """Add the counts of sanitised and folded values since the last export."""
         counts: tuple[tuple[Metric, Mapping[str, int]], ...] = (
             (semconv.OTEL_SANITIZED, self._sanitizer.drain()),
             (semconv.OTEL_FOLDED, self._families.drain_folded()),
@@ -327,34 +317,29 @@ class MetricState:
                 self.increment((metric.name, kind), count)
 
     def _retire(self, family: Family, age_ns: int) -> bool:
-        """Drop the series that are old enough; return whether there were any."""
+        """Drop the series that are old enough; return whether there are any."""
         after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
         epoch, accepted = self._epoch, self._accepted_epoch
-        old: list[AnySeries] = []
-        gone: list[AnySeries] = []
-        for series in family.series.values():
+        retired = False
+        for series in list(family.series.values()):
             self._breathe()
+            drop = False
             if isinstance(series, LevelSeries) and series.ended:
-                # A gauge has no value that says so. A sum goes to 0 first, in this export.
-                if family.metric.instrument == "gauge" or (
+                # A gauge has no value that means "gone". A sum goes to 0 first, in this export.
+                drop = family.metric.instrument == "gauge" or (
                     not series.end(epoch) and series.epoch <= accepted
-                ):
-                    gone.append(series)
+                )
             elif series.epoch == epoch or series.start_ns < 0:
                 series.changed_ns = age_ns
-            # An end that no backend has seen yet must not be forgotten.
+            # A last value that no backend has accepted must not be lost.
             elif (
                 age_ns - series.changed_ns >= after and series.epoch <= accepted and series.is_due()
             ):
-                old.append(series)
-        for series in gone:
-            self._families.drop(family, series)
-        retired = bool(gone)
-        for series in old:
-            if isinstance(series, LevelSeries) and series.end(epoch):
-                continue  # its 0 is exported now, and it retires once that is accepted
-            self._families.drop(family, series)
-            retired = True
+                # A level exports a 0 first, and retires when that is accepted.
+                drop = not (isinstance(series, LevelSeries) and series.end(epoch))
+            if drop:
+                self._families.drop(family, series)
+                retired = True
         return retired
 
     def _records(self, time_ns: int, zero_ns: int, limit: int | None) -> Iterator[MetricRecord]:
@@ -398,5 +383,5 @@ class MetricState:
             description=metric.description,
             instrument=metric.instrument,
             temporality="delta" if self._delta and monotone else "cumulative",
-            points=tuple(points),  # type: ignore[arg-type]  # one kind, by the instrument
+            points=tuple(points),  # type: ignore[arg-type]  # one kind for each instrument
         )

@@ -1,9 +1,8 @@
-"""What an exception said, as Python would print it.
+"""The message of an exception, as Python would print it.
 
-Dask sends its ``repr`` and its traceback without the last line, and nothing else that could be
-read without unpickling, which would run the user's code here. Of built-in exceptions, whose
-``repr`` has one string in it, that string is what they said. Of others, nobody knows what
-their ``repr`` means: it stays.
+Dask sends the ``repr`` of an exception and its traceback without the last line. Everything else
+needs unpickling, which would run the user's code here. If the ``repr`` of a built-in exception
+has exactly one string, that string is the message. The ``repr`` of any other exception stays.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from dask_otel import semconv
 from dask_otel.core.records import Failure
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer, attribute_text, plain_text
 
-#: What comes before the arguments or the message in an exception's text:
-#: ``pkg.mod.Err`` of ``pkg.mod.Err('x')``. Other texts have no type in them.
+#: The type before the arguments or the message in an exception's text: ``pkg.mod.Err`` in
+#: ``pkg.mod.Err('x')``. Other texts have no type.
 _TYPE_NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*(?=\(|:|$)")
 
 _BUILT_IN: Final = frozenset(
@@ -31,60 +30,57 @@ _ESCAPE: Final = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
 _ONE_STRING: Final = re.compile(
     rf"""(?P<type>\w+)\((?P<string>'(?:[^'\\\n]|{_ESCAPE})+'|"(?:[^"\\\n]|{_ESCAPE})+")\)"""
 )
-#: Characters of a text in which a string is looked for. Dask cuts exceptions at 10,000.
+#: Characters of a text that is searched for a string. Dask cuts exceptions at 10,000.
 _LONGEST: Final = 65536
 _HEADER: Final = "Traceback (most recent call last):\n"
 
 
 def error_type(failure: Failure, sanitizer: Sanitizer) -> str:
-    """Return the name of what failed.
+    """Return the type of a failure.
 
-    What the scheduler decided has its own name; otherwise it is the leading dotted name
-    of the exception's text, and `semconv.FOLDED` where the text begins with none.
+    A scheduler's decision has its own type; otherwise it is the leading dotted name of the
+    exception's text, or `semconv.FOLDED` if there is none.
     """
     if failure.scheduler_error:
         return attribute_text(failure.scheduler_error, sanitizer)
     text = failure.text
     if not isinstance(text, str):
         return semconv.FOLDED
-    # A type's name is short: no need to look through a message of megabytes.
+    # A type's name is short: no need to search megabytes of message.
     found = _TYPE_NAME.match(text[:ATTRIBUTE_LIMIT].strip())
     return attribute_text(found[0], sanitizer) if found else semconv.FOLDED
 
 
-def said(text: object) -> str | None:
-    """Return what a built-in exception said, from its ``repr``; None if that is not known."""
+def built_in_message(text: object) -> str | None:
+    """Return the message of a built-in exception, from its ``repr``; None if unknown."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         return None
     found = _ONE_STRING.fullmatch(text)
     if found is None or found["type"] not in _BUILT_IN:
         return None
-    # KeyError says the repr of its key, with quotes.
+    # Python prints the repr of a KeyError's key, with quotes.
     return found["string"] if found["type"] == "KeyError" else str(literal_eval(found["string"]))
 
 
 def message(text: object) -> object:
-    """Return an exception's message; its ``repr`` where nothing else is known."""
-    words = said(text)
+    """Return an exception's message; its ``repr`` if the message is unknown."""
+    words = built_in_message(text)
     return text if words is None else words
 
 
-def last_line(failure: Failure, shown: str | None, sanitizer: Sanitizer) -> str:
-    """Return the line with which Python ends a traceback: type and message.
-
-    The type alone where messages must not be shown (`shown` is None).
-    """
+def last_line(failure: Failure, message: str | None, sanitizer: Sanitizer) -> str:
+    """Return the last line of a traceback: type and message; the type alone without `message`."""
     kind = error_type(failure, sanitizer)
-    if shown is None:
+    if message is None:
         return "" if kind == semconv.FOLDED else kind
-    # A repr begins with the type, if there is one in it.
-    return shown if said(failure.text) is None else f"{kind}: {shown}"
+    # A repr begins with the type, if it has one.
+    return message if built_in_message(failure.text) is None else f"{kind}: {message}"
 
 
-def stacktrace(failure: Failure, shown: str | None, sanitizer: Sanitizer) -> str:
-    """Return a traceback as Python prints it; `shown` is the message."""
+def stacktrace(failure: Failure, message: str | None, sanitizer: Sanitizer) -> str:
+    """Return a traceback as Python prints it."""
     frames = plain_text(failure.traceback, sanitizer)
     header = _HEADER if frames.startswith("  File ") else ""
     end = "" if not frames or frames.endswith("\n") else "\n"
-    # What had to be changed in the message was counted where the message is.
-    return f"{header}{frames}{end}{last_line(failure, shown, Sanitizer())}"
+    # Changes of the message were counted with the message.
+    return f"{header}{frames}{end}{last_line(failure, message, Sanitizer())}"

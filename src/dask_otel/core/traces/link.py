@@ -1,4 +1,4 @@
-"""Links to where a trace can be looked at: a template of the user's, filled with hex ids."""
+"""Links to a trace in a user interface: a user's template, filled with hex ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 from urllib.parse import urlsplit
 
-#: What a template holds; everything else in it stays as it is, other braces too.
+#: Placeholders of a template; the rest stays, other braces included.
 TRACE_ID: Final = "{trace_id}"
 SPAN_ID: Final = "{span_id}"
 #: Characters of a template.
@@ -14,7 +14,7 @@ TEMPLATE_LIMIT: Final = 2000
 
 
 def is_template(text: object) -> bool:
-    """Whether this is an http(s) address with a place for the trace id."""
+    """Whether this is an http(s) address with a placeholder for the trace id."""
     if not isinstance(text, str) or len(text) > TEMPLATE_LIMIT or TRACE_ID not in text:
         return False
     if not text.isprintable() or any(character in text for character in " \"'<>\\`"):
@@ -27,17 +27,17 @@ def is_template(text: object) -> bool:
 
 
 def trace_hex(trace_id: int) -> str:
-    """Return a trace id as logs and user interfaces have it: 32 hex digits."""
+    """Return a trace id as in logs and user interfaces: 32 hex digits."""
     return f"{trace_id:032x}"
 
 
 def span_hex(span_id: int) -> str:
-    """Return a span id as logs and user interfaces have it: 16 hex digits."""
+    """Return a span id as in logs and user interfaces: 16 hex digits."""
     return f"{span_id:016x}"
 
 
 def fill(template: str | None, trace_id: str, span_id: str) -> str | None:
-    """Return the address of a span; None without a template, or with one that is none."""
+    """Return the address of a span; None without a valid template."""
     if not is_template(template):
         return None
     assert template is not None

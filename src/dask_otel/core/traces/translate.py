@@ -1,15 +1,16 @@
 """From a finished Dask span to OpenTelemetry spans: names, attributes, events, links.
 
-This is the attribute table of the telemetry contract as code. What comes in is what Dask
-said, so any field can be wrong in any way: a bad text is made clean, a bad number or time
-is left out or replaced by the nearest one known, and both are counted. Nothing raises.
+This is the attribute table of the telemetry contract as code. Any field from Dask can be wrong in
+any way: a bad text is cleaned, a bad number or time is left out or replaced by the nearest known
+one, and both are counted. Nothing raises.
 
-Seconds are doubles, counts are ints; what was not measured is absent.
+Seconds are doubles, counts are ints; unmeasured values are absent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final, Literal
 
 from dask_otel import semconv
@@ -33,8 +34,8 @@ from dask_otel.core.text import (
     span_path,
 )
 from dask_otel.core.traces.exceptions import error_type
-from dask_otel.core.traces.redaction import redacted_tags, redacted_value
-from dask_otel.core.traces.tasks import TaskRecords, event_time
+from dask_otel.core.traces.redact import redacted_tags, redacted_value
+from dask_otel.core.traces.task_records import TaskRecords
 from dask_otel.core.traces.values import Parts, SpanLimits, Written
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
@@ -50,17 +51,17 @@ def translate(
 ) -> list[SpanRecord]:
     """Return the OpenTelemetry spans of one generation of a Dask span.
 
-    The span itself comes first, then one child per task group in it, then the tasks that are
-    shown by themselves. Never raises.
+    The span itself comes first, then one child per task group, then the single tasks. Never
+    raises.
 
     Parameters
     ----------
     finished
-        What Dask said.
+        The generation.
     limits
         Sizes and numbers.
     sanitizer
-        Counts what had to be changed, by kind.
+        Counts changed values, by kind.
     """
     return _Translation(finished, limits, sanitizer or Sanitizer()).records()
 
@@ -70,7 +71,7 @@ def translate_progress(
     limits: SpanLimits = _DEFAULT_LIMITS,
     sanitizer: Sanitizer | None = None,
 ) -> list[SpanRecord]:
-    """Return the child that shows a span which has not ended. Never raises."""
+    """Return a sign of life, a child of an open span. Never raises."""
     parts = _ProgressTranslation(
         progress.identity, progress.start, progress.stop, limits, sanitizer or Sanitizer()
     )
@@ -84,8 +85,8 @@ def translate_lost(
 ) -> list[SpanRecord]:
     """Return the span as it is exported if the scheduler is lost before it ends. Never raises.
 
-    It ends when the note was made: whoever finds that the scheduler was lost knows better. What a
-    span knows only at its end is absent.
+    It ends when the note was made: the reader of the note knows the real end. Values that are
+    known only at the end are absent.
     """
     parts = _LostTranslation(note.identity, note.start, note.time, limits, sanitizer or Sanitizer())
     return [parts.record(note)]
@@ -119,7 +120,7 @@ class _ProgressTranslation(Parts):
 
 
 class _Described(TaskRecords):
-    """What a span says of itself, at its end or before."""
+    """The description of a span, at its end or before."""
 
     @property
     def _kind(self) -> Literal["server", "internal"]:
@@ -158,28 +159,28 @@ class _Described(TaskRecords):
             return []
         return [Event(semconv.EVENT_START, max(started, self.start_ns), {})]
 
-    def _put_given(self, out: Written, attributes: Attributes) -> None:
-        """Add what the user gave; what the bridge says itself is not overwritten."""
+    def _put_user_attributes(self, out: Written, attributes: Attributes) -> None:
+        """Add the user's attributes, which do not overwrite the bridge's."""
         for raw, given in attributes.items():
             key, value = self._text(raw), self._value(given)
             if key in out or key.startswith(RESERVED):
                 self.sanitizer.count("reserved")
             elif key and value is not None:
                 if self.limits.redact is not None:
-                    value = self._asked(key, given)
+                    value = self._redacted_attribute(key, given)
                 if value is not None:
                     out[key] = value
 
-    def _asked(self, key: str, given: AttributeValue) -> AttributeValue | None:
-        """Return what a user gave as it may be exported: asked for before it is cut."""
+    def _redacted_attribute(self, key: str, given: AttributeValue) -> AttributeValue | None:
+        """Return a user's attribute, redacted before it is cut; None to leave it out."""
         redact = self.limits.redact
         shown = given if redact is None else redacted_value(redact, key, given, self.sanitizer)
         return None if shown is None else self._value(shown)
 
     def _put_origin(self, out: Written, span: FinishedSpan | OpenNote) -> None:
-        """Add where the span comes from: collections, code, and what was asked for."""
+        """Add the origin of the span: collections, code, and the requested name."""
         if span.collections:
-            # Dask has one entry for each submission: the types are what is asked for.
+            # Dask has one entry for each submission; only the types matter.
             out[semconv.COLLECTION_TYPES] = self._distinct(span.collections)
         if span.requested is not None:
             out[semconv.SPAN_COLLISION] = True
@@ -189,10 +190,10 @@ class _Described(TaskRecords):
             out[semconv.SPAN_LATE] = True
         if span.code is not None and self.limits.code:
             path, line, function = span.code
-            self._put_shown(out, semconv.CODE_FILE_PATH, path)
+            self._put_redacted(out, semconv.CODE_FILE_PATH, path)
             self._put_count(out, semconv.CODE_LINE_NUMBER, line)
             if function is not None:
-                self._put_shown(out, semconv.CODE_FUNCTION_NAME, function)
+                self._put_redacted(out, semconv.CODE_FUNCTION_NAME, function)
 
     def _record(
         self,
@@ -201,7 +202,7 @@ class _Described(TaskRecords):
         callers: Iterable[Traceparent],
         error: str | None,
     ) -> SpanRecord:
-        """Return the span, from what is known of it at its end or before."""
+        """Return the span's record."""
         who = self.who
         return SpanRecord(
             trace_id=who.trace_id,
@@ -224,13 +225,13 @@ class _LostTranslation(_Described):
     """One call of `translate_lost`."""
 
     def record(self, note: OpenNote) -> SpanRecord:
-        """Return the span as far as it is known."""
+        """Return the span, as far as it is known."""
         out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
         self._put_queue_time(out, note)
         if note.counts is not None:
             self._put_counts(out, note.counts)
         self._put_origin(out, note)
-        self._put_given(out, note.attributes)
+        self._put_user_attributes(out, note.attributes)
         return self._record(
             out,
             tuple(self._started(note.first_start)),
@@ -281,10 +282,8 @@ class _Translation(_Described):
         self._put_count(out, semconv.THREAD_COUNT, finished.thread_count)
         self._put_seconds(out, semconv.SPAN_DASK_ACTIVE_CPU_TIME, finished.active_cpu)
         self._put_seconds(out, semconv.SPAN_DASK_IDLE_TIME, finished.dask_idle)
-        if finished.capacity is not None:
-            self._put_seconds(out, semconv.SPAN_CAPACITY, finished.capacity)
-        if finished.idle is not None:
-            self._put_seconds(out, semconv.SPAN_IDLE, finished.idle)
+        self._put_seconds(out, semconv.SPAN_CAPACITY, finished.capacity)
+        self._put_seconds(out, semconv.SPAN_IDLE, finished.idle)
         if finished.dropped_groups:
             self._put_count(out, semconv.SPAN_DROPPED_COUNT, finished.dropped_groups)
         if dropped_events:
@@ -293,11 +292,11 @@ class _Translation(_Described):
             self._put_count(out, semconv.SPAN_DROPPED_TASK_COUNT, finished.dropped_tasks)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
-        self._put_given(out, finished.attributes)
+        self._put_user_attributes(out, finished.attributes)
         return out
 
     def _error_type(self) -> str | None:
-        """Return the value of ``error.type``; None where the status stays UNSET."""
+        """Return the value of ``error.type``; None if the status stays UNSET."""
         finished = self.finished
         if finished.result == "error":
             return _SCHEDULER_CLOSED
@@ -320,7 +319,7 @@ class _Translation(_Described):
     # ----------------------------------------------------------------------------- events
 
     def _events(self) -> tuple[tuple[Event, ...], int]:
-        """Return the events by time, and how many are left out."""
+        """Return the events by time, and the number of those left out."""
         finished, limits = self.finished, self.limits
         failures = finished.failures[: limits.exceptions]
         incidents = finished.incidents[: limits.incidents]
@@ -331,7 +330,7 @@ class _Translation(_Described):
         events = [self._exception(failure) for failure in failures]
         events += [self._incident(incident) for incident in incidents]
         events += self._started(finished.first_start)
-        events.sort(key=event_time)
+        events.sort(key=attrgetter("time_ns"))
         return tuple(events), dropped
 
     def _incident(self, incident: Incident) -> Event:
@@ -352,14 +351,14 @@ class _Translation(_Described):
 
     def _group(self, group: FinishedGroup) -> SpanRecord:
         who = self.finished.identity
-        prefix = self._shown(semconv.TASK_PREFIX, group.prefix)
+        prefix = self._redacted_text(semconv.TASK_PREFIX, group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
         if self.start_ns < start_ns == self.end_ns:
-            # Of no length, at the very end of its span: it must not leave it.
+            # A group of no length at the very end of its span must not end after it.
             start_ns, end_ns = start_ns - 1, start_ns
         out = self._identity("group")
         erred = self._count(group.counts.erred)
-        self._put_shown(out, semconv.TASK_GROUP_NAME, group.name)
+        self._put_redacted(out, semconv.TASK_GROUP_NAME, group.name)
         if prefix is not None:
             out[semconv.TASK_PREFIX] = prefix
         self._put_counts(out, group.counts)

@@ -1,7 +1,7 @@
-"""What every OpenTelemetry span of one Dask span has: identity, times, texts, and clean values.
+"""The common part of all OpenTelemetry spans of one Dask span: identity, times, clean values.
 
-What comes in is what Dask said, so any field can be wrong in any way: a bad text is made clean, a
-bad number or time is left out or replaced by the nearest one known, and both are counted.
+Any field from Dask can be wrong in any way: a bad text is cleaned, a bad number or time is left
+out or replaced by the nearest known one, and both are counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dask_otel.core.text import (
     span_path,
     suffix_text,
 )
-from dask_otel.core.traces.redaction import Redact, redacted, redacted_tags
+from dask_otel.core.traces.redact import Redact, redacted, redacted_tags
 
 #: OTLP has 64 bits, of which some backends read the highest as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
@@ -60,19 +60,19 @@ class SpanLimits:
     exceptions: int = 16
     incidents: int = 32
     links: int = 32
-    #: Activities of a span, `semconv.FOLDED` counted; also actions of a group.
+    #: Activities of a span, with `semconv.FOLDED`; also actions of a group.
     activities: int = 32
-    #: Attributes of a span: the first ones stay. None for no limit.
+    #: Attributes of a span; the first ones stay. None for no limit.
     attributes: int | None = None
-    #: Whether the keys of tasks are shown, and the code that submitted them.
+    #: Whether to export the keys of tasks, and the code that submitted them.
     task_keys: bool = True
     code: bool = True
-    #: What is asked about each text of a user's; None for nobody.
+    #: The operator's function for users' texts; None without one.
     redact: Redact | None = None
 
 
 class Parts:
-    """What every OpenTelemetry span of one Dask span has: times, texts, identity."""
+    """The common part of all OpenTelemetry spans of one Dask span: times, texts, identity."""
 
     def __init__(
         self,
@@ -90,20 +90,20 @@ class Parts:
         self.name = self._text(span_path(tags, sanitizer))
         self.last_tag = (self.tags[-1] if self.tags else "") or semconv.EMPTY
         self.root_name = self.tags[0] if self.tags else ""
-        # By what it is called, a sampler decides: always by the same, whoever asks first.
+        # The sampler decides by this name, so it must be the same in every span of the trace.
         self.sampled_name = self.root_name or semconv.EMPTY
         if limits.redact is not None and who.tags:
             self.sampled_name = self._text(who.tags[0]) or semconv.EMPTY
         self.dask_id = self._text(who.dask_id)
         self.root_id = self._text(who.root_id)
         self.start_ns, self.end_ns = self._interval(start, stop)
-        #: What failures said, as it is shown, by their identity: each is asked for once.
+        #: Messages of failures to export, by the failures' identity: each is redacted once.
         self._messages: dict[int, str | None] = {}
 
     # ------------------------------------------------------------------------------ parts
 
     def _identity(self, span_type: str) -> Written:
-        """Return the attributes that say which Dask span this belongs to."""
+        """Return the attributes that identify the Dask span."""
         return {
             semconv.SPAN_TYPE: span_type,
             semconv.SPAN_ID: self.dask_id,
@@ -113,10 +113,10 @@ class Parts:
 
     def _put_counts(self, out: Written, counts: TaskCounts) -> None:
         for name, key in _COUNT_KEYS:
-            self._put_count(out, key, getattr(counts, name, None))
+            self._put_count(out, key, getattr(counts, name))
 
     def _put_parts(self, out: Written, namespace: str, seconds: Mapping[Any, float]) -> None:
-        """Add seconds by activity or action: the largest ones, then the rest as one."""
+        """Add seconds by activity or action: the largest ones, then the sum of the rest."""
         sums: dict[str, float] = {}
         for raw, value in seconds.items():
             number = self._seconds(value)
@@ -126,15 +126,15 @@ class Parts:
         limit = self.limits.activities
         if len(sums) > limit:
             rest = sums.pop(semconv.FOLDED, 0.0)
-            largest = sorted(sums.items(), key=_descending)
+            largest = sorted(sums.items(), key=lambda item: -item[1])
             sums = dict(largest[: limit - 1])
             sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
         for suffix, value in sums.items():
-            # Of finite seconds the sum need not be.
+            # A sum of finite numbers may be infinite.
             self._put_seconds(out, f"{namespace}.{suffix}", value)
 
     def _put_count(self, out: Written, key: str, value: object) -> None:
-        count = value if type(value) is int else self._count(value)
+        count = value if type(value) is int or value is None else self._count(value)
         if count is None:
             return
         if -_INT64_MAX <= count <= _INT64_MAX:
@@ -143,7 +143,7 @@ class Parts:
             self.sanitizer.count("value")
 
     def _put_seconds(self, out: Written, key: str, value: object) -> None:
-        seconds = self._seconds(value)
+        seconds = None if value is None else self._seconds(value)
         if seconds is not None:
             out[key] = seconds
 
@@ -159,8 +159,8 @@ class Parts:
     def _text(self, value: object) -> str:
         return attribute_text(value, self.sanitizer, self.limits.text)
 
-    def _shown(self, name: str, value: object, limit: int | None = None) -> str | None:
-        """Return a text that a user wrote, as it may be exported; None where it must not be."""
+    def _redacted_text(self, name: str, value: object, limit: int | None = None) -> str | None:
+        """Return a user's text after redaction; None to leave it out."""
         redact = self.limits.redact
         if redact is not None:
             value = redacted(redact, name, value, self.sanitizer)
@@ -168,15 +168,15 @@ class Parts:
                 return None
         return attribute_text(value, self.sanitizer, self.limits.text if limit is None else limit)
 
-    def _put_shown(self, out: Written, name: str, value: object) -> None:
-        """Add a text that a user wrote, where it may be exported."""
-        text = self._shown(name, value)
+    def _put_redacted(self, out: Written, name: str, value: object) -> None:
+        """Add a user's text, unless redaction leaves it out."""
+        text = self._redacted_text(name, value)
         if text is not None:
             out[name] = text
 
     def _key(self, key: object) -> str | None:
-        """Return a task's key, where it may be exported."""
-        return self._shown(semconv.TASK_KEY, key) if self.limits.task_keys else None
+        """Return a task's key, if it may be exported."""
+        return self._redacted_text(semconv.TASK_KEY, key) if self.limits.task_keys else None
 
     def _put_key(self, out: Written, key: object) -> None:
         text = self._key(key)
@@ -189,7 +189,7 @@ class Parts:
         )
 
     def _value(self, value: object) -> AttributeValue | None:
-        """Return an attribute value of any of the allowed types; others become text."""
+        """Return a value of an allowed type; other types become text."""
         if isinstance(value, bool):
             return value
         if isinstance(value, int):
@@ -201,7 +201,7 @@ class Parts:
         return self._text(value)
 
     def _count(self, value: object) -> int | None:
-        """Return a count of any size; None, counted, if it is no number."""
+        """Return a count of any size; None if it is no number (counted)."""
         try:
             return int(value)  # type: ignore[call-overload, no-any-return]
         except Exception:  # noqa: BLE001 - anything can come
@@ -209,7 +209,7 @@ class Parts:
             return None
 
     def _seconds(self, value: object, origin: object = 0.0) -> float | None:
-        """Return seconds (since `origin`); None, counted, if they are no finite number."""
+        """Return seconds (since `origin`); None if they are no finite number (counted)."""
         if type(value) is float and value - value == 0 and origin == 0.0:
             return value
         try:
@@ -222,7 +222,7 @@ class Parts:
         return None
 
     def _time(self, seconds: object) -> int | None:
-        """Return nanoseconds since the epoch; None, counted, if there is no such time."""
+        """Return nanoseconds since the epoch; None if there is no such time (counted)."""
         value = self._seconds(seconds)
         if value is None:
             return None
@@ -233,9 +233,9 @@ class Parts:
         return None
 
     def _interval(self, start: object, stop: object) -> tuple[int, int]:
-        """Return start and end; a missing one is the other, and 1 ns lies between them at least.
+        """Return start and end, at least 1 ns apart; a bad one becomes the other.
 
-        Jaeger takes a span that ends when it starts as one of negative duration, and warns.
+        Jaeger warns of a negative duration if a span ends when it starts.
         """
         start_ns, end_ns = self._time(start), self._time(stop)
         if start_ns is None:
@@ -245,12 +245,8 @@ class Parts:
     def _child_name(self, subject: str, what: str) -> str:
         """Return the name of a child that is no Dask span.
 
-        Never that of a span: in Jaeger's list of operations and in Tempo's span metrics a name is
-        all that tells them apart. So where it is too long, its last word stays.
+        It must differ from a Dask span's name: Jaeger's list of operations and Tempo's span
+        metrics have only the name. So if it is too long, its last word stays.
         """
         room = max(self.limits.text - len(what) - 1, 1)
         return f"{attribute_text(subject, self.sanitizer, room)} {what}"
-
-
-def _descending(item: tuple[str, float]) -> float:
-    return -item[1]

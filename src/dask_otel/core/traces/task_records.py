@@ -1,7 +1,8 @@
-"""Single tasks: the spans of those that are shown by themselves, and the events of failures."""
+"""Spans of single tasks, and events of their failures."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from dask_otel import semconv
@@ -10,10 +11,10 @@ from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord
 from dask_otel.core.text import Sanitizer, label_text, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
-from dask_otel.core.traces.redaction import redacted
+from dask_otel.core.traces.redact import redacted
 from dask_otel.core.traces.values import Parts, Written
 
-#: Events of a task, by Dask's word for what they tell of.
+#: Events of a task, by Dask's name of the action.
 _PART_EVENTS: Final = {
     "transfer": semconv.EVENT_TASK_TRANSFER,
     "disk-read": semconv.EVENT_TASK_DISK_READ,
@@ -21,24 +22,24 @@ _PART_EVENTS: Final = {
 
 
 class TaskRecords(Parts):
-    """What a finished span tells of single tasks."""
+    """Records of a finished span's single tasks."""
 
     def _last_line(self, failure: Failure, otherwise: str) -> str:
-        """Return type and message of a failure, where messages may be shown."""
+        """Return type and message of a failure; `otherwise` without a message."""
         message = self._message(failure)
         if message is None:
             return otherwise
         return exceptions.last_line(failure, message, Sanitizer())
 
     def _message(self, failure: Failure) -> str | None:
-        """Return what a failure said, where that may be shown. It is asked for once."""
+        """Return a failure's message, redacted once; None to leave it out."""
         if id(failure) in self._messages:
             return self._messages[id(failure)]
         limit = self.limits.message
         message = None
         if limit and failure.text is not None:
             words = exceptions.message(failure.text)
-            message = self._shown(semconv.EXCEPTION_MESSAGE, words, limit)
+            message = self._redacted_text(semconv.EXCEPTION_MESSAGE, words, limit)
         self._messages[id(failure)] = message
         return message
 
@@ -57,7 +58,7 @@ class TaskRecords(Parts):
                 text = stacktrace_text(whole, sanitizer, limits.stacktrace)
                 out[semconv.EXCEPTION_STACKTRACE] = text
         self._put_key(out, failure.key)
-        self._put_shown(out, semconv.TASK_PREFIX, failure.prefix)
+        self._put_redacted(out, semconv.TASK_PREFIX, failure.prefix)
         if failure.worker_name is not None:
             out[semconv.WORKER_NAME] = label_text(failure.worker_name, sanitizer)
         return Event(semconv.EVENT_EXCEPTION, self._event_ns(failure.time), out)
@@ -67,7 +68,7 @@ class TaskRecords(Parts):
         return self.end_ns if time_ns is None else time_ns
 
     def _task(self, task: FinishedTask, parents: dict[tuple[str, int], SpanRecord]) -> SpanRecord:
-        """Return a run of a task, with what the worker did for it before it computed.
+        """Return a run of a task, with the worker's actions for it before it computed.
 
         Parameters
         ----------
@@ -75,12 +76,12 @@ class TaskRecords(Parts):
             The groups that are exported, by name and ordinal.
         """
         who = self.who
-        prefix = self._shown(semconv.TASK_PREFIX, task.prefix)
+        prefix = self._redacted_text(semconv.TASK_PREFIX, task.prefix)
         computed_ns, end_ns = self._interval(task.start, task.stop)
         parent = parents.get((task.group, task.ordinal))
         above = self if parent is None else parent
         if above.start_ns < computed_ns == above.end_ns:
-            # Of no length, at the very end of what is above it: it must not leave it.
+            # A run of no length at the very end of its parent must not end after it.
             computed_ns, end_ns = computed_ns - 1, computed_ns
         events = self._task_events(task, computed_ns)
         start_ns = min([event.time_ns for event in events])
@@ -88,15 +89,12 @@ class TaskRecords(Parts):
         self._put_key(out, _readable(task.key))
         if prefix is not None:
             out[semconv.TASK_PREFIX] = prefix
-        self._put_shown(out, semconv.TASK_GROUP_NAME, task.group)
+        self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
         if task.worker is not None:
             out[semconv.WORKER_NAME] = label_text(task.worker, self.sanitizer)
-        if task.attempt is not None:
-            self._put_count(out, semconv.TASK_ATTEMPT, task.attempt)
-        if task.queued is not None:
-            self._put_seconds(out, semconv.TASK_QUEUE_TIME, task.queued)
-        if task.nbytes is not None:
-            self._put_count(out, semconv.TASK_OUTPUT_SIZE, task.nbytes)
+        self._put_count(out, semconv.TASK_ATTEMPT, task.attempt)
+        self._put_seconds(out, semconv.TASK_QUEUE_TIME, task.queued)
+        self._put_count(out, semconv.TASK_OUTPUT_SIZE, task.nbytes)
         if task.type is not None:
             out[semconv.TASK_OUTPUT_TYPE] = self._text(task.type)
         error = None
@@ -114,14 +112,14 @@ class TaskRecords(Parts):
             start_ns=start_ns,
             end_ns=end_ns,
             attributes=self._limited(out),
-            events=tuple(sorted(events, key=event_time)),
+            events=tuple(sorted(events, key=attrgetter("time_ns"))),
             links=(),
             error=error,
             root_name=self.sampled_name,
         )
 
     def _task_events(self, task: FinishedTask, computed_ns: int) -> list[Event]:
-        """Return what the worker did for a run: each at its start, with its seconds."""
+        """Return the worker's actions for a run: each at its start, with its seconds."""
         compute: Written = {}
         seconds = self._seconds(task.seconds)
         if seconds is not None:
@@ -133,22 +131,17 @@ class TaskRecords(Parts):
             took = self._seconds(part.seconds)
             if name is None or start_ns is None or took is None:
                 continue
-            # Nothing is done for a task before its span was there, or after it has begun.
+            # A worker does nothing for a task before its span, or after the task has begun.
             start_ns = min(max(start_ns, self.start_ns), computed_ns)
             events.append(Event(name, start_ns, {semconv.TASK_PART_TIME: took}))
         return events
 
 
 def _readable(key: object) -> object:
-    """Return a key as text, as Dask shows it: that it is a tuple is nothing to be told of."""
+    """Return a key as text like Dask, without counting tuples and numbers as sanitised."""
     if isinstance(key, (tuple, int, float)):
         try:
             return str(key)
-        except Exception:  # noqa: BLE001 - what can't be turned into text is counted later
+        except Exception:  # noqa: BLE001 - counted where it is exported
             return key
     return key
-
-
-def event_time(event: Event) -> int:
-    """Return when an event was, to sort by."""
-    return event.time_ns

@@ -1,7 +1,7 @@
-"""Texts that users wrote, as an operator's function lets them be exported.
+"""Redaction of users' texts by an operator's function.
 
-The function is somebody else's code. Whatever it does wrong costs the text, never the span: a
-text that was to be looked at must not go out because the look failed.
+The function is foreign code. An error in it costs the text, never the span: a text must not be
+exported because its redaction failed.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from dask_otel.core.text import Sanitizer, clean_text, plain_text
 #: Takes the name of an attribute and its text; returns the text to export, None for none.
 Redact: TypeAlias = Callable[[str, str], str | None]
 
-#: Characters of a text that are looked at. Dask cuts exceptions at 10,000.
+#: Characters of a text that are redacted; the rest is discarded. Dask cuts exceptions at 10,000.
 LONGEST: Final = 65536
 
 
 def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> str | None:
-    """Return the text to export, not cut yet; None where there is to be none.
+    """Return the text to export, not cut yet; None to leave it out.
 
     Parameters
     ----------
     redact
-        The operator's function. It gets the text as it would be exported, but before it is cut:
-        half a credential is not recognised, and is half a credential.
+        The operator's function. It gets the text before it is cut, because half a credential is
+        not recognised, and is half a credential.
     name
-        The attribute in which the text would stand.
+        The attribute of the text.
     value
-        What users wrote; text, or made into one.
+        The user's value; it is made into text.
     sanitizer
-        Counts, as ``redact``, where the function raised or returned something else.
+        Counts, as ``redact``, if the function raises or returns something else.
     """
     text = clean_text(plain_text(value, sanitizer)[-LONGEST:], sanitizer)
     try:
-        shown = redact(name, text)
-    except (Exception, SystemExit):  # noqa: BLE001 - somebody else's code
+        result = redact(name, text)
+    except (Exception, SystemExit):  # noqa: BLE001 - foreign code
         sanitizer.count("redact")
         return None
-    if shown is None or isinstance(shown, str):
-        return shown
+    if result is None or isinstance(result, str):
+        return result
     sanitizer.count("redact")
     return None
 
@@ -50,7 +50,7 @@ def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> 
 def redacted_tags(
     redact: Redact | None, tags: tuple[object, ...], sanitizer: Sanitizer
 ) -> tuple[object, ...]:
-    """Return a span's tags; `semconv.EMPTY` for one without text, so that the others stay put."""
+    """Return a span's tags; `semconv.EMPTY` stands for one that is left out."""
     if redact is None:
         return tags
     name = semconv.SPAN_TAGS
@@ -60,13 +60,13 @@ def redacted_tags(
 def redacted_value(
     redact: Redact, name: str, value: AttributeValue, sanitizer: Sanitizer
 ) -> AttributeValue | None:
-    """Return an attribute that a user gave; numbers are asked for as text, and stay numbers."""
+    """Return a user's attribute; numbers are redacted as text, and stay numbers."""
     if isinstance(value, (tuple, list)):
-        shown = [redacted(redact, name, item, sanitizer) for item in value]
-        return tuple([item for item in shown if item is not None])
+        result = [redacted(redact, name, item, sanitizer) for item in value]
+        return tuple([item for item in result if item is not None])
     if isinstance(value, str):
         return redacted(redact, name, value, sanitizer)
-    # Of bool, int or float; whatever else comes is text from here on.
+    # A bool, int or float stays one if its text does.
     text = plain_text(value, Sanitizer())
     answer = redacted(redact, name, text, sanitizer)
     return value if answer == text else answer

@@ -1,59 +1,59 @@
-"""What one worker's tasks do, from the scheduler's events and the worker's heartbeats.
+"""The tasks of one worker, from the scheduler's events and the worker's heartbeats.
 
-The scheduler knows who may run, each heartbeat lists who did at one moment, and neither
-knows both. This keeps the two views apart and compares them at each cut. The numbers are
-those of the rules in `accounting`.
+The scheduler knows which tasks may run; each heartbeat lists those that ran at one moment. This
+module keeps the two views apart and compares them at each cut. The numbers are those of the rules
+in `accounting`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping
+from operator import add
 from typing import Final, NamedTuple
 
 from dask_otel.core.idle.sharing import ActiveSpan
 
-#: How much more than the time between two cuts the elapsed seconds of a task may grow, in
-#: seconds. Beyond it a wall clock was set: the worker measures elapsed time with one.
+#: Seconds by which a task's elapsed time may grow more than the time between two cuts. The worker
+#: measures it with the wall clock: if it grows more, that clock was set.
 CLOCK_SLACK: Final = 0.25
 
 
 class Observed(NamedTuple):
-    """What a cut shows of a worker's tasks; seconds, but `unseen`."""
+    """The state of a worker's tasks at a cut; seconds, except `unseen`."""
 
-    #: Elapsed, of the tasks that ran at the cut.
+    #: Elapsed seconds of the tasks that ran at the cut.
     running: float
-    #: Of tasks that had ended by the cut and whose end is known, or that vanished at it:
-    #: their metered seconds came with the cut or will come with the next (rule 8).
+    #: Seconds of tasks with a known end before the cut, and of tasks that vanished at it: their
+    #: metered seconds came with the cut or will come with the next one (rule 8).
     owed: float
-    #: The part of `owed` that may have come with the previous cut already, for the tasks
-    #: were not running at it.
+    #: The part of `owed` that may have come with the previous cut, which did not list the tasks.
     unlisted: float
-    #: Tasks that may have run since the previous cut without being listed by either.
+    #: Number of tasks that may have run since the previous cut, listed by neither cut.
     unseen: int
-    #: What tasks had run that vanished without a known end (rule 9).
+    #: Elapsed seconds of tasks that vanished without a known end (rule 9).
     vanished: float
-    #: At most what metered seconds came with this cut whose ends are not yet told.
+    #: The most metered seconds that came with this cut and whose ends are not known yet.
     ahead: float
-    #: At most what had run of those ends that were told after the previous cut but came
-    #: before it.
+    #: The most seconds of runs that ended before the previous cut, and whose ends became known
+    #: after it.
     late: float
-    #: What seceded tasks ran after they seceded and since the previous cut (rule 10).
+    #: Seconds of seceded tasks after they seceded, since the previous cut (rule 10).
     excess: float
-    #: Whether a seceded task may have ended, with its seconds here, and its end is not told.
+    #: Whether a seceded task may have ended: its seconds have come, its end is not known.
     unannounced: bool
 
 
 class _EarlierEnd(NamedTuple):
-    """The end of a run whose key ended once more since the same cut."""
+    """The end of a run whose key has ended again since the same cut."""
 
     key: Hashable
     seconds: float | None
     announced: float
-    #: If it seceded: seconds before, and seconds since that are booked as excess.
+    #: If it seceded: seconds before that, and seconds after it that are booked as excess.
     seceded: tuple[float, float] | None
 
     def is_owed(self, running: Container[Hashable], listed: bool, at: float) -> bool:
-        """Whether it came before a cut. Two runs of a key never overlap."""
+        """Whether it was before a cut. Two runs of a key never overlap."""
         if self.announced <= at:
             return True
         began_after = (
@@ -62,7 +62,7 @@ class _EarlierEnd(NamedTuple):
         return self.key not in running and not began_after
 
     def listed(self, elapsed: float) -> tuple[_EarlierEnd, float]:
-        """Book what it ran after it seceded; returns that as well."""
+        """Book its seconds after it seceded; return them, too."""
         if self.seceded is None:
             return self, 0.0
         more = max(0.0, elapsed - sum(self.seceded))
@@ -70,12 +70,12 @@ class _EarlierEnd(NamedTuple):
 
 
 def _with_thread(seconds: float, seceded: tuple[float, float] | None) -> float:
-    """Return what a run used of its worker's capacity and of what is booked in excess of it."""
+    """Return the seconds that a run used of its worker's capacity and of the booked excess."""
     return seconds if seceded is None else min(seconds, sum(seceded))
 
 
 class _Ends(NamedTuple):
-    """What ends before a cut tell, as in `Observed`; and what began after it (`after`)."""
+    """Seconds of ends before a cut, as in `Observed`, and of runs that began after it."""
 
     owed: float
     unlisted: float
@@ -104,20 +104,20 @@ class WorkerTasks:
     def __init__(self, now: float) -> None:
         #: When the last heartbeat was taken, and the one before it.
         self.cut = self.cut_before = now
-        #: Span by key of what the scheduler has in processing here.
+        #: Spans of the tasks that the scheduler has in processing here, by key.
         self.processing: dict[Hashable, ActiveSpan | None] = {}
         #: Released while processing, and when (rule 5).
         self.zombies: dict[Hashable, float] = {}
-        #: Seceded: seconds before, and seconds since that are booked as excess.
+        #: Seceded: seconds before that, and seconds after it that are booked as excess.
         self.seceded: dict[Hashable, tuple[float, float]] = {}
         self._seceded_ends: dict[Hashable, tuple[float, float]] = {}
-        #: Elapsed seconds of what the last cut listed.
+        #: Elapsed seconds of the tasks that the last cut listed.
         self._executing: dict[Hashable, float] = {}
-        #: What had run that vanished at a cut and whose end is still to be told.
+        #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
         self._vanished: dict[Hashable, float] = {}
-        #: Ends since the last cut: seconds, and when they were told.
+        #: Ends since the last cut: seconds, and when the end became known.
         self._ended: dict[Hashable, tuple[float | None, float]] = {}
-        #: Of keys in `_ended`, the ends of runs before; in order.
+        #: Ends of earlier runs of the keys in `_ended`, in order.
         self._earlier: list[_EarlierEnd] = []
         #: When tasks were assigned here again: the next cut can list either run.
         self._again: dict[Hashable, float] = {}
@@ -130,7 +130,7 @@ class WorkerTasks:
     # ------------------------------------------------------------- scheduler's events
 
     def assign(self, key: Hashable, span: ActiveSpan | None, now: float) -> None:
-        """A task enters processing here."""
+        """Add a task that enters processing here."""
         self.processing[key] = span
         if key in self._ended or (self.zombies and self.zombies.pop(key, None) is not None):
             self._again[key] = now
@@ -140,21 +140,21 @@ class WorkerTasks:
             self.seceded.pop(key, None)
 
     def unassign(self, key: Hashable) -> ActiveSpan | None:
-        """A task was taken away before it started (work stealing)."""
+        """Remove a task that was stolen before it started."""
         self._executing.pop(key, None)
         self.seceded.pop(key, None)
         return self.processing.pop(key, None)
 
     def release(self, key: Hashable, now: float) -> None:
-        """A task left processing and may run on."""
+        """Note that a task left processing and may still run."""
         if key in self.processing:
             del self.processing[key]
             self.zombies[key] = now
 
     def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
-        """A task left its thread slot after `elapsed` seconds.
+        """Note that a task left its thread slot after `elapsed` seconds.
 
-        Unknown, it is taken as late as possible, for time before it is not excess.
+        If they are unknown, the latest time counts, because the time before is not excess.
         """
         if key not in self.seceded and (key in self.processing or key in self.zombies):
             if elapsed is None:
@@ -162,7 +162,7 @@ class WorkerTasks:
             self.seceded[key] = (max(0.0, elapsed), 0.0)
 
     def end(self, key: Hashable, seconds: float | None, now: float) -> None:
-        """A task ended here, after `seconds` if known, whose metered seconds will come."""
+        """Note that a task ended after `seconds`, if known. Its metered seconds will follow."""
         self.processing.pop(key, None)
         if self.zombies:
             self.zombies.pop(key, None)
@@ -176,7 +176,7 @@ class WorkerTasks:
     # ------------------------------------------------------------------------- a cut
 
     def observe(self, executing: Mapping[Hashable, float], at: float, now: float) -> Observed:
-        """Compare with what a heartbeat lists that was taken at `at` and received `now`.
+        """Compare with the list of a heartbeat that was taken at `at` and received `now`.
 
         O(executing + ended).
         """
@@ -186,17 +186,12 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        earlier = self._observe_earlier(running, at) if self._earlier else None
+        earlier = self._observe_earlier(running, at)
         waiting = {end.key for end in self._earlier}
         ended = {k for k in self._seceded_ends if k not in waiting and self._lists_ended(k, at)}
-        owed, unlisted, after, late, excess = self._observe_ends(executing, at, waiting)
-        if earlier is not None:
-            owed += earlier.owed
-            unlisted += earlier.unlisted
-            after += earlier.after
-            late += earlier.late
-            excess += earlier.excess
-        # Rule 9. Those that vanished before stay until their end is told.
+        last = self._observe_ends(executing, at, waiting)
+        owed, unlisted, after, late, excess = map(add, earlier, last)
+        # Rule 9. Tasks that vanished before stay until their end is known.
         self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
         self._vanished.update(vanished)
         owed += sum(vanished.values())
@@ -215,16 +210,16 @@ class WorkerTasks:
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
     def may_have_used(self, threads: int, now: float, credit: float) -> float:
-        """Get at most what the tasks used that no heartbeat will report (rule 11).
+        """Return the most seconds that tasks used and no heartbeat will report (rule 11).
 
         Parameters
         ----------
         credit
-            Seconds that came with the last cut, ahead of the ends that they are of.
+            Seconds that came with the last cut before their ends were known.
         """
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
         for key, (before, _) in self.seceded.items():
-            # Of a key that came back since the cut, what the cut lists is an earlier run.
+            # If a key came back since the cut, the cut lists an earlier run of it.
             again = key in self._again or key in self._ended
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
@@ -234,7 +229,7 @@ class WorkerTasks:
                 used += self._executing.get(key, 0.0)
                 running += 1
                 continue
-            # What vanished was owed when it did.
+            # Vanished seconds were owed at that cut.
             vanished = self._vanished.get(key, 0.0)
             ran = max(0.0, _with_thread(seconds, self._seceded_ends.get(key)) - vanished)
             used += ran
@@ -248,7 +243,7 @@ class WorkerTasks:
     def _observe_executing(
         self, executing: Mapping[Hashable, float], at: float, now: float
     ) -> tuple[dict[Hashable, float], int]:
-        """Get what ran at the cut, and how many other tasks may have run since the last."""
+        """Return the running tasks, and how many others may have run since the last cut."""
         unseen = len(self.processing) + len(self.zombies)
         running: dict[Hashable, float] = {}
         for key, elapsed in executing.items():
@@ -256,7 +251,7 @@ class WorkerTasks:
                 if key in self.processing or key in self.zombies:
                     unseen -= 1
                 else:
-                    # Released before, and started or listed against all expectation.
+                    # Released before, but it started all the same.
                     self.zombies[key] = at
             running[key] = self._elapsed(key, elapsed, at, now)
         if self.zombies:
@@ -266,10 +261,10 @@ class WorkerTasks:
         return running, unseen
 
     def _observe_earlier(self, running: Mapping[Hashable, float], at: float) -> _Ends:
-        """Do for runs whose keys ended again what `_observe_ends` does for the others.
+        """Do the same as `_observe_ends`, for runs whose keys ended again.
 
-        Any of them that waits for the next cut makes the key's later ends wait, too.
-        The first of them is the one that the cut lists.
+        If one of them waits for the next cut, the later ends of its key wait, too. The cut lists
+        the first of them.
         """
         owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, list[_EarlierEnd]] = {}
@@ -285,7 +280,7 @@ class WorkerTasks:
                 after += 0.0 if key in running else seconds or 0.0
                 excess += more
                 continue
-            # What the previous cut listed was this run, and not one after it.
+            # The previous cut listed this run, not a later one.
             elapsed, vanished = self._executing.pop(key, None), self._vanished.pop(key, 0.0)
             more = max(0.0, seconds - vanished) if seconds is not None else elapsed or 0.0
             owed += more
@@ -302,7 +297,7 @@ class WorkerTasks:
     ) -> _Ends:
         """Separate the ends before the cut from those that wait for the next one.
 
-        `after` is of tasks that started and ended after the cut, as far as their lengths tell.
+        `after` has the seconds of tasks that started and ended after the cut, by their lengths.
         Keys in `waiting` have an earlier end that waits.
         """
         owed = unlisted = after = late = excess = 0.0
@@ -325,7 +320,7 @@ class WorkerTasks:
                 after += seconds
                 continue
             else:
-                # What vanished was owed when it did.
+                # Vanished seconds were owed at that cut.
                 more = max(0.0, seconds - vanished)
                 owed += more
                 if elapsed is None:
@@ -338,7 +333,7 @@ class WorkerTasks:
         return _Ends(owed, unlisted, after, late, excess)
 
     def _book_seceded(self, running: Mapping[Hashable, float], ended: set[Hashable]) -> float:
-        """Rule 10, for tasks that the cut lists; of those in `ended` it is the past run."""
+        """Book the excess of listed tasks (rule 10), of the past run for keys in `ended`."""
         due = 0.0
         for key, elapsed in running.items():
             tasks = self._seceded_ends if key in ended else self.seceded
@@ -350,7 +345,7 @@ class WorkerTasks:
         return due
 
     def _elapsed(self, key: Hashable, elapsed: float, at: float, now: float) -> float:
-        """Get a listed task's elapsed seconds without steps of the clock that took them."""
+        """Return a listed task's elapsed seconds, corrected if its clock was stepped."""
         if key in self._again:
             return max(0.0, elapsed)
         before = self._executing.get(key, 0.0)
@@ -359,15 +354,15 @@ class WorkerTasks:
         return elapsed
 
     def _lists_ended(self, key: Hashable, at: float) -> bool:
-        """Whether a cut lists a run of which the end is known: it was taken before.
+        """Whether a cut lists a run whose end is known: the cut was taken before the end.
 
-        A next run of that key can be listed only if the first one's end was told before.
+        It can list a later run of the key only if the first one's end was known before.
         """
         end = self._ended.get(key)
         return end is not None and (end[1] > at or key not in self.processing)
 
     def _drop_zombies(self, executing: Mapping[Hashable, float], at: float) -> None:
-        """Rule 5. Released after the cut was taken: the next one will tell."""
+        """Forget zombies that a later cut does not list (rule 5)."""
         gone = [k for k, t in self.zombies.items() if t <= at and k not in executing]
         for key in gone:
             del self.zombies[key]
