@@ -82,7 +82,8 @@ class FakeSink:
         self.patience = 0.0
         self.loss = "error"
         self.ok = True
-        #: While it is not ok.
+        #: While it is ok, and while it is not.
+        self.yes = Answer(True)
         self.no = Answer(False, "refused by the test")
         self.error: BaseException | None = None
         #: Cleared: requests hang.
@@ -98,7 +99,7 @@ class FakeSink:
         self.go_on.wait(60)
         if self.error is not None:
             raise self.error
-        return Answer(True) if self.ok else self.no
+        return self.yes if self.ok else self.no
 
     def close(self) -> None:
         self.shut.set()
@@ -482,7 +483,7 @@ def test_the_age_is_that_of_the_exporter_that_is_worst_off() -> None:
 
 def test_a_server_that_takes_no_span_of_a_request_is_no_success() -> None:
     spans, metrics = Spans(), Metrics()
-    spans.lost, spans.said = 10**6, "too many"
+    spans.yes = Answer(True, lost=10**6, said="too many")
     with running([spans], [metrics]) as pump:
         pump.offer_span(finished(1))
         eventually(lambda: spans.calls > 0)
@@ -494,7 +495,7 @@ def test_a_server_that_takes_no_span_of_a_request_is_no_success() -> None:
 class FlakyMetrics(Metrics):
     """Says no to every second request."""
 
-    def answer(self) -> bool:
+    def answer(self) -> Answer:
         self.ok = self.calls % 2 == 0
         return super().answer()
 
