@@ -14,15 +14,13 @@ from collections.abc import Callable
 from itertools import product
 from statistics import median
 
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.resources import Resource
 from tests.otlp.pipeline import make_span
 
 from benchmarks.results import percentile
-from dask_otel._otel.sdk.spans import ReadableSpans
-from dask_otel.core.records import SpanRecord
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel.core.records import Row, SpanRecord
 from dask_otel.core.traces.translate import translate
-from dask_otel.pump.breath import LONGEST_WORK, PAUSE, WORK, Breath, MadeInBreaths
+from dask_otel.pump.breath import LONGEST_WORK, PAUSE, WORK, Breath
 
 SECONDS = 1.5
 ROUNDS = 7
@@ -53,7 +51,7 @@ def run(
     breathe: Callable[[], None], busy: bool, records: list[SpanRecord], between: float
 ) -> tuple[float, float, float]:
     """Return spans a second, and how late the loop was: at the 90th and the 99th percentile."""
-    spans = ReadableSpans(Resource.create({}), "0")
+    encoder = Encoder({}, "0")
     stop, late = threading.Event(), list[float]()
 
     def loop() -> None:
@@ -69,7 +67,11 @@ def run(
     thread.start()
     began, done = time.perf_counter(), 0
     while time.perf_counter() < began + SECONDS:
-        encode_spans(MadeInBreaths(records, spans.make, breathe))  # type: ignore[arg-type]
+        rows = []
+        for record in records:
+            breathe()
+            rows.append(Row(encoder.span(record)))
+        encoder.request(rows)
         done += len(records)
         if between:
             time.sleep(between)

@@ -19,6 +19,7 @@ from benchmarks.recording import Call, Recorder
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.throughput import finished
+from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core.traces.translate import translate
 from dask_otel.spool.store import Run, Store
 
@@ -84,21 +85,25 @@ def _written() -> int:
 def measure(folder: str, spans: int) -> dict[str, float]:
     """Write spans and settle them; return microseconds and bytes for one."""
     records = [record for number in range(spans) for record in translate(finished(number))]
-    run = Run("benchmark", {"service.instance.id": "benchmark"}, "1", 1)
+    encoder = Encoder({"service.instance.id": "benchmark"}, "1")
     path = Path(folder) / "spool.db"
-    store = Store.open(path, 256 * _MEBIBYTE, run, 1)
-    batches = [
-        [("otlp", record) for record in records[begin : begin + BATCH]]
-        for begin in range(0, len(records), BATCH)
-    ]
+    run = Run("benchmark", encoder.origin, 1)
+    store = Store.open(path, 256 * _MEBIBYTE, run, 1, reread)
+    batches = [records[begin : begin + BATCH] for begin in range(0, len(records), BATCH)]
     gc.collect()
     gc.freeze()
     bytes_before, began, cpu = _written(), time.perf_counter(), time.thread_time()
-    ids = [store.write(finished=batch, alive_ns=2).ids for batch in batches]
+    after, numbers = 0, []
+    for batch in batches:
+        finished_now = [("otlp", (one.trace_id, one.span_id), encoder.span(one)) for one in batch]
+        store.write(finished=finished_now, alive_ns=2)
+        # As the journal does: what is sent is read.
+        numbers.append([row.number for row in store.waiting("otlp", after, BATCH)])
+        after = numbers[-1][-1]
     wrote, wrote_cpu = time.perf_counter() - began, time.thread_time() - cpu
     size = store.size
     cpu = time.thread_time()
-    for settled in ids:
+    for settled in numbers:
         store.write(settled=settled, alive_ns=2)
     settled_cpu = time.thread_time() - cpu
     disk = _written() - bytes_before

@@ -117,7 +117,7 @@ _HEAD = """# Faults: the evidence
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
 Each row is a fault, the promise for it, and the observation of a real cluster: `dask scheduler` and
-`dask worker` processes, OpenTelemetry's exporters, and a receiver behind a network that
+`dask worker` processes, and a receiver behind a network that
 fails on purpose. The client's submissions and Dask's own counters are the ground truth: each span
 and each increment has to arrive once. [In short](reliability.md).
 

@@ -23,18 +23,22 @@ from collections import Counter
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
+
 from chaos.scenario import HTTP, scenario
-from dask_otel.core.records import SpanRecord
-from dask_otel.core.trace import Trace
+from dask_otel._otel.sdk.encode import Encoder, reread, resource_of
+from dask_otel.core.records import Row, SpanRecord
 from dask_otel.spool import files
-from dask_otel.spool.store import Run, Store
+from dask_otel.spool.store import Encoded, Run, Store
 
 if TYPE_CHECKING:
     from chaos.world import World
 
+_ENCODER = Encoder({}, "1")
 KILLS = 200
 SINKS = ("otlp", "zipkin")
 #: Large enough that nothing is dropped, small enough that the log goes into the file often.
@@ -138,10 +142,10 @@ def _text(number: int, length: int) -> str:
     return (f"{number}/" * (length // 2 + 1))[:length]
 
 
-def _record(key: Key, span: Span) -> tuple[str, SpanRecord]:
+def _encoded(key: Key, span: Span) -> Encoded:
     sink, number = key
-    return sink, SpanRecord(
-        trace_id=Trace(number << 64 | 1, "root"),
+    record = SpanRecord(
+        trace_id=number << 64 | 1,
         span_id=number,
         parent_span_id=None,
         name=f"span {number}",
@@ -154,6 +158,13 @@ def _record(key: Key, span: Span) -> tuple[str, SpanRecord]:
         error=None,
         root_name="root",
     )
+    return sink, (record.trace_id, number), _ENCODER.span(record)
+
+
+def _decoded(row: Row) -> tuple[int, OtlpSpan]:
+    """Return the number of a span, and the span."""
+    span = OtlpSpan.FromString(row.body)
+    return int.from_bytes(span.span_id, "big"), span
 
 
 @dataclass
@@ -174,12 +185,13 @@ class Life:
     def live(self, path: Path, account: Account, notes: set[int], pipe: int) -> None:
         """Write until the end; reports each stage through the pipe."""
         os.write(pipe, _HERE)
-        run = Run(self.run, {"service.instance.id": self.run}, "1", account.clock)
-        store = Store.open(path, _MAX_BYTES, run, account.clock)
+        origin = Encoder({"service.instance.id": self.run}, "1").origin
+        run = Run(self.run, origin, account.clock)
+        store = Store.open(path, _MAX_BYTES, run, account.clock, reread)
         assert store.recovered in notes, (store.recovered, notes)
         os.write(pipe, _OPENED)
         rows = {
-            (sink, row.record.span_id): row.id
+            (sink, _decoded(row)[0]): row.number
             for sink in SINKS
             for row in store.waiting(sink, 0, 10**9)
         }
@@ -192,15 +204,15 @@ class Life:
             write = self.next_write(account, number, chance)
             os.write(pipe, _TRY)
             written = store.write(
-                finished=[_record(*item) for item in write.finished.items()],
-                noted=[_record(*item) for item in write.noted.items()],
+                finished=[_encoded(*item) for item in write.finished.items()],
+                noted=[_encoded(*item) for item in write.noted.items()],
                 over=[(number << 64 | 1, number) for _, number in write.over],
                 settled=[rows.pop(key) for key in write.settled],
                 alive_ns=write.alive,
             )
-            assert not written.dropped, written
+            assert not written.gone, written
             os.write(pipe, _DONE)
-            rows.update(zip(write.finished, written.ids, strict=True))
+            rows.update(zip(write.finished, count(written.first), strict=False))
             account.apply(write)
         os.write(pipe, _TRY)
         store.close(self.clean)
@@ -305,17 +317,19 @@ class Killer:
                 if (source := files.beside(self.path, suffix)).exists():
                     shutil.copy(source, files.beside(path, suffix))
         found: dict[Key, Span] = {}
-        store = Store.open(path, None, None, 0)
-        rows = [(sink, row.record) for sink in SINKS for row in store.waiting(sink, 0, 10**9)]
-        for sink, record in rows:
-            written, key = str(record.attributes["text"]), (sink, record.span_id)
-            assert record.origin is not None
-            run = str(record.origin.resource["service.instance.id"])
-            version = int(str(record.attributes["version"]))
-            found[key] = Span(len(written), version, record.end_ns, run)
-            assert written == _text(record.span_id, len(written)), key
-            assert record.trace_id == record.span_id << 64 | 1, key
-            assert record.start_ns == _START + record.span_id, key
+        store = Store.open(path, None, None, 0, reread)
+        rows = [(sink, row) for sink in SINKS for row in store.waiting(sink, 0, 10**9)]
+        for sink, row in rows:
+            number, span = _decoded(row)
+            attributes = {one.key: one.value for one in span.attributes}
+            written, key = attributes["text"].string_value, (sink, number)
+            assert row.origin is not None
+            run = resource_of(row.origin)["service.instance.id"]
+            version = attributes["version"].int_value
+            found[key] = Span(len(written), version, span.end_time_unix_nano, run)
+            assert written == _text(number, len(written)), key
+            assert int.from_bytes(span.trace_id, "big") == number << 64 | 1, key
+            assert span.start_time_unix_nano == _START + number, key
         recovered = store.recovered
         assert store.count() == len(rows) == len(found), (store.count(), len(rows), len(found))
         store.close(clean=False)

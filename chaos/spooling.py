@@ -14,7 +14,7 @@ from tests.waiting import eventually
 from chaos.disks import fill, small_disk
 from chaos.scenario import HTTP, scenario
 from chaos.world import PATIENCE, World
-from dask_otel.spool.encoding import name_of
+from dask_otel._otel.sdk.encode import span_name
 
 _SECTION = "The spool"
 _KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
@@ -41,13 +41,15 @@ def _names(world: World, is_open: bool | None = None) -> set[str]:
         return set()
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
     try:
-        rows = connection.execute("SELECT open, body FROM spans").fetchall()
+        rows = connection.execute(
+            "SELECT 0, body FROM spans UNION ALL SELECT 1, body FROM notes"
+        ).fetchall()
     except sqlite3.OperationalError:
         return set()
     finally:
         connection.close()
-    found = {name_of(body) for open_, body in rows if is_open in (None, bool(open_))}
-    return {name for name in found if name in world.submitted}
+    found = {span_name(body) for open_, body in rows if is_open in (None, bool(open_))}
+    return {name for name in found if name is not None and name in world.submitted}
 
 
 def _all_wait(world: World) -> None:

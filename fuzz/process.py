@@ -5,9 +5,7 @@ from __future__ import annotations
 import tempfile
 from functools import cache
 
-from opentelemetry.sdk.resources import Resource
-
-from dask_otel._otel.sdk.spans import ReadableSpans
+from dask_otel._otel.sdk.encode import Encoder
 
 
 @cache
@@ -17,6 +15,6 @@ def folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def readable() -> ReadableSpans:
-    """Return what makes the SDK's spans of records."""
-    return ReadableSpans(Resource({}), "0")
+def encoder() -> Encoder:
+    """Return what makes bytes of records."""
+    return Encoder({}, "0")

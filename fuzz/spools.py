@@ -12,29 +12,31 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from dask_otel._otel.sdk.encode import Encoder, reread, resource_of, span_name
 from dask_otel.cli.spool_view import as_text
-from dask_otel.core.records import Event, Link, SpanRecord
-from dask_otel.core.trace import Trace
-from dask_otel.spool import encoding
+from dask_otel.core.records import Event, Link, Origin, Row, SpanRecord
 from dask_otel.spool.reading import summarize
-from dask_otel.spool.store import Run, SpoolError, Store
+from dask_otel.spool.store import Encoded, Run, SpoolError, Store
 from fuzz.checks import T_NS, check
 from fuzz.data import Data
-from fuzz.process import folder, readable
+from fuzz.process import folder
 
 _SINK: Final = "otlp"
 _BYTES: Final = 10_000_000
 #: The columns of a row that can be damaged.
 _COLUMNS: Final = {
-    "runs": ("instance", "version", "resource", "started_ns", "alive_ns", "over"),
+    "runs": ("instance", "resource", "scope", "started_ns", "alive_ns", "over"),
     "sinks": ("name",),
-    "spans": ("sink", "run", "open", "body"),
+    "spans": ("sink", "run", "end_ns", "body"),
+    "notes": ("sink", "ids", "body"),
 }
 
 
-def _record(number: int) -> SpanRecord:
-    return SpanRecord(
-        trace_id=Trace(number, "root"),
+def _encoded(number: int) -> Encoded:
+    record = SpanRecord(
+        trace_id=number,
         span_id=number,
         parent_span_id=7,
         name=f"span {number}",
@@ -47,20 +49,22 @@ def _record(number: int) -> SpanRecord:
         error="d",
         root_name="root",
     )
+    return _SINK, (number, number), Encoder({}, "1").span(record)
 
 
 def _run(name: str) -> Run:
-    return Run(name, {"service.instance.id": name, "service.name": "dask-scheduler"}, "1", T_NS)
+    resource = {"service.instance.id": name, "service.name": "dask-scheduler"}
+    return Run(name, Encoder(resource, "1").origin, T_NS)
 
 
 @cache
 def _template() -> bytes:
     """Return a file with three spans that wait, of a run that is lost, and the note of a fourth."""
     path = Path(folder().name) / "template.db"
-    store = Store.open(path, _BYTES, _run("lost"), T_NS)
+    store = Store.open(path, _BYTES, _run("lost"), T_NS, reread)
     store.write(
-        finished=[(_SINK, _record(number)) for number in (1, 2, 3)],
-        noted=[(_SINK, _record(4))],
+        finished=[_encoded(number) for number in (1, 2, 3)],
+        noted=[_encoded(4)],
         alive_ns=T_NS + 10,
     )
     store.close(clean=False)
@@ -96,18 +100,19 @@ def _spoiled_row(data: Data, path: Path) -> frozenset[int]:
             f"UPDATE {table} SET {column} = ? WHERE id = (SELECT max(id) FROM {table})", (value,)
         )
         connection.commit()
-    # The note is the first one; of all there is one run and one exporter.
-    return frozenset({1, 2, 4} if table == "spans" else ())
+    # Of all there is one run and one exporter.
+    right = {"spans": (1, 2, 4), "notes": (1, 2, 3)}
+    return frozenset(right.get(table, ()))
 
 
 def _used(path: Path, right: frozenset[int]) -> None:
     """Use a file as a spool."""
     with suppress(SpoolError, OSError):
-        text = as_text(summarize(path), 100)
+        text = as_text(summarize(path, span_name), 100)
         text.encode()
         check(len(text) < 20_000, "a view is bounded", len(text))
     with suppress(SpoolError, OSError):
-        store = Store.open(path, _BYTES, _run("next"), T_NS + 20)
+        store = Store.open(path, _BYTES, _run("next"), T_NS + 20, reread)
         try:
             _sent(store, right)
         finally:
@@ -115,22 +120,26 @@ def _used(path: Path, right: frozenset[int]) -> None:
 
 
 def _sent(store: Store, right: frozenset[int]) -> None:
-    found: list[SpanRecord] = []
-    for sink in store.sinks():
-        rows = store.waiting(sink, 0, 100)
-        found += [row.record for row in rows]
-        for row in rows:
-            readable().make(row.record)
-    known = {record.span_id: record.name for record in found}
+    rows = [row for sink in store.sinks() for row in store.waiting(sink, 0, 100)]
+    known = _read(Encoder({}, "1").request(rows))
     check(
         all(known.get(number) == f"span {number}" for number in right),
         "what is right beside a damaged row is sent",
         known,
     )
-    written = store.write(finished=[(_SINK, _record(9))], alive_ns=T_NS + 30)
-    check(len(written.ids) == 1, "it can be written to", written)
-    after = [row.record.span_id for row in store.waiting(_SINK, written.ids[0] - 1, 100)]
-    check(9 in after, "what is written waits", after)
+    written = store.write(finished=[_encoded(9)], alive_ns=T_NS + 30)
+    after = store.waiting(_SINK, written.first - 1, 100)
+    check(9 in _read(Encoder({}, "1").request(after)), "what is written waits", after)
+
+
+def _read(request: bytes) -> dict[int, str]:
+    """Return the spans of a request, which any server can read."""
+    return {
+        int.from_bytes(span.span_id, "big"): span.name
+        for resource in ExportTraceServiceRequest.FromString(request).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    }
 
 
 def spool(data: Data) -> None:
@@ -138,12 +147,10 @@ def spool(data: Data) -> None:
     kind = data.integer(0, 3)
     if kind == 0:
         body = data.rest()
-        with suppress(ValueError):
-            encoding.name_of(body)
-        with suppress(ValueError):
-            encoding.decode_attributes(body)
-        with suppress(ValueError):
-            readable().make(encoding.decode(body))
+        span_name(body)
+        resource_of(Origin(body, body))
+        found = reread(body, data.integer(0, 2**62))
+        check(found is None or len(_read(Encoder({}, "1").request([Row(found)]))) == 1, "a span")
         return
     path = Path(folder().name) / "spool.db"
     right: frozenset[int] = frozenset()

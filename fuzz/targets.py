@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -22,20 +23,19 @@ import grpc
 import requests
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.unit import report_files
+from urllib3 import HTTPResponse
 
 from dask_otel import semconv
 from dask_otel._dask.clients import ClientBlocks
-from dask_otel._otel.sdk.answers import Answers
-from dask_otel._otel.sdk.environment import check_headers, read_environment
-from dask_otel._otel.sdk.exporters import _otlp_options as otlp_options
-from dask_otel._otel.sdk.exporters import destinations
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel._otel.sdk.environment import headers, read_environment
+from dask_otel._otel.sdk.exporters import labels as labels_of
+from dask_otel._otel.sdk.exporters import make_destinations, shut_down
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
-from dask_otel._otel.sdk.spans import ReadableSpans
-from dask_otel._otel.sdk.watching import _record_answer as record_answer
-from dask_otel._otel.sdk.watching import watch_stub
+from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport, Transport, plain
 from dask_otel.core import identity
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT, bounded_attributes
 from dask_otel.core.context import (
@@ -57,6 +57,7 @@ from dask_otel.core.records import (
     FinishedSpan,
     FinishedTask,
     Incident,
+    Row,
     SpanIdentity,
     TaskCounts,
     TaskPart,
@@ -71,7 +72,7 @@ from dask_otel.settings.reading import knobs, read_settings
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
-from fuzz.process import folder, readable
+from fuzz.process import encoder, folder
 from fuzz.spools import spool
 
 # ---------------------------------------------------------------------------------------- spans
@@ -171,7 +172,8 @@ def spans(data: Data) -> None:
     good = translate(_finished(("good",), "good"), limits)
     for record in records:
         check_span(record)
-    request = encode_spans([readable().make(record) for record in (*records, *good)])
+    rows = [Row(encoder().span(record)) for record in (*records, *good)]
+    request = ExportTraceServiceRequest.FromString(encoder().request(rows))
     sent = [s for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
     check(len(sent) == expected + 1, "all of a batch are sent", len(sent))
 
@@ -342,7 +344,7 @@ def environment(data: Data) -> None:
     }
     with _environment(values):
         try:
-            check_headers("OTEL_EXPORTER_OTLP_HEADERS", "latin-1")
+            headers("latin-1", "OTEL_EXPORTER_OTLP_HEADERS")
         except ConfigurationError as error:
             check("hunter2" not in str(error), "no credential in an error", str(error))
             str(error).encode()
@@ -393,18 +395,21 @@ def exporters(data: Data) -> None:
         for key, value in made.attributes.items():
             key.encode()
             str(value).encode()
-        ReadableSpans(made, "1")
+        Encoder(made.attributes, "1")
         make_sampler(made)
 
     def labels(signal: str) -> None:
-        for label in destinations(signal):
+        for label in labels_of(signal):
             check("hunter2" not in label, "no credential in a name", label)
 
-    # It searches the installed packages each time, which is slow.
+    def made(signal: str) -> None:
+        shut_down(make_destinations(signal))
+
+    # Looks for what is installed each time, which is slow.
     parts: list[Callable[[], object]] = [] if data.integer(0, 15) else [resource]
     for signal in ("traces", "metrics"):
         parts.append(partial(labels, signal))
-        parts += [partial(otlp_options, signal, grpc) for grpc in (True, False)]
+        parts.append(partial(made, signal))
     with _environment(values):
         for part in parts:
             try:
@@ -421,25 +426,26 @@ def exporters(data: Data) -> None:
 # -------------------------------------------------------------------------------------- answers
 
 
-def _http(data: Data, signal: str, noted: Answers) -> None:
-    """Read an answer over HTTP, right or wrong."""
+def _http(data: Data, signal: str) -> Transport:
+    """Return a transport that gets an answer over HTTP, right or wrong."""
+    waits = ("1", "-1", "9" * 400, "Wed, 21 Oct 2099 07:28:00 GMT", "Mon, 99 Foo", "nan", "1e9")
+    kinds = ("application/x-protobuf", "application/json", "text/html; charset=x", data.text())
+    reply = {"partialSuccess": {"rejectedSpans": data.plain(1), "errorMessage": data.plain(1)}}
+    bodies = (b"", json.dumps(reply).encode(), data.text().encode("utf-8", "replace"), data.rest())
     response = requests.Response()
     response.status_code = data.choice((200, 202, 301, 400, 401, 404, 413, 429, 503, 99, 999))
-    kinds = ("application/x-protobuf", "application/json", "text/html; charset=x", data.text())
     response.headers["content-type"] = data.choice(kinds)
     response.headers["location"] = data.text()
-    waits = ("1", "-1", "9" * 400, "Wed, 21 Oct 2099 07:28:00 GMT", "Mon, 99 Foo", "nan", "1e9")
     response.headers["retry-after"] = data.choice((*waits, data.text()))
     response.reason = data.choice((None, data.text()))
     response.url = "http://h/v1/traces"
-    reply = {"partialSuccess": {"rejectedSpans": data.plain(1), "errorMessage": data.plain(1)}}
-    bodies = (b"", json.dumps(reply).encode(), data.text().encode("utf-8", "replace"), data.rest())
-    response._content = data.choice(bodies)  # noqa: SLF001 - as a session leaves it
-    record_answer(signal, response, noted)
+    response.raw = HTTPResponse(BytesIO(data.choice(bodies)), preload_content=False)
+    session = SimpleNamespace(post=lambda *_, **__: response, close=lambda: None)
+    return HttpTransport(signal, {}, 10, lambda: session, response.url)
 
 
-def _grpc(data: Data, signal: str, noted: Answers) -> None:
-    """Read an answer over gRPC, right or wrong."""
+def _grpc(data: Data, signal: str) -> Transport:
+    """Return a transport that gets an answer over gRPC, right or wrong."""
 
     class Refused(grpc.RpcError):
         def code(self) -> Any:
@@ -457,39 +463,38 @@ def _grpc(data: Data, signal: str, noted: Answers) -> None:
     content = data.choice((info.SerializeToString(), b"\xff", b"", "text"))
     keys = ("google.rpc.retryinfo-bin", data.text())
     metadata = data.choice((None, (), ((data.choice(keys), content),)))
+    reply = data.rest() if data.flag() else None
 
     def export(*args: Any, **kwargs: Any) -> Any:
-        raise Refused
+        if reply is None:
+            raise Refused
+        return reply
 
-    exporter = SimpleNamespace(_stub=lambda channel: None, _client=SimpleNamespace(Export=export))
-    check(watch_stub(signal, exporter, noted), "answers are seen")
-    with suppress(grpc.RpcError, ConnectionError):
-        exporter._client.Export()  # noqa: SLF001 - as the exporter does
+    channel = SimpleNamespace(unary_unary=lambda _: export, close=lambda: None)
+    return GrpcTransport(signal, {}, 10, lambda: channel)
 
 
 def answers(data: Data) -> None:
-    """Answers of servers and errors of exporters become short text on one line."""
-    noted = Answers()
+    """What servers answer, and exporters say: words for people, short, on one line."""
     signal = data.choice(("traces", "metrics"))
-    noted.hurry = data.flag()
-    for read in data.choice(((), (_grpc,), (_grpc, _http))):
-        read(data, signal, noted)
-        for words in (noted.said, noted.problem):
+    transport = data.choice((_grpc, _http))(data, signal)
+    for _ in range(2):
+        answer = transport.send(b"", 10)
+        for words in (answer.said, answer.reason):
             check(len(words) <= 300 and words.isprintable(), "words are short", words)
-        check(0 <= noted.pause < math.inf, "a pause is a time", noted.pause)
-        check(noted.lost >= 0, "what is lost is a count", noted.lost)
-    noted = Answers()
-    noted.taken(data.integer(-5, 5), data.text())
-    said = noted.said
-    noted.refused(data.text() if data.flag() else data.rest().decode("utf-8", "replace"))
-    for words in (said, noted.problem):
+        check(0 <= answer.pause < math.inf, "a pause is a time", answer.pause)
+        check(answer.lost >= 0, "what is lost is a count", answer.lost)
+        check(answer.taken or bool(answer.reason), "a no has a reason", answer)
+    said = plain(data.text())
+    problem = plain(data.text() if data.flag() else data.rest().decode("utf-8", "replace"))
+    for words in (said, problem):
         check(len(words) <= 300 and words.isprintable(), "words are short and printable", words)
     url = data.choice(("http://h:4317", "https://h:4318/v1/traces", "h:4317", data.text()))
     endpoint = Endpoint(url, data.choice(("gRPC", "HTTP")))
     oddities(endpoint)
     Endpoint.named(data.text())
     codes = ("404 Not Found", "StatusCode.UNAVAILABLE: ", "status 503", "<html>", "SSLError: ", "")
-    reason = data.choice(codes) + data.text() + noted.problem
+    reason = data.choice(codes) + data.text() + problem
     listener = data.choice((None, "h2", "http", "tls", "closed", "refused", "unresolved"))
     for signal in ("traces", "metrics"):
         trouble = explain(endpoint, signal, reason, listener)

@@ -8,8 +8,7 @@ import uuid
 from collections import Counter, defaultdict, deque
 from contextlib import ExitStack
 
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.resources import Resource
+import requests
 from tests.backends import servers
 from tests.backends.clients import PrometheusClient
 from tests.waiting import eventually
@@ -17,9 +16,10 @@ from tests.waiting import eventually
 from chaos.scenario import SIMULATED, CannotRun, progress, scenario
 from chaos.world import World
 from dask_otel import semconv
-from dask_otel._otel.sdk.answers import ExporterLogs
-from dask_otel._otel.sdk.exporters import NamedExporter
-from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.sink import ExporterMetricSink
+from dask_otel._otel.sdk.transport import HttpTransport
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
@@ -61,16 +61,14 @@ class Names:
         minutes = hours * 60
         self.start_ns = time.time_ns() // _MINUTE_NS * _MINUTE_NS - minutes * _MINUTE_NS
         self.now_ns = self.start_ns
-        exporter = OTLPMetricExporter(endpoint=url)
-        resource = Resource(
-            {
-                "service.name": "dask-scheduler",
-                "service.instance.id": "Scheduler-names",
-                "dask.cluster.name": self.cluster,
-            }
-        )
-        named = NamedExporter("Prometheus", exporter, None)
-        self._sink = ExporterMetricSink(named, resource, ExporterLogs(), "chaos", None)
+        transport = HttpTransport("metrics", {}, 10, requests.Session, url)
+        resource = {
+            "service.name": "dask-scheduler",
+            "service.instance.id": "Scheduler-names",
+            "dask.cluster.name": self.cluster,
+        }
+        destination = Destination("Prometheus", transport)
+        self._sink = ExporterMetricSink(destination, Encoder(resource, "chaos"))
         self._state = MetricState(self.start_ns, limits=limits)
         #: Names with work, and until which minute.
         self._busy: deque[tuple[int, str]] = deque()
@@ -124,13 +122,14 @@ class Names:
             part.append(record)
             size = sum(len(one.points) for one in (*part, following) if one is not None)
             if following is None or size > _POINTS:
-                assert self._sink.export(part), self._sink.last_error()
+                answer = self._sink.send(part, 60)
+                assert answer.taken, answer.reason
                 part = []
         self._state.settled(True)
 
     def close(self) -> None:
         """Let go of the exporter."""
-        self._sink.shutdown()
+        self._sink.close()
 
 
 def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, float]:

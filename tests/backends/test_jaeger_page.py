@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace.export import SpanExportResult
 
-from dask_otel._otel.sdk.spans import ReadableSpans
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel.core import identity
-from dask_otel.core.records import Progress, SpanIdentity, SpanRecord, TaskCounts
+from dask_otel.core.records import Progress, Row, SpanIdentity, SpanRecord, TaskCounts
 from dask_otel.core.traces.translate import translate, translate_progress
 from tests.otlp.pipeline import make_group, make_span
 
@@ -94,10 +94,11 @@ class Job:
 
 
 def _send(jaeger: Jaeger, resource: Resource, records: Sequence[SpanRecord]) -> None:
-    exporter = span_exporter("grpc", jaeger.grpc, jaeger.http)
-    make = ReadableSpans(resource, "0").make
-    assert exporter.export([make(record) for record in records]) is SpanExportResult.SUCCESS
-    exporter.shutdown()
+    transport = ForeignExporter("traces", span_exporter("grpc", jaeger.grpc, jaeger.http), {})
+    encoder = Encoder(resource.attributes, "0")
+    request = encoder.request([Row(encoder.span(record)) for record in records])
+    assert transport.send(request, 60).taken
+    transport.close()
 
 
 def _page(client: JaegerClient, job: Job, count: int) -> dict[str, dict[str, Any]]:

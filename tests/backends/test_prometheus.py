@@ -18,9 +18,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.answers import ExporterLogs
-from dask_otel._otel.sdk.exporters import NamedExporter
-from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.foreign import ForeignExporter
+from dask_otel._otel.sdk.sink import ExporterMetricSink
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.state import MetricState
 
@@ -228,10 +229,8 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     resource, now = new_resource(), now_ns()
     minutes = 28
     start = now - minutes * 60 * SECOND
-    logs = ExporterLogs()
-    sink = ExporterMetricSink(
-        NamedExporter("Prometheus", exporter, None), resource, logs, "test", None
-    )
+    destination = Destination("Prometheus", ForeignExporter("metrics", exporter, {}))
+    sink = ExporterMetricSink(destination, Encoder(resource.attributes, "test"))
     state = MetricState(start, limits=SeriesLimits(retire_after_ns=MIN_RETIRE_AFTER_NS))
     series = (semconv.TASK_FINISHED.name, ("nightly",), "inc", "memory")
     #: Tasks by the minute in which they finish: the series retires between them.
@@ -243,7 +242,7 @@ def test_a_series_that_retires_and_returns_is_counted_once(
         records = list(state.collect(start + minute * 60 * SECOND))
         if any(record.name == semconv.TASK_FINISHED.name for record in records):
             exported.append(minute)
-        assert not records or sink.export(records)
+        assert not records or sink.send(records, 60).taken
         state.settled(True)
     assert exported == [*range(1, 17), *range(25, 29)]
 

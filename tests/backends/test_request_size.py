@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.spans import ReadableSpans
-from dask_otel.core.records import Failure
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel.core.records import Failure, Row
 from dask_otel.core.traces.translate import translate
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import Settings
@@ -143,8 +143,9 @@ def test_the_bridge_halves_a_batch_that_the_collector_does_not_take(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     failure = Failure(T, "load-1", "load", None, "KeyError('" + "x" * 2000, "in load\n" * 1200)
     spans = [make_span(f"span-{number}", failures=(failure,) * 16) for number in range(BATCH)]
-    make = ReadableSpans(new_resource(), "0").make
-    assert _size([make(record) for span in spans for record in translate(span)]) > 16 * 2**20
+    encoder = Encoder(new_resource().attributes, "0")
+    rows = [Row(encoder.span(record)) for span in spans for record in translate(span)]
+    assert len(encoder.request(rows)) > 16 * 2**20
     made = make_pump(Settings(), "Scheduler-1", time.time_ns())
     assert made is not None
     export = Export(made.pump)

@@ -29,7 +29,8 @@ def rows(path: Path, is_open: bool) -> int:
         return 0
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
     try:
-        ((count,),) = connection.execute("SELECT count(*) FROM spans WHERE open = ?", (is_open,))
+        table = "notes" if is_open else "spans"
+        ((count,),) = connection.execute(f"SELECT count(*) FROM {table}")
     except sqlite3.OperationalError:
         # It is being made.
         return 0

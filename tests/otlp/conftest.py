@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import FileTarget, Outputs
+from dask_otel._otel.sdk.sink import ExporterMetricSink
+from dask_otel.core.records import Answer, Row
 from tests.receiver import Receiver, receiver
 
 PROTOCOLS = ("grpc", "http/protobuf")
@@ -57,24 +59,16 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
                 files=files,
             )
             assert outputs is not None
-            sinks: tuple[Any, ...] = (*outputs.span_sinks, *outputs.metric_sinks)
-            for sink in sinks:
-                stack.callback(sink.shutdown)
-            # As a thread of the pump does, for the sink that it has.
-            for sink in sinks[-1:]:
-                stack.enter_context(sink.surroundings())
+            for sink in (*outputs.span_sinks, *outputs.metric_sinks):
+                stack.callback(sink.close)
             return outputs
 
         yield call
 
 
-@pytest.fixture
-def no_long_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK 1.28 retries for 63 seconds, whatever its timeout says."""
-    import opentelemetry.exporter.otlp.proto.grpc.exporter as grpc_exporter
-    import opentelemetry.exporter.otlp.proto.http.metric_exporter as metric_exporter
-    import opentelemetry.exporter.otlp.proto.http.trace_exporter as trace_exporter
-
-    for module in (grpc_exporter, metric_exporter, trace_exporter):
-        if hasattr(module, "_create_exp_backoff_generator"):
-            monkeypatch.setattr(module, "_create_exp_backoff_generator", lambda max_value: [0, 64])
+def send(sink: Any, records: Sequence[Any]) -> Answer:
+    """Send records as the pump does, in one request."""
+    if isinstance(sink, ExporterMetricSink):
+        return sink.send(records, 60)
+    answer: Answer = sink.send([Row(sink.encode(record)) for record in records], 60)
+    return answer

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
+import os
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
+import requests
 from google.rpc.status_pb2 import Status
-from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry import context as otel_context
 
-from dask_otel._otel.sdk.answers import Answers, plain, words_of
-from dask_otel._otel.sdk.watching import _retry_after, watch_stub
-from tests.otlp.conftest import PROTOCOLS, Build
+from dask_otel._otel.sdk.transport import _retry_after, plain, words_of
+from dask_otel.core.records import Answer
+from tests.otlp.conftest import PROTOCOLS, Build, send
 from tests.otlp.records import CHILD, ROOT, counter, number
-from tests.receiver import Receiver, port_of, receiver
+from tests.receiver import Receiver, hanging_up, port_of, receiver
 
 DOCUMENT = b"<!DOCTYPE html><html><body>Welcome to nginx!</body></html>"
 
@@ -56,12 +58,9 @@ def test_what_a_server_did_not_take_of_what_it_took(
 ) -> None:
     server.partial = partial
     for sink, records in both(build, server):
-        assert sink.export(records)
-        assert not sink.rejected
-        assert (sink.lost, sink.said) == (lost, said)
+        assert send(sink, records) == Answer(True, lost=lost, said=said)
         server.partial, before = None, server.partial
-        assert sink.export(records)
-        assert (sink.lost, sink.said) == (0, ""), "each export is for itself"
+        assert send(sink, records) == Answer(True), "each request is for itself"
         server.partial = before
     assert len(server.requests) == 4, "it must not be sent again"
 
@@ -74,45 +73,81 @@ def test_partial_success_as_json(http: Receiver, build: Build) -> None:
         for count in ("1", 1):
             partial = {"partialSuccess": {key: count, "errorMessage": "no"}}
             http.content = "application/json; charset=utf-8", json.dumps(partial).encode()
-            assert sink.export(records)
-            assert (sink.lost, sink.said) == (1, "no")
+            assert send(sink, records) == Answer(True, lost=1, said="no")
         http.content = "application/json", b"{}"
-        assert sink.export(records)
-        assert (sink.lost, sink.said) == (0, "")
+        assert send(sink, records) == Answer(True)
 
 
-@pytest.mark.parametrize("exporter", [OTLPSpanExporter, OTLPMetricExporter])
-def test_this_release_lets_its_stub_be_watched(exporter: Any) -> None:
-    """Private parts of the exporter. If one is gone, what servers do not take is not seen."""
-    made = exporter(endpoint="http://127.0.0.1:1", insecure=True)
-    try:
-        client = made._client
-        assert watch_stub("traces", made, Answers())
-        assert made._client is not client
-        if hasattr(made, "_initialize_channel_and_stub"):
-            made._channel.close()
-            made._initialize_channel_and_stub()
-            assert type(made._client) is not type(client), "a new connection is watched as well"
-        assert not watch_stub("traces", object(), Answers())
-    finally:
-        made.shutdown()
+def test_a_kept_connection_that_breaks_is_no_failure(build: Build) -> None:
+    """A server that restarts, or closes what was idle, does not announce it."""
+    requests_of: list[int] = []
+
+    def serve() -> None:
+        # The first connection breaks at its second request.
+        for most in (1, 2):
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as lines:
+                for number_of in range(1, 3):
+                    length = 0
+                    while (line := lines.readline()) not in (b"", b"\r\n"):
+                        if line.lower().startswith(b"content-length:"):
+                            length = int(line.split(b":")[1])
+                    if not lines.read(length) or (most == 1 and number_of == 2):
+                        break
+                    requests_of.append(most)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        (sink,) = build(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}",
+            OTEL_EXPORTER_OTLP_PROTOCOL="http/protobuf",
+        ).span_sinks
+        assert [send(sink, [ROOT]) for _ in range(3)] == [Answer(True)] * 3
+        assert requests_of == [1, 2, 2]
+        sink.close()
+        thread.join(60)
 
 
-@pytest.mark.usefixtures("no_long_retries")
-def test_partial_success_is_seen_after_another_connection(build: Build) -> None:
+def test_a_channel_whose_server_restarts_is_no_failure(build: Build) -> None:
     with receiver("grpc") as first:
         port = port_of(first.endpoint)
         pairs = both(build, first)
         for sink, records in pairs:
-            assert sink.export(records)
-    for sink, records in pairs:
-        assert not sink.export(records)
+            assert send(sink, records).taken
     with receiver("grpc", port) as second:
         second.partial = (1, "no")
         for sink, records in pairs:
-            while not sink.export(records):
-                assert "UNAVAILABLE" in sink.last_error()
-            assert (sink.lost, sink.said) == (1, "no")
+            assert send(sink, records) == Answer(True, lost=1, said="no")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_comes_back_is_there_for_the_next_request(
+    build: Build, protocol: str
+) -> None:
+    """Nothing waits for a connection that could not be made before."""
+    with receiver(protocol) as first:
+        port = port_of(first.endpoint)
+        pairs = both(build, first)
+    for sink, records in pairs:
+        for _ in range(5):
+            answer = send(sink, records)
+            assert (answer.taken, answer.absent) == (False, True), answer
+    with receiver(protocol, port):
+        for sink, records in pairs:
+            assert send(sink, records).taken
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_connection_that_breaks_is_nobody(build: Build, protocol: str) -> None:
+    with hanging_up() as port:
+        outputs = build(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
+            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        )
+        answer = send(outputs.span_sinks[0], [ROOT])
+    assert (answer.taken, answer.absent, answer.blames) == (False, True, False), answer
 
 
 # ---------------------------------------------------------------------------- wrong servers
@@ -122,22 +157,22 @@ def test_partial_success_is_seen_after_another_connection(build: Build) -> None:
 def test_a_web_page_is_no_success(http: Receiver, build: Build, kind: str) -> None:
     http.content = kind, DOCUMENT
     for sink, records in both(build, http):
-        assert not sink.export(records)
-        assert not sink.rejected, "the records are in order"
-        assert "web page" in sink.last_error()
+        answer = send(sink, records)
+        assert (answer.taken, answer.blames) == (False, False), "the records are in order"
+        assert "web page" in answer.reason
     http.content = None
     for sink, records in both(build, http):
-        assert sink.export(records)
+        assert send(sink, records).taken
 
 
 @pytest.mark.parametrize("content", [("text/plain", b"OK"), ("application/json", b"[1]")])
 def test_another_answer_is_told(http: Receiver, build: Build, content: tuple[str, bytes]) -> None:
     http.content = content
     for sink, records in both(build, http):
-        assert sink.export(records)
-        assert sink.lost == 0
-        assert content[0] in sink.said
-        assert content[1].decode() in sink.said
+        answer = send(sink, records)
+        assert (answer.taken, answer.lost) == (True, 0)
+        assert content[0] in answer.said
+        assert content[1].decode() in answer.said
 
 
 @pytest.mark.parametrize("content", [("", b""), ("text/plain", b""), ("application/json", b"{}")])
@@ -146,14 +181,12 @@ def test_an_empty_answer_is_a_success(
 ) -> None:
     http.content = content
     for sink, records in both(build, http):
-        assert sink.export(records)
-        assert (sink.lost, sink.said) == (0, "")
+        assert send(sink, records) == Answer(True)
 
 
 # ------------------------------------------------------------------------------- the reason
 
 
-@pytest.mark.usefixtures("no_long_retries")
 def test_the_words_of_a_server_are_the_reason(http: Receiver, build: Build) -> None:
     status = Status(code=3, message="tenant\0 unknown\n").SerializeToString()
     for content, words in (
@@ -163,9 +196,7 @@ def test_the_words_of_a_server_are_the_reason(http: Receiver, build: Build) -> N
     ):
         http.answer, http.content = 401, content
         for sink, records in both(build, http):
-            assert not sink.export(records)
-            assert not sink.rejected
-            assert sink.last_error() == words
+            assert send(sink, records) == Answer(False, words)
 
 
 @pytest.mark.parametrize(("status", "blames"), [(400, True), (413, True), (404, False)])
@@ -174,12 +205,11 @@ def test_which_answers_blame_the_data(
 ) -> None:
     http.answer = status
     for sink, records in both(build, http):
-        assert not sink.export(records)
-        assert sink.rejected is blames
+        answer = send(sink, records)
+        assert (answer.taken, answer.blames) == (False, blames)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.usefixtures("no_long_retries")
 def test_a_name_that_does_not_resolve_and_a_port_without_a_server_differ(
     build: Build, protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,14 +221,14 @@ def test_a_name_that_does_not_resolve_and_a_port_without_a_server_differ(
             outputs = build(
                 OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{host}:{port}",
                 OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-                OTEL_EXPORTER_OTLP_TIMEOUT="0.7",
             )
-            for sink, records in (
-                (outputs.span_sinks[0], [ROOT]),
-                (outputs.metric_sinks[0], [counter(number(1))]),
+            for sink, record in (
+                (outputs.span_sinks[0], ROOT),
+                (outputs.metric_sinks[0], counter(number(1))),
             ):
-                assert not sink.export(records)  # type: ignore[arg-type]
-                said.append(sink.last_error())
+                answer = send(sink, [record])
+                assert (answer.taken, answer.absent) == (False, True), answer
+                said.append(answer.reason)
     refused, unresolved = said[:2], said[2:]
     kind = "ConnectionError (ConnectionRefusedError:" if protocol != "grpc" else "UNAVAILABLE: "
     assert all(text.startswith(kind) and "refused" in text for text in refused), said
@@ -207,25 +237,17 @@ def test_a_name_that_does_not_resolve_and_a_port_without_a_server_differ(
     assert caplog.records == []
 
 
-@pytest.mark.usefixtures("no_long_retries")
 def test_what_the_client_cannot_send_is_no_fault_of_the_data(
     server: Receiver, build: Build
 ) -> None:
     """Not UnicodeEncodeError, which would say that each span can't be encoded."""
     (sink,) = build(server.environ).span_sinks
-    exporter = sink._exporter._export.__self__  # type: ignore[union-attr]
-    header = "x-tenant", "geheim\u4e00"
-    if server.protocol == "grpc":
-        exporter._headers = (header,)
-    else:
-        held = getattr(exporter, "_client", exporter)
-        getattr(held, "_headers", {}).update([header])
-        if held is exporter:
-            exporter._session.headers.update([header])
-    assert not sink.export([ROOT])
-    assert not sink.rejected
-    assert sink.last_error()
-    assert "geheim" not in sink.last_error()
+    transport: Any = sink.transport  # type: ignore[union-attr]
+    transport._headers["x-tenant"] = "geheim\u4e00"
+    answer = send(sink, [ROOT])
+    assert (answer.taken, answer.blames, answer.absent) == (False, False, False)
+    assert answer.reason
+    assert "geheim" not in answer.reason
 
 
 def test_what_others_say_is_one_short_line() -> None:
@@ -256,33 +278,18 @@ def test_the_innermost_error_says_why() -> None:
     assert words_of(InvalidHeader("geheim")) == "InvalidHeader"
 
 
-def test_the_log_is_the_last_resort(build: Build) -> None:
-    """Of exporters that nobody can watch, the last message is all there is."""
-    log = logging.getLogger("opentelemetry.test")
-    sink: Any = build(OTEL_TRACES_EXPORTER="console").span_sinks[0]
-
-    def failing(spans: Any) -> None:
-        log.error("the %s is full", "disk")
-
-    sink._exporter._export = failing
-    assert not sink.export([ROOT])
-    assert sink.last_error() == "the disk is full"
-
-
 # --------------------------------------------------------------------------- when to come back
 
 
 def test_when_a_server_wants_the_next_request(server: Receiver, build: Build) -> None:
-    # Such that no release of the exporters waits for it itself.
-    server.answer = 400 if server.protocol == "http/protobuf" else "UNAUTHENTICATED"
+    server.answer = 503 if server.protocol == "http/protobuf" else "RESOURCE_EXHAUSTED"
     server.retry_after = 7
     for sink, records in both(build, server):
-        assert not sink.export(records)
-        assert sink.retries.pause == 7
+        assert send(sink, records).pause == 7
         server.answer, before = None, server.answer
-        assert sink.export(records)
-        assert sink.retries.pause == 0
+        assert send(sink, records).pause == 0
         server.answer = before
+    assert len(server.requests) == 4, "nothing is sent again before the policy says so"
 
 
 @pytest.mark.parametrize(
@@ -299,3 +306,56 @@ def test_when_a_server_wants_the_next_request(server: Receiver, build: Build) ->
 )
 def test_the_seconds_of_retry_after(header: str, low: float, high: float) -> None:
     assert low <= _retry_after(header) <= high
+
+
+# ------------------------------------------------------------------------------ the process
+
+
+def test_a_forked_child_has_connections_of_its_own(server: Receiver, build: Build) -> None:
+    (sink,) = build(server.environ).span_sinks
+    assert send(sink, [ROOT]).taken
+    transport: Any = sink.transport  # type: ignore[union-attr]
+    before = transport._client
+    transport._process = os.getppid()
+    assert send(sink, [ROOT]).taken
+    assert transport._client is not before
+    # The parent's still works: it was not closed.
+    transport._client, mine = before, transport._client
+    assert send(sink, [ROOT]).taken
+    mine.close()
+    assert len(server.spans) == 3
+
+
+def test_instrumented_clients_trace_nothing_of_it(
+    server: Receiver, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, object]] = []
+
+    def note() -> None:
+        keys = "suppress_instrumentation", "suppress_http_instrumentation"
+        seen.append((otel_context.get_value(keys[0]), otel_context.get_value(keys[1])))
+
+    class Channel:
+        def __init__(self, channel: Any) -> None:
+            self.close = channel.close
+            self._channel = channel
+
+        def unary_unary(self, *arguments: Any) -> Any:
+            note()
+            return self._channel.unary_unary(*arguments)
+
+    insecure, request = grpc.insecure_channel, requests.Session.request
+    monkeypatch.setattr(grpc, "insecure_channel", lambda *a: Channel(insecure(*a)))
+    monkeypatch.setattr(requests.Session, "request", lambda *a, **k: (note(), request(*a, **k))[1])
+    for sink, records in both(build, server):
+        assert send(sink, records).taken
+    assert seen == [(True, True)] * 2
+    assert otel_context.get_value("suppress_instrumentation") is None
+
+
+def test_it_says_who_sends(server: Receiver, build: Build) -> None:
+    for sink, records in both(build, server):
+        assert send(sink, records).taken
+    for _, _, headers in server.requests:
+        assert headers["user-agent"].startswith("dask-otel/")
+        assert "OTel-OTLP-Exporter-Python/" in headers["user-agent"]

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from dask_otel._otel.sdk import environment, exporters
 from dask_otel._otel.sdk import outputs as _otel
@@ -18,12 +20,19 @@ from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.masking import masked_url
-from dask_otel.core.records import SpanRecord
+from dask_otel.core.records import Answer, Link, SpanRecord
 from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
-from tests.otlp.conftest import PROTOCOLS, Build
-from tests.otlp.records import CHILD, ROOT, counter, number
+from tests.otlp.conftest import PROTOCOLS, Build, send
+from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import Receiver, receiver
+
+REMOTE = replace(
+    ROOT,
+    trace_id=Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, 1), "a=b")),
+    parent_span_id=99,
+    remote_parent=True,
+)
 
 # --------------------------------------------------------------------------------- choice
 
@@ -31,7 +40,7 @@ from tests.receiver import Receiver, receiver
 def test_two_exporters_each_get_everything(build: Build) -> None:
     with receiver("grpc") as one, receiver("http/protobuf") as other:
         outputs = build(
-            OTEL_TRACES_EXPORTER="otlp_proto_grpc, otlp_proto_http,otlp",
+            OTEL_TRACES_EXPORTER="otlp, otlp_proto_http,otlp",
             OTEL_METRICS_EXPORTER="none",
             OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=one.endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
@@ -40,8 +49,9 @@ def test_two_exporters_each_get_everything(build: Build) -> None:
             f"{one.endpoint} (OTLP over gRPC)",
             f"{one.endpoint} (OTLP over HTTP)",
         ]
+        assert [sink.key for sink in outputs.span_sinks] == ["otlp", "otlp_proto_http"]
         assert outputs.metric_sinks == ()
-        assert outputs.span_sinks[0].export([ROOT])
+        assert send(outputs.span_sinks[0], [ROOT]).taken
         assert len(one.spans) == 1
         assert other.spans == []
 
@@ -62,7 +72,7 @@ def test_a_blank_variable_counts_as_not_set(server: Receiver, build: Build) -> N
         OTEL_SERVICE_NAME="",
     )
     (sink,) = outputs.span_sinks
-    assert sink.export([ROOT])
+    assert send(sink, [ROOT]).taken
     assert server.spans[0].resource["service.name"] == "dask-scheduler"
     assert os.environ["OTEL_TRACES_EXPORTER"] == "", "and it stays as it was"
 
@@ -78,15 +88,55 @@ def test_console(build: Build, capsys: pytest.CaptureFixture[str]) -> None:
         (outputs.metric_sinks[0], metrics.ConsoleMetricExporter),
     ):
         assert sink.name == "console"
-        assert isinstance(sink._exporter._export.__self__, kind)  # type: ignore[union-attr]
+        assert isinstance(sink.transport.exporter, kind)  # type: ignore[union-attr]
     lines: list[str] = []
     for sink in (*outputs.span_sinks, *outputs.metric_sinks):
-        exporter = sink._exporter._export.__self__  # type: ignore[union-attr]
+        exporter = sink.transport.exporter  # type: ignore[union-attr]
         exporter.out = type("Out", (), {"write": lines.append, "flush": lambda: None})
-    assert outputs.span_sinks[0].export([ROOT, CHILD])
-    assert outputs.metric_sinks[0].export([counter(number(1))])
+    assert send(outputs.span_sinks[0], [ROOT, CHILD]).taken
+    assert send(outputs.metric_sinks[0], [counter(number(1))]).taken
     assert [json.loads(line)["name"] for line in lines[:2]] == ["nightly", "load"]
     assert "dask.test" in lines[2]
+
+
+def test_opentelemetrys_own_exporters_are_used_as_they_are(build: Build) -> None:
+    """They get what ours send: the same spans and points, with the same resource."""
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    records = [ROOT, replace(CHILD, links=(Link(7, 8, {"x": (1, 2)}),)), REMOTE]
+    metrics = [
+        counter(number(1.5, a="x"), number(2)),
+        counter(number(-3), name="dask.u", instrument="updowncounter", temporality="delta"),
+        counter(number(0.5, start=0), name="dask.g", instrument="gauge"),
+        counter(HISTOGRAM, name="dask.h", instrument="histogram"),
+    ]
+    with receiver("grpc") as theirs, receiver("grpc") as ours:
+        for server, name in ((theirs, "otlp_proto_grpc"), (ours, "otlp")):
+            outputs = build(server.environ, OTEL_TRACES_EXPORTER=name, OTEL_METRICS_EXPORTER=name)
+            assert send(outputs.span_sinks[0], records) == Answer(True)
+            assert send(outputs.metric_sinks[0], metrics) == Answer(True)
+            if server is theirs:
+                transport: Any = outputs.span_sinks[0].transport  # type: ignore[union-attr]
+                assert isinstance(transport.exporter, OTLPSpanExporter)
+        for found, expected in ((theirs.spans, ours.spans), (theirs.points, ours.points)):
+            assert len(found) == len(expected) > 2
+            # The encoder of SDK 1.28 leaves the schema of the scope out.
+            for one, other in zip(found, expected, strict=True):
+                assert replace(one, scope=other.scope) == other
+
+
+def test_what_an_exporter_of_others_refuses_is_a_no(build: Build) -> None:
+    (sink,) = build(OTEL_TRACES_EXPORTER="console").span_sinks
+    transport: Any = sink.transport  # type: ignore[union-attr]
+    transport.exporter.export = lambda spans: SpanExportResult.FAILURE
+    answer = send(sink, [ROOT])
+    assert (answer.taken, answer.blames, answer.absent) == (False, False, False)
+
+    def raises(spans: Any) -> None:
+        raise ConnectionError("the way is closed")
+
+    transport.exporter.export = raises
+    assert "the way is closed" in send(sink, [ROOT]).reason
 
 
 def test_an_exporter_of_another_package(
@@ -95,8 +145,8 @@ def test_an_exporter_of_another_package(
     install(tmp_path, monkeypatch)
     outputs = build(OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine")
     assert outputs.span_sinks[0].name == "mine"
-    assert outputs.span_sinks[0].export([ROOT])
-    assert outputs.metric_sinks[0].export([counter(number(1))])
+    assert send(outputs.span_sinks[0], [ROOT]).taken
+    assert send(outputs.metric_sinks[0], [counter(number(1))]).taken
     import mine_exporter  # type: ignore[import-not-found]
 
     assert [span.name for span in mine_exporter.SPANS] == ["nightly"]
@@ -269,7 +319,7 @@ def test_headers_as_people_write_them(
     server: Receiver, build: Build, headers: str, sent: dict[str, str]
 ) -> None:
     (sink,) = build(server.environ, OTEL_EXPORTER_OTLP_HEADERS=headers).span_sinks
-    assert sink.export([ROOT])
+    assert send(sink, [ROOT]).taken
     assert sent.items() <= server.requests[0][2].items()
 
 
@@ -356,7 +406,7 @@ def test_defaults_count_where_the_environment_has_nothing(server: Receiver, buil
     before = dict(os.environ)
     outputs = build(defaults={**server.environ, "OTEL_SERVICE_NAME": "from-dask"})
     assert dict(os.environ) == before, "nothing of ours stays behind"
-    assert outputs.span_sinks[0].export([ROOT])
+    assert send(outputs.span_sinks[0], [ROOT]).taken
     assert server.spans[0].resource["service.name"] == "from-dask"
 
 
@@ -366,7 +416,7 @@ def test_the_environment_wins_over_defaults(server: Receiver, build: Build) -> N
         defaults={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://nowhere:1", "OTEL_SERVICE_NAME": "a"},
         OTEL_SERVICE_NAME="b",
     )
-    assert outputs.span_sinks[0].export([ROOT])
+    assert send(outputs.span_sinks[0], [ROOT]).taken
     assert server.spans[0].resource["service.name"] == "b"
 
 
@@ -432,7 +482,7 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
 def resource_of(build: Build, **options: str) -> dict[str, object]:
     cluster_name = options.pop("cluster_name", None)
     outputs = build(cluster_name=cluster_name, **options)
-    return dict(outputs.metric_sinks[0]._resource.attributes)
+    return dict(outputs.resource)
 
 
 def test_our_resource(build: Build) -> None:
@@ -504,7 +554,7 @@ def test_bytes_that_are_no_utf8_do_not_spoil_the_resource(server: Receiver, buil
         OTEL_RESOURCE_ATTRIBUTES="bad=\udcff,good=1",
         OTEL_SERVICE_NAME="name\udcff",
     )
-    assert outputs.span_sinks[0].export([ROOT])
+    assert send(outputs.span_sinks[0], [ROOT]).taken
     resource = server.spans[0].resource
     assert resource["service.name"] == "name\ufffd"
     assert (resource["bad"], resource["good"]) == ("\ufffd", "1")

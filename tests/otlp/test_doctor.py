@@ -26,14 +26,12 @@ from tests.otlp.conftest import PROTOCOLS
 from tests.receiver import Receiver, hanging_up, receiver, silent_server
 
 GRPC, HTTP = PROTOCOLS
-pytestmark = pytest.mark.usefixtures("no_long_retries")
 
 Examine = Callable[..., list[Finding]]
 
 
 @pytest.fixture(autouse=True)
 def _first_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_SECOND_THOUGHTS", 0.0)
     # However busy the machine is, it looks until there is something to see.
     monkeypatch.setattr(probing, "_LOOK", 60.0)
     monkeypatch.setattr(listening, "_SLOWEST", 30.0)

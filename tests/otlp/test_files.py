@@ -21,10 +21,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.records import Failure
+from dask_otel.core.records import Answer, Failure
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
-from tests.otlp.conftest import Build
+from tests.otlp.conftest import Build, send
 from tests.otlp.json_reading import from_json
 from tests.otlp.pipeline import Export, T, make_batch, make_span
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
@@ -111,7 +111,7 @@ def test_files_have_metrics_every_five_seconds_until_one_is_full(
     sink = outputs.metric_sinks[-1]
     assert list(outputs.hurried) == [sink.name] * at_once
     for value in (1, 2):
-        assert sink.export([counter(number(value), description="x" * 600)])
+        assert send(sink, [counter(number(value), description="x" * 600)]).taken
     assert len(list(tmp_path.iterdir())) == 2
     assert not any(hurried() for hurried in outputs.hurried.values())
 
@@ -234,7 +234,7 @@ def test_home_is_the_schedulers(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     outputs = build(files=target("~/files"))
-    assert outputs.span_sinks[0].export([ROOT])
+    assert send(outputs.span_sinks[0], [ROOT]).taken
     assert len(list((tmp_path / "files").iterdir())) == 1
 
 
@@ -330,18 +330,15 @@ def test_a_disk_that_stays_broken_costs_what_it_would_have_got_and_is_counted(
 
 
 def whole(build: Build, tmp_path: Path) -> tuple[Any, Any]:
-    """Return requests of both signals as the SDK's encoder makes them."""
-    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-
+    """Return requests of both signals, as they come to the files."""
+    messages = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}
     caught: dict[str, Any] = {}
     outputs = build(files=target(tmp_path))
-    for signal, sink, encode, records in (
-        ("traces", outputs.span_sinks[0], encode_spans, [ROOT, CHILD]),
+    for signal, sink, records in (
+        ("traces", outputs.span_sinks[0], [ROOT, CHILD]),
         (
             "metrics",
             outputs.metric_sinks[0],
-            encode_metrics,
             [
                 counter(number(1.5, a="x"), number(float("inf"), a="y"), number(2)),
                 counter(number(0), name="zero", instrument="gauge"),
@@ -350,9 +347,16 @@ def whole(build: Build, tmp_path: Path) -> tuple[Any, Any]:
             ],
         ),
     ):
-        exporter: Any = sink._exporter._export.__self__
-        exporter._encode = lambda data, s=signal, e=encode: caught.setdefault(s, e(data))
-        assert sink.export(records)  # type: ignore[arg-type]
+        transport: Any = sink.transport  # type: ignore[union-attr]
+        write = transport.send
+
+        def sent(request: bytes, longest: float, key: str = signal, write: Any = write) -> Answer:
+            caught[key] = messages[key].FromString(request)
+            answer: Answer = write(request, longest)
+            return answer
+
+        transport.send = sent
+        assert send(sink, records).taken  # type: ignore[arg-type]
     return caught["traces"], caught["metrics"]
 
 
@@ -416,8 +420,8 @@ def test_long_requests_become_several_lines(
     outputs = build(files=target(tmp_path))
     spans = [replace(ROOT, span_id=index + 1, events=(), links=()) for index in range(20)]
     points = counter(*(number(index, n=index) for index in range(40)))
-    assert outputs.span_sinks[0].export(spans)
-    assert outputs.metric_sinks[0].export([points])
+    assert send(outputs.span_sinks[0], spans).taken
+    assert send(outputs.metric_sinks[0], [points]).taken
     for path in tmp_path.iterdir():
         lines = path.read_text(encoding="utf-8").splitlines()
         assert len(lines) > 2
@@ -433,8 +437,8 @@ def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path
     long = ",".join(f"attribute-{index}={'x' * 100}" for index in range(20))
     outputs = build(files=FileTarget(str(tmp_path), 100, 10), OTEL_RESOURCE_ATTRIBUTES=long)
     for index in range(3):
-        assert outputs.span_sinks[0].export([replace(ROOT, span_id=index + 1)])
-        assert outputs.metric_sinks[0].export([counter(number(1, time=index + 2))])
+        assert send(outputs.span_sinks[0], [replace(ROOT, span_id=index + 1)]).taken
+        assert send(outputs.metric_sinks[0], [counter(number(1, time=index + 2))]).taken
     begins = [path.read_bytes()[:500] for path in tmp_path.iterdir()]
     assert len(set(begins)) == len(begins) == 6
 
@@ -442,8 +446,8 @@ def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path
 def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_path: Path) -> None:
     outputs = build(files=target(tmp_path))
     with pytest.raises(ValueError):
-        outputs.span_sinks[0].export([replace(ROOT, name="\ud800")])
-    assert outputs.span_sinks[0].export([ROOT])
+        send(outputs.span_sinks[0], [replace(ROOT, name="\ud800")])
+    assert send(outputs.span_sinks[0], [ROOT]).taken
     assert len(read(tmp_path, "traces")) == 1
 
 

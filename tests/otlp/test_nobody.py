@@ -9,16 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 
 from dask_otel._otel.sdk import exporters, outputs
-from dask_otel._otel.sdk.answers import Answers
-from dask_otel._otel.sdk.watching import watched_session
 from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
@@ -29,7 +24,7 @@ from tests.otlp.pipeline import Export, make_batch, make_span
 from tests.receiver import Receiver, hanging_up, port_of, receiver
 from tests.waiting import eventually
 
-#: Seconds for which the exporters try by themselves, and those of a close: nobody waits so long.
+#: Seconds for a request, and those of a close: nobody waits so long.
 LONG = 100
 
 
@@ -49,8 +44,8 @@ def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
     return made
 
 
-def retries(pump: Pump) -> list[Any]:
-    return [lane._sink.retries for lane in pump._lanes]
+def patience(pump: Pump) -> list[float]:
+    return [lane._sink.patience for lane in pump._lanes]
 
 
 def threads() -> list[str]:
@@ -85,7 +80,7 @@ def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
 def test_an_endpoint_that_takes_nothing_holds_up_no_close_and_keeps_no_thread(
     fault: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was configured: a collector has a moment to come back. Then the exporters are woken."""
+    """It was configured: a collector has a moment to come back."""
     with nowhere(fault, protocol, tmp_path) as endpoint:
         made = made_with(
             monkeypatch,
@@ -93,50 +88,17 @@ def test_an_endpoint_that_takes_nothing_holds_up_no_close_and_keeps_no_thread(
             OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
             OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
         )
-        assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
+        assert patience(made.pump) == [1.0, 1.0]
         made.pump.start()
         export = Export(made.pump)
         export.spans(make_span())
         export.metrics(make_batch())
-        eventually(lambda: all(one._answers.problem for one in retries(made.pump)))
-        # They try again, after a second, two, four; the oldest ones fail where a connection breaks.
+        eventually(lambda: len(made.pump.condition()["destinations"][0]["failing"]) == 2)
+        # They are tried again, after a second, two, four.
         took = export.close(LONG)
         assert made.pump.closed
         assert took < LONG / 2
         eventually(lambda: not threads())
-
-
-def test_a_single_connection_that_breaks_is_tried_again_at_the_close() -> None:
-    """The server may just have closed one that was kept; the exporters try once more at once."""
-    answers = Answers()
-    answers.hurry = True
-    session = watched_session("traces", answers)
-    with hanging_up() as port:
-        url = f"http://127.0.0.1:{port}/v1/traces"
-        with pytest.raises(requests.ConnectionError):
-            session.post(url, data=b"x", timeout=LONG)
-        assert not answers.absent
-        with pytest.raises(requests.RequestException) as raised:
-            session.post(url, data=b"x", timeout=LONG)
-    assert not isinstance(raised.value, requests.ConnectionError)
-    assert answers.absent
-
-
-def test_at_the_deadline_an_exporter_is_woken_from_its_retries(
-    server: Receiver, monkeypatch: pytest.MonkeyPatch, no_long_retries: None
-) -> None:
-    server.answer = refusal(server, 503, "UNAVAILABLE")
-    made = made_with(monkeypatch, **server.environ, OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG))
-    made.pump.start()
-    export = Export(made.pump)
-    export.spans(make_span())
-    export.metrics(make_batch())
-    eventually(lambda: len(server.requests) >= 2)
-    export.close(0.2)
-    # The oldest ones just sleep; not for long, here.
-    can_be_woken = [bool(one._events) for one in retries(made.pump)]
-    assert can_be_woken == [not version("opentelemetry-sdk").startswith("1.28.")] * 2
-    eventually(lambda: not threads())
 
 
 @pytest.fixture
@@ -155,7 +117,7 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert "otel.files.path" in made.hint
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in made.hint
     # And no wait at the end.
-    assert [one.patience for one in retries(made.pump)] == [0.0, 0.0]
+    assert patience(made.pump) == [0.0, 0.0]
 
 
 def test_while_it_looks_the_process_has_its_own_environment(
@@ -193,7 +155,7 @@ def test_what_is_configured_keeps_its_promise(
 ) -> None:
     made = made_with(monkeypatch, **{variable: value})
     assert made.hint == ""
-    assert [one.patience for one in retries(made.pump)] == [1.0, 1.0]
+    assert patience(made.pump) == [1.0, 1.0]
 
 
 def test_after_the_hint_who_comes_and_takes_nothing_is_told_of(

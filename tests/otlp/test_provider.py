@@ -32,8 +32,10 @@ from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.records import Answer
 from dask_otel.core.trace import Trace
 from tests.environment import inherited
+from tests.otlp.conftest import send
 from tests.otlp.records import CHILD, ROOT
 from tests.receiver import receiver
 
@@ -54,9 +56,8 @@ def sink_of(provider: TracerProvider, version: str = "1") -> ProviderSpanSink:
 def test_spans_go_through_it_with_our_ids_and_times() -> None:
     provider, exporter = make()
     sink = sink_of(provider, "1.2.3")
-    with sink.surroundings():
-        # Children come before their parents.
-        assert sink.export([CHILD, ROOT])
+    # Children come before their parents.
+    assert send(sink, [CHILD, ROOT]) == Answer(True)
     child, root = exporter.get_finished_spans()
     for span, record in ((child, CHILD), (root, ROOT)):
         assert (span.context.trace_id, span.context.span_id) == (record.trace_id, record.span_id)
@@ -73,14 +74,13 @@ def test_spans_go_through_it_with_our_ids_and_times() -> None:
     ]
     assert [(link.context.trace_id, link.context.span_id) for link in root.links] == [(7, 8)]
     assert root.instrumentation_scope.name == "dask_otel"
-    assert sink.lost == 0
 
 
 def test_it_is_not_shut_down_and_keeps_its_own_ids() -> None:
     provider, exporter = make()
     sink = sink_of(provider)
-    sink.export([ROOT])
-    sink.shutdown()
+    send(sink, [ROOT])
+    sink.close()
     with provider.get_tracer("the application").start_as_current_span("its own"):
         pass
     with provider.get_tracer("dask_otel").start_as_current_span("under our name"):
@@ -96,7 +96,7 @@ def test_its_sampler_decides_for_whole_traces() -> None:
     for n in range(400):
         trace_id = identity.trace_id(f"{n}")
         pair = [replace(CHILD, trace_id=trace_id), replace(ROOT, trace_id=trace_id)]
-        sink.export([record for record in pair if sink.wants(record)])
+        send(sink, [record for record in pair if sink.wants(record)])
     spans = exporter.get_finished_spans()
     roots = {s.context.trace_id for s in spans if s.parent is None}
     children = {s.context.trace_id for s in spans if s.parent is not None}
@@ -112,7 +112,7 @@ def test_a_caller_s_trace_goes_on_in_it(flags: int) -> None:
     trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
     root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
     child = replace(CHILD, trace_id=trace)
-    sink.export([record for record in (child, root) if sink.wants(record)])
+    send(sink, [record for record in (child, root) if sink.wants(record)])
     spans = exporter.get_finished_spans()
     assert len(spans) == (2 if flags & 1 else 0)
     for span, record in zip(spans, (child, root), strict=False):
@@ -127,7 +127,7 @@ def test_its_limits_apply() -> None:
     provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
     exporter = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    sink_of(provider).export([ROOT])
+    send(sink_of(provider), [ROOT])
     (span,) = exporter.get_finished_spans()
     assert len(span.attributes) == 2
 
@@ -141,7 +141,7 @@ def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
         start.wait()
         for n in range(300):
             ids = {"trace_id": number, "span_id": number * 1000 + n}
-            sinks[number - 1].export([replace(ROOT, name=str(ids["span_id"]), **ids)])
+            send(sinks[number - 1], [replace(ROOT, name=str(ids["span_id"]), **ids)])
 
     threads = [threading.Thread(target=export, args=(number,)) for number in (1, 2)]
     for thread in threads:
@@ -171,8 +171,8 @@ def test_a_processor_that_raises_loses_one_span_and_is_said_once(
     sink = sink_of(provider)
     caplog.set_level(logging.WARNING, "distributed.dask_otel")
     for _ in range(2):
-        assert sink.export([ROOT, replace(CHILD, name="bad"), CHILD])
-        assert sink.lost == 1
+        records = [ROOT, replace(CHILD, name="bad"), CHILD]
+        assert send(sink, records) == Answer(True, lost=1)
     taken = [s.name for s in exporter.get_finished_spans() if s.name != "bad"]
     assert taken == ["nightly", "load"] * 2
     assert len(caplog.records) == 1
@@ -208,8 +208,9 @@ def test_a_sampler_that_keeps_state_is_asked_once_for_a_root(
         task = replace(group, span_id=7, parent_span_id=group.span_id)
         # As the pump does it: what is wanted is queued, and exported later.
         wanted = [one for one in (task, group, replace(ROOT, trace_id=trace)) if sink.wants(one)]
-        assert sink.export(wanted)
-        counted += len(wanted) - sink.lost
+        answer = send(sink, wanted)
+        assert answer.taken
+        counted += len(wanted) - answer.lost
     spans = exporter.get_finished_spans()
     assert [s.context.trace_id for s in spans] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert counted == len(spans)
@@ -224,7 +225,7 @@ def test_a_caller_that_is_not_sampled_may_be_below_a_sampler_that_does_not_follo
     trace = Trace(ROOT.trace_id, "nightly", Caller(Traceparent(ROOT.trace_id, 99, flags), "x=1"))
     root = replace(ROOT, trace_id=trace, parent_span_id=99, remote_parent=True)
     child = replace(CHILD, trace_id=trace)
-    sink.export([record for record in (child, root) if sink.wants(record)])
+    send(sink, [record for record in (child, root) if sink.wants(record)])
     spans = exporter.get_finished_spans()
     assert [int(s.context.trace_flags) & 1 for s in spans] == [1, 1]
     assert [s.context.trace_state.get("x") for s in spans] == ["1", "1"]
@@ -244,7 +245,7 @@ def test_spans_that_its_processors_start_under_our_name_have_ids_and_a_sampler_o
             self.started.append(provider.get_tracer("dask_otel", "1").start_span("its own"))
 
     provider.add_span_processor(Starts())
-    assert sink.export([ROOT])
+    assert send(sink, [ROOT]).taken
     assert [s.name for s in exporter.get_finished_spans()] == ["nightly"]
     (own,) = Starts.started
     assert not own.is_recording(), "as the provider's sampler has it"
@@ -256,8 +257,7 @@ def test_what_a_provider_does_not_record_is_not_counted_as_exported() -> None:
     sink = sink_of(provider)
     off = SpanContext(1, 2, is_remote=False)
     sink._tracer = SimpleNamespace(start_span=lambda *args, **options: NonRecordingSpan(off))
-    assert sink.export([ROOT, CHILD])
-    assert sink.lost == 2
+    assert send(sink, [ROOT, CHILD]) == Answer(True, lost=2)
     assert not exporter.get_finished_spans()
 
 

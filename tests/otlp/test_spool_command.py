@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.cli import main
 from dask_otel.cli.spool_sending import Sending
 from dask_otel.core.context import Caller, Traceparent
+from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
-from dask_otel.spool.store import Run, Store
+from dask_otel.spool.store import Encoded, Run, Store
 from tests.otlp.records import CHILD, ROOT, SECOND
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
@@ -30,20 +32,29 @@ RESOURCE = {
     "dask.cluster.name": "nightly",
     "host.cpu": 2,
 }
+ENCODER = Encoder(RESOURCE, "0.0.7")
 ALIVE = 1_700_000_009 * SECOND
+
+
+def opened(path: Path, encoder: Encoder = ENCODER) -> Store:
+    run = Run("Scheduler-7", encoder.origin, 1_700_000_000 * SECOND)
+    return Store.open(path, 100_000_000, run, 1, reread)
+
+
+def encoded(*records: SpanRecord, sink: str = "otlp") -> list[Encoded]:
+    return [(sink, (one.trace_id, one.span_id), ENCODER.span(one)) for one in records]
 
 
 def fill(path: Path, count: int = 2, *, sink: str = "otlp", noted: bool = True) -> list[int]:
     """Leave finished spans and an open one, as a run that was killed; return their ids."""
-    run = Run("Scheduler-7", RESOURCE, "0.0.7", 1_700_000_000 * SECOND)
-    store = Store.open(path, 100_000_000, run, 1)
+    store = opened(path)
     caller = Caller(Traceparent(ROOT.trace_id, 9, 1), "vendor=1")
     root = replace(ROOT, trace_id=Trace(ROOT.trace_id, "nightly", caller), parent_span_id=9)
     spans = [root, CHILD, *(replace(CHILD, span_id=100 + n) for n in range(count - 2))][:count]
-    store.write(finished=[(sink, span) for span in spans], alive_ns=2)
+    store.write(finished=encoded(*spans, sink=sink), alive_ns=2)
     if noted:
         note = replace(CHILD, span_id=77, name="open", attributes={"dask.span.complete": False})
-        store.write(noted=[(sink, note)], alive_ns=ALIVE)
+        store.write(noted=encoded(note, sink=sink), alive_ns=ALIVE)
         spans.append(note)
     store.close(clean=False)
     return [span.span_id for span in spans]
@@ -116,7 +127,7 @@ def test_what_waits_is_sent_as_its_own_run_would_have(
 def test_an_empty_one_is_said_to_be(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Store.open(path, 10**6, Run("a", {}, "1", 1), 1).close(clean=False)
+    opened(path).close(clean=False)
     path.touch(0o600)
     assert main(["spool", "send", str(path)]) == 0
     assert capsys.readouterr().out == f"nothing waits in {path}\n"
@@ -137,8 +148,8 @@ def test_what_can_not_be_read_is_said_in_words(
 def test_one_that_a_scheduler_has_is_not_sent(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store.open(path, 10**6, Run("a", RESOURCE, "1", 1), 1)
-    store.write(finished=[("otlp", CHILD)], noted=[("otlp", ROOT)], alive_ns=2)
+    store = opened(path)
+    store.write(finished=encoded(CHILD), noted=encoded(ROOT), alive_ns=2)
     assert main(["spool", "send", str(path)]) == 1
     assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
     # It can be looked at meanwhile.
@@ -146,10 +157,10 @@ def test_one_that_a_scheduler_has_is_not_sent(
     shown = capsys.readouterr().out
     assert "1 span to be sent" in shown
     assert f"process {os.getpid()} has it and sends them; 1 of its spans are open" in shown
-    store.write(finished=[("otlp", ROOT)], alive_ns=3)
-    assert [row.record.span_id for row in store.waiting("otlp", 0, 9)] == [
-        CHILD.span_id,
-        ROOT.span_id,
+    store.write(finished=encoded(ROOT), alive_ns=3)
+    assert [row.body for row in store.waiting("otlp", 0, 9)] == [
+        ENCODER.span(CHILD),
+        ENCODER.span(ROOT),
     ]
     store.close(clean=True)
 
@@ -300,8 +311,8 @@ def test_a_disk_that_fails_meanwhile_hides_nothing_that_has_arrived(
 def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(path, 30)
     evil = replace(CHILD, span_id=5, name="a\x1b[31m\u202eb")
-    store = Store.open(path, 10**7, Run("other", {"secret": "hunter2"}, "1", 1), 1)
-    store.write(finished=[("otlp", evil)], alive_ns=2)
+    store = opened(path, Encoder({"secret": "hunter2"}, "1"))
+    store.write(finished=encoded(evil), alive_ns=2)
     store.close(clean=True)
     before = sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
     assert main(["spool", "show", str(path)]) == 0
@@ -322,7 +333,7 @@ def test_looking_does_not_end_a_lost_run(path: Path, capsys: pytest.CaptureFixtu
     fill(path)
     assert main(["spool", "show", str(path)]) == 0
     capsys.readouterr()
-    store = Store.open(path, 10**6, Run("b", {}, "1", 1), 1)
+    store = opened(path)
     assert store.recovered == 1
     store.close(clean=True)
 

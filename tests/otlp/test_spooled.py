@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core import identity
 from dask_otel.core.records import OpenNote, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate_lost
@@ -90,10 +91,12 @@ def test_the_next_run_sends_what_an_earlier_one_left_as_that_ones(
     assert f"4 spans wait in the spool {path}" in caplog.text
     assert "within otel.close-timeout" not in caplog.text
     # Another one is killed, while a span is open.
-    run = Run("Scheduler-2", {"service.instance.id": "Scheduler-2"}, "0.0.7", time.time_ns())
+    encoder = Encoder({"service.instance.id": "Scheduler-2"}, "0.0.7")
+    run = Run("Scheduler-2", encoder.origin, time.time_ns())
     (record,) = translate_lost(lost("c", T))
-    store = Store.open(path, 1_000_000, run, time.time_ns())
-    store.write(noted=[("otlp", record)], alive_ns=int((T + 77) * 1e9))
+    store = Store.open(path, 1_000_000, run, time.time_ns(), reread)
+    ids = (record.trace_id, record.span_id)
+    store.write(noted=[("otlp", ids, encoder.span(record))], alive_ns=int((T + 77) * 1e9))
     store.close(clean=False)
 
     wired, export = begin("Scheduler-3", receiver.environ)

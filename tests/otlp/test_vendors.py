@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics.export import MetricsData
 
-from dask_otel._otel.sdk.exporters import NamedExporter, make_exporters, shut_down
+from dask_otel._otel.sdk.environment import read_environment
+from dask_otel._otel.sdk.exporters import Destination, make_destinations, shut_down
+from dask_otel._otel.sdk.transport import GrpcTransport
 from tests.receiver import receiver
 
 VENDORS = Path(__file__).parents[2] / "deploy" / "vendors"
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-EMPTY: dict[str, Any] = {"traces": [], "metrics": MetricsData(resource_metrics=[])}
 
-Make = Callable[[str, str], NamedExporter]
+Make = Callable[[str, str], Destination]
 
 
 def _variables(vendor: str) -> dict[str, str]:
@@ -32,21 +32,22 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
         if name.startswith("OTEL_"):
             monkeypatch.delenv(name)
 
-    def made(vendor: str, signal: str, **changes: str) -> NamedExporter:
+    def make_one(vendor: str, signal: str, **changes: str) -> Destination:
         for name, value in (_variables(vendor) | changes).items():
             monkeypatch.setenv(name, value)
-        exporters = make_exporters(signal)
-        request.addfinalizer(lambda: shut_down(exporters))
-        (one,) = exporters
+        made = make_destinations(signal)
+        request.addfinalizer(lambda: shut_down(made))
+        (one,) = made
         return one
 
-    return made
+    return make_one
 
 
-def _headers(make: Callable[..., NamedExporter], vendor: str, signal: str) -> dict[str, str]:
+def _headers(make: Callable[..., Destination], vendor: str, signal: str) -> dict[str, str]:
     """The headers that arrive at a server which stands for the vendor's."""
     with receiver() as received:
-        make(vendor, signal, **{ENDPOINT: received.endpoint}).exporter.export(EMPTY[signal])
+        one = make(vendor, signal, **{ENDPOINT: received.endpoint})
+        assert one.transport.send(b"", 60).taken
         ((arrived, _, headers),) = received.requests
         assert arrived == signal
         return headers
@@ -57,12 +58,12 @@ def _headers(make: Callable[..., NamedExporter], vendor: str, signal: str) -> di
     [
         ("grafana-cloud", "https://otlp-gateway-prod-eu-west-2.grafana.net/otlp/v1/{}"),
         ("honeycomb", "https://api.honeycomb.io/v1/{}"),
-        ("datadog", "datadog-agent:4317"),
     ],
 )
 @pytest.mark.parametrize("signal", ["traces", "metrics"])
 def test_where_it_goes(make: Make, vendor: str, endpoint: str, signal: str) -> None:
-    assert make(vendor, signal).exporter._endpoint == endpoint.format(signal)
+    transport: Any = make(vendor, signal).transport
+    assert transport.url == endpoint.format(signal)
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics"])
@@ -80,9 +81,10 @@ def test_honeycomb_knows_us_and_keeps_metrics_apart(make: Make) -> None:
 
 
 def test_datadog_gets_differences_over_grpc(make: Make) -> None:
-    exporter = make("datadog", "metrics").exporter
-    assert "grpc" in type(exporter).__module__
-    assert "DELTA" in {one.name for one in exporter._preferred_temporality.values()}
+    one = make("datadog", "metrics")
+    assert one.label == "http://datadog-agent:4317 (OTLP over gRPC)"
+    assert isinstance(one.transport, GrpcTransport)
+    assert read_environment().temporality == "delta"
 
 
 def test_each_vendor_is_tested() -> None:

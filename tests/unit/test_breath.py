@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from dask_otel.pump.breath import LONGEST_WORK, PAUSE, WORK, Breath, MadeInBreaths
+from dask_otel.pump.breath import LONGEST_WORK, PAUSE, WORK, Breath
 
 
 class Time:
@@ -52,23 +52,3 @@ def test_it_lets_go_soon_where_somebody_does() -> None:
     time.taken = 0.001
     time.work(breathe, 0.1)
     assert time.longest == pytest.approx(WORK, abs=0.00002)
-
-
-def test_things_are_made_one_at_a_time_with_breaths_between() -> None:
-    time = Time()
-    made: list[int] = []
-
-    def make(item: int) -> str:
-        made.append(item)
-        return str(item)
-
-    things = MadeInBreaths(range(100), make, Breath(time.clock, time.sleep))
-    assert len(things) == 100
-    assert made == []
-    for number, thing in enumerate(things):
-        assert thing == str(number)
-        assert made == list(range(number + 1))
-        time.now += 0.0001
-    assert len(time.breaths) >= 10
-    assert list(things) == [str(number) for number in range(100)]
-    assert (things[7], things[-1], list(things[97:])) == ("7", "99", ["97", "98", "99"])

@@ -8,17 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from dask_otel import semconv
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import OpenNote, Origin, SpanIdentity, SpanRecord
-from dask_otel.pump.journal import MOMENT
+from dask_otel.core.records import OpenNote, Origin, Row, SpanIdentity, SpanRecord
+from dask_otel.pump.journal import MOMENT, Spool
 from dask_otel.pump.pump import Pump, PumpLimits
-from dask_otel.pump.spool import Spool
+from dask_otel.spool.store import Written
 from tests.unit.test_pump import (
     DROPPED,
     EXPORTED,
@@ -37,7 +36,7 @@ from tests.waiting import eventually
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a person would wait a second for takes a moment."""
     monkeypatch.setattr("dask_otel.pump.journal.ALIVE", 0.05)
-    monkeypatch.setattr("dask_otel.pump.outlet.FIRST_BACKOFF", 0.05)
+    monkeypatch.setattr("dask_otel.pump.policy.FIRST_BACKOFF", 0.05)
     monkeypatch.setattr("dask_otel.pump.spool_health.FIRST_RETRY", 0.05)
 
 
@@ -56,20 +55,13 @@ def translate(item: Any) -> list[SpanRecord]:
     return translated(item)
 
 
-class Result(NamedTuple):
-    ids: tuple[int, ...]
-    gone: tuple[int, ...] = ()
-    unreadable: int = 0
-    absent: tuple[int, ...] = ()
-
-
 class Memory:
     """A spool that is a few dicts; several runs can have it, one after the other."""
 
     def __init__(self, most: int = 10**9) -> None:
         self.most = most
-        self.rows: dict[int, tuple[str, SpanRecord]] = {}
-        self.notes: dict[tuple[str, int], SpanRecord] = {}
+        self.rows: dict[int, tuple[str, Row]] = {}
+        self.notes: dict[tuple[str, int], int] = {}
         self.next = 1
         self.recovered = 0
         self.error: Exception | None = None
@@ -80,21 +72,24 @@ class Memory:
         self.closed: list[bool] = []
         #: Spans that were ever noted.
         self.noted: set[int] = set()
-        #: Of records that can't be kept.
-        self.unfit: set[int] = set()
         #: Cleared: writes hang.
         self.go_on = threading.Event()
         self.go_on.set()
 
+    def put(self, sink: str, body: int, origin: Origin | None = None) -> None:
+        """Let a finished span wait."""
+        self.rows[self.next] = (sink, Row(body, origin, self.next))
+        self.next += 1
+
     def write(
         self,
         *,
-        finished: Sequence[tuple[str, SpanRecord]],
-        noted: Sequence[tuple[str, SpanRecord]],
+        finished: Sequence[tuple[str, tuple[int, int], int]],
+        noted: Sequence[tuple[str, tuple[int, int], int]],
         over: Sequence[tuple[int, int]],
         settled: Sequence[int],
         alive_ns: int,
-    ) -> Result:
+    ) -> Written:
         self.writes += 1
         self.go_on.wait(60)
         if self.error is not None:
@@ -105,29 +100,25 @@ class Memory:
         for _, span_id in over:
             for key in [key for key in self.notes if key[1] == span_id]:
                 del self.notes[key]
-        for sink, record in noted:
-            self.notes[sink, record.span_id] = record
-            self.noted.add(record.span_id)
-        ids, absent = [], []
-        for sink, record in finished:
-            self.notes.pop((sink, record.span_id), None)
-            ids.append(self.next)
-            if record.span_id in self.unfit:
-                absent.append(self.next)
-            else:
-                self.rows[self.next] = (sink, record)
-            self.next += 1
+        for sink, (_, span_id), body in noted:
+            self.notes[sink, span_id] = body
+            self.noted.add(span_id)
+        first = self.next
+        for sink, (_, span_id), body in finished:
+            self.notes.pop((sink, span_id), None)
+            self.put(sink, body)
         gone = sorted(self.rows)[: max(0, len(self.rows) - self.most)]
         for number in gone:
             del self.rows[number]
-        return Result(tuple(ids), tuple(gone), 0, tuple(absent))
+        return Written(gone, 0, first)
 
-    def waiting(self, sink: str, after: int, limit: int) -> list[tuple[int, SpanRecord]]:
+    def waiting(self, sink: str, after: int, limit: int) -> list[Row]:
         self.reads += 1
         if error := self.error or self.unreadable:
             raise error
         rows = sorted(self.rows.items())
-        return [(n, record) for n, (key, record) in rows if key == sink and n > after][:limit]
+        found = [row for number, (key, row) in rows if key == sink and number > after][:limit]
+        return [Row(row.body, row.origin, row.number) for row in found]
 
     def count(self, sink: str | None = None) -> int:
         return sum(sink in (None, key) for key, _ in list(self.rows.values()))
@@ -300,23 +291,17 @@ def test_a_span_that_cannot_be_translated_is_lost_alone():
     assert totals(pump) == {("exported",): 4, ("untranslatable",): 4}
 
 
-def test_a_record_that_cannot_be_kept_goes_from_memory():
-    store, spans = Memory(), Spans()
-    store.unfit.add(2)
-    with running(store, spans) as pump:
-        for n in (1, 2, 3):
-            pump.offer_span(finished(n))
-        eventually(lambda: sorted(spans.exported) == [1, 2, 3])
-    assert totals(pump) == {("exported",): 3}
-
-
-def test_a_record_that_is_refused_is_settled_too():
+def test_a_span_that_cannot_be_encoded_is_counted_once_and_not_noted():
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
-        spans.error = ValueError("not to be encoded")
-        pump.offer_span(finished(1))
+        pump.offer_note(note(500))
+        pump.offer_note(note(1))
+        eventually(lambda: store.notes)
+        pump.offer_span(finished(500))
         eventually(lambda: totals(pump)["unencodable",] == 1)
-        eventually(lambda: not store.rows)
+        assert store.noted == {1}
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
 
 
 def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
@@ -379,7 +364,7 @@ def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_
     counted = totals(pump)
     assert counted.keys() <= {("exported",)}
     assert len(spans.exported) >= counted["exported",]
-    left = {record.span_id for _, record in store.rows.values()}
+    left = {row.body for _, row in store.rows.values()}
     assert left | set(spans.exported) == set(range(1, 301))
 
 
@@ -403,19 +388,17 @@ def test_an_outage_longer_than_the_queue_loses_nothing():
 
 def test_earlier_rows_go_first_with_their_origin():
     store, spans = Memory(), Spans()
-    taken: list[SpanRecord] = []
-    export = spans.export
-    spans.export = lambda records: taken.extend(records) or export(records)  # type: ignore
-    origin = Origin({"service.instance.id": "before"}, "0.0")
+    taken: list[Row] = []
+    send = spans.send
+    spans.send = lambda rows, longest: taken.extend(rows) or send(rows, longest)  # type: ignore
+    origin = Origin(b"before", b"0.0")
     for n in range(1, 31):
-        (record,) = translated(finished(n))
-        store.rows[n] = ("otlp", replace(record, origin=origin))
-    store.next = 31
+        store.put("otlp", n, origin)
     with running(store, spans, limits=SMALL) as pump:
         pump.offer_span(finished(31))
         eventually(lambda: len(spans.exported) == 31)
     assert spans.exported == list(range(1, 32))
-    assert [record.origin for record in taken] == [origin] * 30 + [None]
+    assert [row.origin for row in taken] == [origin] * 30 + [None]
 
 
 def test_a_hanging_exporter_keeps_its_rows_and_holds_up_nothing():
@@ -527,9 +510,7 @@ def test_a_spool_that_somebody_else_has_is_used_as_soon_as_it_is_free(caplog):
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans = Memory(), Spans()
     # What the one before leaves.
-    store.write(
-        finished=[("otlp", translated(finished(7))[0])], noted=(), over=(), settled=(), alive_ns=1
-    )
+    store.put("otlp", 7)
     free = threading.Event()
     tries = []
 
@@ -614,8 +595,7 @@ def test_rows_that_cannot_be_read_keep_no_new_span_back_and_are_told_once(caplog
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     store, spans = Memory(), Spans()
     for n in range(1, 31):
-        store.rows[n] = ("otlp", translate(finished(n))[0])
-    store.next = 31
+        store.put("otlp", n)
     store.unreadable = OSError(5, "database disk image is malformed")
     with running(store, spans) as pump:
         eventually(lambda: store.reads)
@@ -661,17 +641,15 @@ def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
 def test_an_error_of_ours_after_the_write_loses_no_span():
     store, spans = Memory(), Spans()
     with running(store, spans) as pump:
-        journal = pump.journal
-        assert journal is not None
-        fresh, raised = journal._fresh, []
+        count, raised = store.count, []
 
-        def raises_once(*args: Any) -> None:
-            if not raised:
+        def raises_once(sink: str | None = None) -> int:
+            if store.writes and not raised:
                 raised.append(1)
                 raise RuntimeError("a bug")
-            fresh(*args)
+            return count(sink)
 
-        journal._fresh = raises_once  # type: ignore[method-assign]
+        store.count = raises_once  # type: ignore[method-assign]
         pump.offer_span(finished(1))
         eventually(lambda: raised)
         pump.offer_span(finished(2))
@@ -740,7 +718,7 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
     counted = totals(pump)
     assert len(spans.exported) == len(set(spans.exported)) == counted["exported",]
     # What is left is in the spool, and nothing is both there and counted.
-    left = {record.span_id for _, record in store.rows.values()}
+    left = {row.body for _, row in store.rows.values()}
     assert sum(counted.values()) + len(left - set(spans.exported)) == offered
     assert not store.notes
 

@@ -7,8 +7,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,68 +14,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_otel import semconv
-from dask_otel.core.records import SpanRecord
+from dask_otel.core.records import Answer, Row
 from dask_otel.pump.health import QUIET, Health, Tally
 from dask_otel.pump.outlet import LAST_TRIES, Outlet
-from dask_otel.pump.sinks import PumpLimits
 
 
-def record(number: int) -> SpanRecord:
-    return SpanRecord(
-        trace_id=1,
-        span_id=number,
-        parent_span_id=None,
-        name=str(number),
-        kind="internal",
-        start_ns=1,
-        end_ns=2,
-        attributes={},
-        events=(),
-        links=(),
-        error=None,
-        root_name="root",
-    )
+def row(number: int) -> Row:
+    return Row(number)
 
 
 class Sink:
-    """A sink that can be down, and does not take some records."""
+    """A sink that can be down, and does not take some rows."""
 
     name = "a test sink"
+    advice = ""
+    patience = 0.0
+    loss = "error"
 
     def __init__(self, refused: Sequence[int] = (), raising: Sequence[int] = ()) -> None:
         self.refused = set(refused)
         self.raising = set(raising)
-        self.error: type[Exception] = UnicodeError
+        self.error: type[Exception] = OSError
         self.up = True
         self.most = 10**9
-        self.rejected = False
-        self.lost = 0
-        self.said = ""
-        self.retries: Any = None
-        self.loss = "error"
+        self.yes = Answer(True)
+        self.no = Answer(False, "refused by the test")
         self.tries: list[list[int]] = []
         self.exported: list[int] = []
 
-    def surroundings(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def wants(self, record: SpanRecord) -> bool:
-        return record.name != "unsampled"
-
-    def export(self, records: Sequence[SpanRecord]) -> bool:
-        numbers = [r.span_id for r in records]
-        self.tries.append(numbers)
-        if self.raising & set(numbers):
-            raise self.error("no encoder takes this")
-        if not self.up or self.refused & set(numbers) or len(numbers) > self.most:
-            return False
-        self.exported += numbers
+    def wants(self, record: Any) -> bool:
         return True
 
-    def last_error(self) -> str:
-        return "refused by the test"
+    def encode(self, record: Any) -> Any:
+        return record
 
-    def shutdown(self) -> None:
+    def send(self, rows: Sequence[Row], longest: float) -> Answer:
+        numbers = [one.body for one in rows]
+        self.tries.append(numbers)
+        if self.raising & set(numbers):
+            raise self.error("no way")
+        if not self.up or self.refused & set(numbers) or len(numbers) > self.most:
+            return self.no
+        self.exported += numbers
+        return self.yes
+
+    def close(self) -> None:
         pass
 
 
@@ -86,11 +67,10 @@ class Setup:
         self.time = 0.0
         self.sink = sink
         self.tally = Tally()
-        limits = PumpLimits(queue_size=100, batch_size=batch_size)
-        self.outlet = Outlet(sink, limits, self.tally, Health(sink.name), lambda: self.time)
+        self.outlet = Outlet(sink, batch_size, self.tally, Health(sink.name), lambda: self.time)
 
     def put(self, numbers: Sequence[int]) -> None:
-        self.outlet.put([record(n) for n in numbers])
+        self.outlet.queue.extend(row(n) for n in numbers)
 
     def run(self, steps: int = 200) -> None:
         """Pump as the thread does, and let the time pass when there is nothing to do."""
@@ -98,7 +78,7 @@ class Setup:
             if not self.outlet.queue:
                 return
             if not self.outlet.pump():
-                self.time = max(self.time, self.outlet.retry_at)
+                self.time = max(self.time, self.outlet.policy.retry_at)
             self.time += 0.002
 
     def prove(self, requests: int = 128) -> None:
@@ -141,16 +121,6 @@ def test_batches_go_out_in_order_and_are_counted() -> None:
     assert setup.dropped == {}
 
 
-def test_what_is_not_sampled_does_not_enter_the_queue() -> None:
-    setup = Setup(Sink())
-    setup.outlet.put([record(1), SpanRecord(**{**_fields(record(2)), "name": "unsampled"})])
-    assert [r.span_id for r in setup.outlet.queue] == [1]
-
-
-def _fields(made: SpanRecord) -> dict[str, object]:
-    return {name: getattr(made, name) for name in SpanRecord.__slots__}
-
-
 def test_an_outage_of_any_length_drops_nothing() -> None:
     setup = Setup(Sink())
     setup.sink.up = False
@@ -171,9 +141,9 @@ def test_a_server_is_left_alone_for_as_long_as_it_wants_within_bounds(
     setup = Setup(Sink())
     setup.put(range(3))
     setup.sink.up = False
-    setup.sink.retries = SimpleNamespace(absent=False, pause=wanted)
+    setup.sink.no = Answer(False, "busy", pause=wanted)
     setup.outlet.pump()
-    assert setup.outlet.retry_at == given
+    assert setup.outlet.policy.retry_at == given
     setup.time = given - 0.001
     setup.outlet.pump()
     assert len(setup.sink.tries) == 1
@@ -190,8 +160,8 @@ def test_backoff_doubles_and_has_a_limit() -> None:
         before = setup.time
         assert not setup.outlet.pump()
         assert not setup.outlet.pump(), "not before its time"
-        waits.append(setup.outlet.retry_at - before)
-        setup.time = setup.outlet.retry_at
+        waits.append(setup.outlet.policy.retry_at - before)
+        setup.time = setup.outlet.policy.retry_at
     for wait, expected in zip(waits, [1, 2, 4, 8, 16, 30, 30, 30, 30], strict=True):
         assert 0.8 * expected <= wait <= 1.2 * expected
     assert len(setup.sink.tries) == 9
@@ -244,8 +214,8 @@ class Flaky(Sink):
         super().__init__()
         self.fails = fails
 
-    def export(self, records: Sequence[SpanRecord]) -> bool:
-        return not self.fails() and super().export(records)
+    def send(self, rows: Sequence[Row], longest: float) -> Answer:
+        return self.no if self.fails() else super().send(rows, longest)
 
 
 @pytest.mark.parametrize("each_second", [0, 1, 5, 40])
@@ -295,16 +265,7 @@ def test_a_batch_that_is_too_large_goes_out_in_parts() -> None:
     assert setup.dropped == {}
 
 
-def test_a_record_that_cannot_be_encoded_is_dropped_at_once() -> None:
-    setup = Setup(Sink(raising=[3]))
-    setup.put(range(10))
-    setup.run()
-    assert sorted(setup.sink.exported) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert setup.dropped == {"unencodable": 1}
-    assert setup.time < 1, "without waiting"
-
-
-@pytest.mark.parametrize("error", [OSError, RuntimeError, ConnectionError])
+@pytest.mark.parametrize("error", [OSError, RuntimeError, ValueError, MemoryError])
 def test_an_exporter_that_raises_in_an_outage_loses_nothing(error: type[Exception]) -> None:
     sink = Sink(raising=range(10))
     sink.error = error
@@ -317,25 +278,13 @@ def test_an_exporter_that_raises_in_an_outage_loses_nothing(error: type[Exceptio
     assert sorted(sink.exported) == list(range(10))
 
 
-def test_requests_errors_that_are_value_errors_as_well_are_outages() -> None:
-    class MissingSchema(OSError, ValueError):
-        pass
-
-    sink = Sink(raising=[1])
-    sink.error = MissingSchema
-    setup = Setup(sink)
-    setup.put([1])
-    setup.run(10)
-    assert setup.dropped == {}
-
-
 def test_an_outage_during_the_search_for_poison_drops_nothing_else() -> None:
     """The sink dies just after it has shown that it is alive."""
     setup = Setup(Sink(refused=[0]))
     setup.put(range(4))
     while not setup.sink.exported:
         setup.outlet.pump()
-        setup.time = max(setup.time, setup.outlet.retry_at)
+        setup.time = max(setup.time, setup.outlet.policy.retry_at)
     setup.sink.up = False
     setup.run(60)
     assert setup.dropped == {}
@@ -349,7 +298,7 @@ def test_an_outage_during_the_search_for_poison_drops_nothing_else() -> None:
 
 def test_a_sink_that_says_it_is_invalid_is_believed_sooner() -> None:
     slow, fast = Setup(Sink(refused=[0])), Setup(Sink(refused=[0]))
-    fast.sink.rejected = True
+    fast.sink.no = Answer(False, "invalid", blames=True)
     for setup in (slow, fast):
         setup.put(range(6))
         setup.run()
@@ -362,11 +311,19 @@ def test_a_sink_that_says_it_is_invalid_is_believed_sooner() -> None:
 
 def test_what_a_sink_lost_alone_is_counted_as_dropped() -> None:
     setup = Setup(Sink())
-    setup.sink.lost = 1
+    setup.sink.yes = Answer(True, lost=1)
     setup.put(range(4))
     setup.run()
     assert setup.exported == 3
     assert setup.dropped == {"error": 1}
+
+
+def test_what_can_not_be_encoded_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    setup = Setup(Sink())
+    for _ in range(3):
+        setup.outlet.lose(None, "no encoder takes this", "unencodable")
+    assert setup.dropped == {"unencodable": 3}
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
 
 
 def test_one_warning_when_it_fails_and_one_message_when_it_works_again(
@@ -387,11 +344,15 @@ def test_one_warning_when_it_fails_and_one_message_when_it_works_again(
 
 def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    setup = Setup(Sink(raising=range(0, 30, 3)))
+    setup = Setup(Sink(refused=range(0, 30, 3)))
+    setup.sink.no = Answer(False, "invalid", blames=True)
     setup.put(range(30))
     setup.run()
-    assert setup.dropped == {"unencodable": 10}
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    # The last ones show themselves next to others.
+    setup.feed(until=10)
+    assert setup.dropped == {"rejected": 10}
+    told = [r.levelname for r in caplog.records if "dropped a span" in r.getMessage()]
+    assert told == ["WARNING"]
 
 
 def test_spans_and_metrics_of_one_destination_fail_with_one_warning(
@@ -472,13 +433,14 @@ def test_flush_isolates_poison_without_waiting() -> None:
 def test_flush_stops_at_its_deadline() -> None:
     sink = Sink()
     setup = Setup(sink)
-    export: Callable[[Sequence[SpanRecord]], bool] = sink.export
+    send = sink.send
 
-    def slow(records: Sequence[SpanRecord]) -> bool:
+    def slow(rows: Sequence[Row], longest: float) -> Answer:
+        assert longest == 2.5 - setup.time
         setup.time += 1.0
-        return export(records)
+        return send(rows, longest)
 
-    sink.export = slow  # type: ignore[method-assign]
+    sink.send = slow  # type: ignore[method-assign]
     setup.put(range(40))
     setup.outlet.flush(until=2.5)
     assert len(sink.exported) == 12
@@ -489,7 +451,6 @@ def test_flush_stops_at_its_deadline() -> None:
     count=st.integers(1, 60),
     batch_size=st.integers(1, 16),
     refused=st.sets(st.integers(0, 59), max_size=8),
-    raising=st.sets(st.integers(0, 59), max_size=4),
     outages=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), max_size=5),
     seed=st.integers(0, 1000),
 )
@@ -497,12 +458,11 @@ def test_every_record_is_exported_once_or_dropped_for_its_own_fault(
     count: int,
     batch_size: int,
     refused: set[int],
-    raising: set[int],
     outages: list[tuple[int, int]],
     seed: int,
 ) -> None:
     random.seed(seed)
-    setup = Setup(Sink(refused=sorted(refused), raising=sorted(raising)), batch_size)
+    setup = Setup(Sink(refused=sorted(refused)), batch_size)
     setup.put(range(count))
     for up, down in outages:
         setup.run(up)
@@ -516,12 +476,12 @@ def test_every_record_is_exported_once_or_dropped_for_its_own_fault(
     fresh = 1000
     for _ in range(300):
         setup.run(10)
-        if not any(r.span_id < 1000 for r in setup.outlet.queue):
+        if not any(one.body < 1000 for one in setup.outlet.queue):
             break
         setup.put([fresh])
         fresh += 1
     setup.run()
-    bad = (refused | raising) & set(range(count))
+    bad = refused & set(range(count))
     exported = Counter(setup.sink.exported)
     assert max(exported.values(), default=1) == 1
     assert {n for n in exported if n < 1000} == set(range(count)) - bad

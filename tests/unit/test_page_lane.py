@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import MetricRecord
+from dask_otel.core.records import Answer, MetricRecord
 from dask_otel.pump import lanes
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.waiting import eventually
@@ -24,11 +24,8 @@ IDLE = semconv.CLUSTER_TIME.name
 class Sink:
     """Keeps what it gets; it may hang."""
 
-    rejected = False
-    lost = 0
-    said = ""
-    retries = None
     advice = ""
+    patience = 0.0
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,17 +33,11 @@ class Sink:
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def surroundings(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def export(self, records: Sequence[MetricRecord]) -> bool:
+    def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
         self.exports.append(records)
-        return self.go_on.wait(60)
+        return Answer(self.go_on.wait(60))
 
-    def last_error(self) -> str:
-        return ""
-
-    def shutdown(self) -> None:
+    def close(self) -> None:
         """Nothing to release."""
 
     def values(self, metric: str) -> list[float]:

@@ -50,7 +50,7 @@ def collected(*batches: MetricBatch) -> MetricPage:
     for number, batch in enumerate(batches, 1):
         batch.time_ns = START + number * SECOND
         state.apply(batch)
-        page.export(list(state.collect(batch.time_ns)))
+        page.send(list(state.collect(batch.time_ns)), 60)
         state.settled(True)
     return page
 
@@ -86,11 +86,12 @@ def test_every_metric_has_the_name_that_prometheus_makes_of_otlp(openmetrics: bo
 def test_a_ratio_and_unknown_units() -> None:
     page = MetricPage({})
     point = NumberPoint({"dask.worker.name": "a-b"}, 1, 2, 0.25)
-    page.export(
+    page.send(
         [
             MetricRecord("dask.worker.cpu.utilization", "1", "", "gauge", "cumulative", (point,)),
             MetricRecord("dask.some.level", "1", "", "updowncounter", "cumulative", (point,)),
-        ]
+        ],
+        60,
     )
     labels = ("dask_worker_name", "a-b")
     assert {k: s.value for k, s in samples(page, openmetrics=True).items()} == {
@@ -180,7 +181,7 @@ def test_any_text_of_users_comes_back_as_it_was(
     state, page = MetricState(START), MetricPage({})
     state.apply(batch)
     records = list(state.collect(START + SECOND))
-    page.export(records)
+    page.send(records, 60)
     expected = {
         point.attributes["dask.activity"]: point.value
         for record in records

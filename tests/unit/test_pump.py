@@ -7,8 +7,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -19,17 +19,18 @@ from dask_otel import semconv
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
+    Answer,
     FinishedGroup,
     FinishedSpan,
     MetricRecord,
     NumberPoint,
+    Row,
     SpanIdentity,
     SpanRecord,
     TaskCounts,
 )
 from dask_otel.pump.lanes import _parts
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
-from dask_otel.pump.sinks import Retries
 from tests.waiting import eventually
 
 AGE = semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name
@@ -77,40 +78,36 @@ class FakeSink:
 
     def __init__(self, name: str = "sink") -> None:
         self.name = name
-        self.rejected = False
-        self.lost = 0
-        self.said = ""
-        self.retries: Retries | None = None
         self.advice = ""
+        self.patience = 0.0
         self.loss = "error"
         self.ok = True
+        #: While it is ok, and while it is not.
+        self.yes = Answer(True)
+        self.no = Answer(False, "refused by the test")
         self.error: BaseException | None = None
-        #: Cleared: exports hang.
+        #: Cleared: requests hang.
         self.go_on = threading.Event()
         self.go_on.set()
         self.calls = 0
         self.shut = threading.Event()
         self.threads: set[int] = set()
 
-    def surroundings(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def answer(self) -> bool:
+    def answer(self) -> Answer:
         self.calls += 1
         self.threads.add(threading.get_ident())
         self.go_on.wait(60)
         if self.error is not None:
             raise self.error
-        return self.ok
+        return self.yes if self.ok else self.no
 
-    def last_error(self) -> str:
-        return "refused by the test"
-
-    def shutdown(self) -> None:
+    def close(self) -> None:
         self.shut.set()
 
 
 class Spans(FakeSink):
+    """Rows are the numbers of spans."""
+
     def __init__(self, name: str = "sink") -> None:
         super().__init__(name)
         self.exported: list[int] = []
@@ -118,10 +115,16 @@ class Spans(FakeSink):
     def wants(self, record: SpanRecord) -> bool:
         return record.span_id != 404
 
-    def export(self, records: Sequence[SpanRecord]) -> bool:
-        if ok := self.answer():
-            self.exported += [r.span_id for r in records]
-        return ok
+    def encode(self, record: SpanRecord) -> int:
+        if record.span_id == 500:
+            raise ValueError("no text")
+        return record.span_id
+
+    def send(self, rows: Sequence[Row], longest: float) -> Answer:
+        answer = self.answer()
+        if answer.taken:
+            self.exported += [row.body for row in rows]
+        return answer
 
 
 class Metrics(FakeSink):
@@ -131,18 +134,20 @@ class Metrics(FakeSink):
         self.requests: list[list[MetricRecord]] = []
         self.refuse_zeros = False
 
-    def export(self, records: Sequence[MetricRecord]) -> bool:
+    def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
         self.requests.append(list(records))
         zeros = any(len(r.points) > len({tuple(p.attributes.items()) for p in r.points})
                     for r in records)  # fmt: skip
-        self.rejected = self.refuse_zeros and zeros
-        if not self.answer() or self.rejected:
-            return False
+        answer = self.answer()
+        if self.refuse_zeros and zeros:
+            return Answer(False, "invalid", blames=True)
+        if not answer.taken:
+            return answer
         for r in records:
             for p in r.points:
                 if isinstance(p, NumberPoint):
                     self.last[r.name, tuple(p.attributes.values())] = p.value
-        return True
+        return answer
 
     def value(self, name: str, *labels: Any) -> float:
         return self.last.get((name, labels), 0)
@@ -249,6 +254,16 @@ def test_a_span_that_cannot_be_translated_is_lost_alone() -> None:
         eventually(lambda: spans.exported == [1, 1, 2, 2])
         beat(pump)
         eventually(lambda: metrics.value(DROPPED, "traces", "untranslatable") == 4)
+
+
+def test_a_span_that_cannot_be_encoded_is_lost_alone() -> None:
+    spans, metrics = Spans(), Metrics()
+    with running([spans], [metrics]) as pump:
+        for n in (1, 500, 2):
+            pump.offer_span(finished(n))
+        eventually(lambda: spans.exported == [1, 2])
+        beat(pump)
+        eventually(lambda: metrics.value(DROPPED, "traces", "unencodable") == 1)
 
 
 def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
@@ -468,7 +483,7 @@ def test_the_age_is_that_of_the_exporter_that_is_worst_off() -> None:
 
 def test_a_server_that_takes_no_span_of_a_request_is_no_success() -> None:
     spans, metrics = Spans(), Metrics()
-    spans.lost, spans.said = 10**6, "too many"
+    spans.yes = Answer(True, lost=10**6, said="too many")
     with running([spans], [metrics]) as pump:
         pump.offer_span(finished(1))
         eventually(lambda: spans.calls > 0)
@@ -480,7 +495,7 @@ def test_a_server_that_takes_no_span_of_a_request_is_no_success() -> None:
 class FlakyMetrics(Metrics):
     """Says no to every second request."""
 
-    def answer(self) -> bool:
+    def answer(self) -> Answer:
         self.ok = self.calls % 2 == 0
         return super().answer()
 
@@ -652,29 +667,14 @@ def test_hanging_metrics_are_one_warning(caplog: pytest.LogCaptureFixture) -> No
 RARELY = replace(LIMITS, schedule_delay=1000.0)
 
 
-class FakeRetries:
-    """Of an exporter at whose endpoint nobody is."""
-
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
-        self.absent = True
-        self.pause = 0.0
-        self.cuts = self.ends = 0
-        self.woken = threading.Event()
-
-    def cut(self) -> None:
-        self.cuts += 1
-
-    def end(self) -> None:
-        self.ends += 1
-        self.woken.set()
+#: Of an endpoint where nobody is.
+NOBODY = Answer(False, "refused by the test", absent=True)
 
 
-def refuse(retries: Callable[[], FakeRetries], *sinks: FakeSink) -> None:
+def refuse(no: Answer, patience: float, *sinks: FakeSink) -> None:
     """Let sinks fail until further notice."""
     for sink in sinks:
-        sink.ok = False
-        sink.retries = retries()
+        sink.ok, sink.no, sink.patience = False, no, patience
 
 
 def close_while_refused(spans: Spans, metrics: Metrics, metrics_calls: int) -> None:
@@ -695,7 +695,7 @@ def close_while_refused(spans: Spans, metrics: Metrics, metrics_calls: int) -> N
 
 def test_at_the_end_nobody_is_asked_twice_where_nobody_is_worth_a_wait() -> None:
     spans, metrics = Spans(), Metrics()
-    refuse(lambda: FakeRetries(patience=0), spans, metrics)
+    refuse(NOBODY, 0.0, spans, metrics)
     with running([spans], [metrics], RARELY) as pump:
         pump.offer_span(finished(1))
         beat(pump, 1)
@@ -703,23 +703,17 @@ def test_at_the_end_nobody_is_asked_twice_where_nobody_is_worth_a_wait() -> None
         eventually(lambda: pump.closed)
         pump.release()
         assert (spans.calls, metrics.calls) == (1, 1)
-        for sink in (spans, metrics):
-            assert isinstance(sink.retries, FakeRetries)
-            assert (sink.retries.cuts, sink.retries.ends) == (1, 0)
 
 
 def test_at_the_end_somebody_may_come_back() -> None:
     spans, metrics = Spans(), Metrics()
-    refuse(lambda: FakeRetries(patience=60), spans, metrics)
+    refuse(NOBODY, 60.0, spans, metrics)
     close_while_refused(spans, metrics, metrics_calls=3)
 
 
-class Overloaded(FakeRetries):
-    """Of an exporter whose server is there, and wants to be left alone."""
-
-    def __init__(self, pause: float) -> None:
-        super().__init__(patience=60)
-        self.absent, self.pause = False, pause
+def overloaded(pause: float) -> Answer:
+    """Return the answer of a server that is there, and wants to be left alone."""
+    return Answer(False, "refused by the test", pause=pause)
 
 
 class Timed(Spans):
@@ -727,40 +721,27 @@ class Timed(Spans):
         super().__init__()
         self.times: list[float] = []
 
-    def answer(self) -> bool:
+    def answer(self) -> Answer:
         self.times.append(time.monotonic())
         return super().answer()
 
 
 def test_at_the_end_a_server_is_left_alone_for_as_long_as_it_wants() -> None:
     spans, metrics = Timed(), Metrics()
-    refuse(lambda: Overloaded(0.2), spans, metrics)
+    refuse(overloaded(0.2), 60.0, spans, metrics)
     close_while_refused(spans, metrics, metrics_calls=2)
     assert min(after - before for before, after in pairwise(spans.times)) >= 0.2
 
 
 def test_at_the_end_a_server_that_wants_more_time_than_there_is_is_asked_once() -> None:
     spans, metrics = Spans(), Metrics()
-    refuse(lambda: Overloaded(3600.0), spans, metrics)
+    refuse(overloaded(3600.0), 60.0, spans, metrics)
     with running([spans], [metrics], RARELY) as pump:
         pump.offer_span(finished(1))
         beat(pump, 1)
         pump.request_close(20)
         eventually(lambda: pump.closed)
     assert (spans.calls, metrics.calls) == (1, 1)
-
-
-def test_the_deadline_ends_the_retries_of_an_exporter_that_still_tries() -> None:
-    metrics = Metrics()
-    metrics.retries = trying = FakeRetries(patience=0)
-    metrics.go_on = trying.woken
-    with running(metrics=[metrics]) as pump:
-        beat(pump, 1)
-        eventually(lambda: metrics.calls)
-        pump.request_close(0.01)
-        pump.release()
-        eventually(lambda: pump.closed)
-    assert trying.ends == 1
 
 
 def test_without_sinks_everything_is_taken_and_closed() -> None:
@@ -787,9 +768,7 @@ def test_each_sink_has_one_daemon_thread() -> None:
 
 def test_metrics_leave_a_server_alone_for_as_long_as_it_wants() -> None:
     metrics = Metrics()
-    metrics.ok = False
-    metrics.retries = retries = FakeRetries(patience=0)
-    retries.pause = 3600.0
+    refuse(overloaded(3600.0), 0.0, metrics)
     # Not started: the calls are this thread's.
     pump = Pump([], [(metrics, MetricState(0))], translate, replace(LIMITS, max_points=1))
     (lane,) = pump._metrics
@@ -801,6 +780,6 @@ def test_metrics_leave_a_server_alone_for_as_long_as_it_wants() -> None:
     assert metrics.calls == 1
     # Its answer at the end of the pause.
     lane._not_before = time.monotonic()
-    metrics.ok, retries.pause = True, 0.0
+    metrics.ok = True
     lane.work()
     assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 2

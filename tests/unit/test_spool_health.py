@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from dask_otel.pump.spool_health import SpoolHealth
-from dask_otel.spool.change import rows_limit
+from dask_otel.spool.store import rows_limit
 
 
 @pytest.mark.parametrize("max_bytes", [1_000_000, 50_000_000, 256 * 2**20, 10**11])

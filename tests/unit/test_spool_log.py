@@ -12,19 +12,18 @@ from pathlib import Path
 import pytest
 
 from dask_otel.cli import main
-from dask_otel.spool.reading import summarize
-from dask_otel.spool.store import SpoolError, Store
-from tests.unit.test_spool_store import opened, spans
+from dask_otel.spool.store import SpoolError
+from tests.unit.test_spool_store import opened, spans, summarize
 
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.unit.test_spool_store import opened, spans
+from tests.unit.test_spool_store import ids, opened, spans
 store = opened(Path(sys.argv[1]), max_bytes=int(sys.argv[2]))
 for number in range(1, 1 + int(sys.argv[3])):
-    told = store.write(finished=spans(number, text="x" * 1000), noted=spans(9999), alive_ns=2)
+    store.write(finished=spans(number, text="x" * 1000), noted=spans(9999), alive_ns=2)
     if number % 10 and len(sys.argv) > 4:
-        store.write(settled=told.ids, alive_ns=2)
+        store.write(settled=ids(store)[-1:], alive_ns=2)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 PARTS = ("", "-wal", "-shm")
@@ -67,7 +66,7 @@ def refused(path: Path) -> str:
     with pytest.raises(SpoolError) as shown:
         summarize(path)
     with pytest.raises(SpoolError) as sent:
-        Store.open(path, None, None, 1)
+        opened(path, None)
     assert content(path) == before
     assert str(shown.value) == str(sent.value)
     return str(sent.value)
@@ -75,7 +74,7 @@ def refused(path: Path) -> str:
 
 def waiting(path: Path) -> int:
     shown = summarize(path).waiting
-    store = Store.open(path, None, None, 1)
+    store = opened(path, None)
     try:
         assert store.count() == shown
         return shown

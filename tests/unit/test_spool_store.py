@@ -16,42 +16,75 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from dask_otel._otel.sdk.encode import Encoder, reread, span_name
 from dask_otel.cli.spool_view import as_text
-from dask_otel.core.records import SpanRecord
-from dask_otel.core.trace import Trace
+from dask_otel.core.records import Row, SpanRecord
 from dask_otel.spool import lock, schema
-from dask_otel.spool.reading import summarize
-from dask_otel.spool.store import Run, SpoolError, Store
+from dask_otel.spool.reading import Summary
+from dask_otel.spool.reading import summarize as summarized
+from dask_otel.spool.store import Encoded, Run, SpoolError, Store
 
 BYTES = 10_000_000
 OTLP = "otlp"
+ENCODER = Encoder({}, "1")
 
 
-def record(number: int, end: int = 10, text: str = "") -> SpanRecord:
-    return SpanRecord(
-        trace_id=Trace(number, "root"),
-        span_id=number,
-        parent_span_id=None,
-        name=f"span {number}",
-        kind="server",
-        start_ns=5,
-        end_ns=end,
-        attributes={"text": text},
-        events=(),
-        links=(),
-        error=None,
-        root_name="root",
+def body(number: int, end: int = 10, text: str = "") -> bytes:
+    return ENCODER.span(
+        SpanRecord(
+            trace_id=number,
+            span_id=number,
+            parent_span_id=None,
+            name=f"span {number}",
+            kind="server",
+            start_ns=5,
+            end_ns=end,
+            attributes={"text": text},
+            events=(),
+            links=(),
+            error=None,
+            root_name="root",
+        )
     )
 
 
-def spans(*numbers: int, sink: str = OTLP, **options: Any) -> list[tuple[str, SpanRecord]]:
-    return [(sink, record(number, **options)) for number in numbers]
+def spans(*numbers: int, sink: str = OTLP, **options: Any) -> list[Encoded]:
+    return [(sink, (number, number), body(number, **options)) for number in numbers]
+
+
+def run_of(name: str, started_ns: int = 1) -> Run:
+    return Run(name, Encoder({"service.instance.id": name}, f"version {name}").origin, started_ns)
 
 
 def opened(path: Path, run: str | None = "a", now: int = 1, max_bytes: int = BYTES) -> Store:
-    given = None if run is None else Run(run, {"service.instance.id": run}, f"version {run}", now)
-    return Store.open(path, max_bytes, given, now)
+    given = None if run is None else run_of(run, now)
+    return Store.open(path, max_bytes, given, now, reread)
+
+
+def span_of(row: Row) -> Span:
+    return Span.FromString(row.body)
+
+
+def span_id(row: Row) -> int:
+    return int.from_bytes(span_of(row).span_id, "big")
+
+
+def waiting(store: Store, sink: str = OTLP, after: int = 0, limit: int = 10**6) -> list[Row]:
+    return store.waiting(sink, after, limit)
+
+
+def ids(store: Store) -> list[int]:
+    return [row.number for row in waiting(store)]
+
+
+def summarize(path: Path) -> Summary:
+    return summarized(path, span_name)
+
+
+def notes(store: Store) -> int:
+    return summarize(store.path).noted
 
 
 @contextmanager
@@ -64,7 +97,7 @@ def closing_clean(store: Store) -> Iterator[Store]:
 
 
 def numbers(store: Store, sink: str = OTLP, after: int = 0, limit: int = 10**6) -> list[int]:
-    return [row.record.span_id for row in store.waiting(sink, after, limit)]
+    return [span_id(row) for row in waiting(store, sink, after, limit)]
 
 
 @pytest.fixture
@@ -77,31 +110,33 @@ def path(tmp_path: Path) -> Path:
 
 def test_finished_spans_wait_in_their_order_until_they_are_settled(path: Path) -> None:
     with closing_clean(opened(path)) as store:
-        written = store.write(finished=spans(3, 1, 2), alive_ns=2)
+        store.write(finished=spans(3, 1, 2), alive_ns=2)
         assert numbers(store) == [3, 1, 2]
-        assert numbers(store, after=written.ids[0], limit=1) == [1]
-        assert [row.id for row in store.waiting(OTLP, 0, 9)] == list(written.ids)
-        store.write(settled=written.ids[:2], alive_ns=3)
+        rows = ids(store)
+        assert numbers(store, after=rows[0], limit=1) == [1]
+        assert rows == sorted(rows)
+        store.write(settled=rows[:2], alive_ns=3)
         assert numbers(store) == [2]
         assert store.count() == store.count(OTLP) == 1
         # Once more, and what was never there.
-        store.write(settled=[*written.ids[:2], 10**9], alive_ns=3)
+        store.write(settled=[*rows[:2], 10**9], alive_ns=3)
         assert store.count() == 1
 
 
 def test_rows_of_this_run_have_no_origin(path: Path) -> None:
     with closing_clean(opened(path)) as store:
         store.write(finished=spans(1), alive_ns=2)
-        ((_, found),) = store.waiting(OTLP, 0, 9)
-        assert found == record(1)
+        (found,) = waiting(store)
+        assert (found.body, found.origin) == (body(1), None)
 
 
 def test_ids_are_never_used_twice_in_a_run(path: Path) -> None:
     with closing_clean(opened(path)) as store:
-        first = store.write(finished=spans(1, 2), alive_ns=2)
-        store.write(settled=first.ids, alive_ns=2)
-        second = store.write(finished=spans(3), alive_ns=2)
-        assert second.ids[0] > max(first.ids)
+        store.write(finished=spans(1, 2), alive_ns=2)
+        first = ids(store)
+        store.write(settled=first, alive_ns=2)
+        store.write(finished=spans(3), alive_ns=2)
+        assert ids(store)[0] > max(first)
 
 
 def test_each_sink_has_its_own_rows(path: Path) -> None:
@@ -116,10 +151,10 @@ def test_each_sink_has_its_own_rows(path: Path) -> None:
 def test_notes_are_not_sent_while_their_run_goes_on(path: Path) -> None:
     with closing_clean(opened(path)) as store:
         store.write(noted=spans(1, 2, 3), alive_ns=2)
-        assert (numbers(store), store.count(), store.open_notes) == ([], 0, 3)
+        assert (numbers(store), store.count(), notes(store)) == ([], 0, 3)
         # One ends, one is forgotten.
         store.write(finished=spans(1), over=[(2, 2)], alive_ns=3)
-        assert (numbers(store), store.open_notes) == ([1], 1)
+        assert (numbers(store), notes(store)) == ([1], 1)
 
 
 def test_who_is_not_clean_at_the_end_leaves_its_notes(path: Path) -> None:
@@ -128,14 +163,11 @@ def test_who_is_not_clean_at_the_end_leaves_its_notes(path: Path) -> None:
     store.close(clean=False)
     with closing_clean(opened(path, "b")) as store:
         assert store.recovered == 1
-        ((_, note), (_, finished)) = store.waiting(OTLP, 0, 9)
+        rows = {span_id(row): row for row in waiting(store)}
         # It ends at the run's last sign of life.
-        assert (note.span_id, note.end_ns) == (1, 20)
-        assert (finished.span_id, finished.end_ns) == (2, 10)
-        assert note.origin is not None
-        assert note.origin is finished.origin
-        assert note.origin.resource == {"service.instance.id": "a"}
-        assert note.origin.version == "version a"
+        assert span_of(rows[1]).end_time_unix_nano == 20
+        assert rows[2].body == body(2)
+        assert rows[1].origin == rows[2].origin == run_of("a").origin
         assert store.count() == 2
 
 
@@ -144,8 +176,8 @@ def test_a_note_never_ends_before_what_it_says_itself(path: Path) -> None:
     store.write(noted=spans(1, end=30), alive_ns=20)
     store.close(clean=False)
     with closing_clean(opened(path, "b")) as store:
-        ((_, note),) = store.waiting(OTLP, 0, 9)
-        assert note.end_ns == 30
+        (note,) = waiting(store)
+        assert note.body == body(1, end=30)
 
 
 def test_a_note_replaces_the_one_before(path: Path) -> None:
@@ -156,8 +188,8 @@ def test_a_note_replaces_the_one_before(path: Path) -> None:
     store.write(noted=[*spans(1, text="third"), *spans(1, text="fourth")], alive_ns=2)
     store.close(clean=False)
     with closing_clean(opened(path, "b")) as store:
-        ((_, note),) = store.waiting(OTLP, 0, 9)
-        assert note.attributes == {"text": "fourth"}
+        (note,) = waiting(store)
+        assert note.body == body(1, text="fourth")
 
 
 def test_what_ends_in_the_same_write_is_not_noted(path: Path) -> None:
@@ -173,7 +205,7 @@ def test_notes_of_one_span_for_two_sinks_are_apart(path: Path) -> None:
     store = opened(path)
     store.write(noted=[*spans(1), *spans(1, sink="zipkin")], alive_ns=2)
     store.write(finished=spans(1), alive_ns=2)
-    assert store.open_notes == 1
+    assert notes(store) == 1
     store.close(clean=False)
     with closing_clean(opened(path, "b")) as store:
         assert store.sinks() == {"otlp": 1, "zipkin": 1}
@@ -192,8 +224,8 @@ def test_a_clean_end_leaves_what_waits_and_no_notes(path: Path) -> None:
 
 def test_nothing_is_left_on_the_disk_where_nothing_waits(path: Path) -> None:
     store = opened(path)
-    written = store.write(noted=spans(1), finished=spans(2), alive_ns=2)
-    store.write(settled=written.ids, alive_ns=2)
+    store.write(noted=spans(1), finished=spans(2), alive_ns=2)
+    store.write(settled=ids(store), alive_ns=2)
     store.close(clean=True)
     assert list(path.parent.iterdir()) == []
     # Those who come later begin anew.
@@ -211,18 +243,19 @@ def test_notes_are_recovered_once(path: Path) -> None:
     store.close(clean=False)
     with closing_clean(opened(path, "c")) as store:
         assert store.recovered == 1
-        found = [row.record for row in store.waiting(OTLP, 0, 9)]
-        origins = [one.origin.version for one in found if one.origin is not None]
-        assert [(one.span_id, one.end_ns) for one in found] == [(1, 20), (2, 60)]
-        assert origins == ["version a", "version b"]
+        found = waiting(store)
+        ends = [(span_id(row), span_of(row).end_time_unix_nano) for row in found]
+        assert ends == [(1, 20), (2, 60)]
+        assert [row.origin for row in found] == [run_of("a").origin, run_of("b").origin]
 
 
 def test_runs_of_which_nothing_waits_are_forgotten(path: Path) -> None:
     store = opened(path)
-    written = store.write(finished=spans(1), alive_ns=2)
+    store.write(finished=spans(1), alive_ns=2)
+    written = ids(store)
     store.close(clean=True)
     store = opened(path, "b")
-    store.write(settled=written.ids, finished=spans(2), alive_ns=2)
+    store.write(settled=written, finished=spans(2), alive_ns=2)
     store.close(clean=True)
     opened(path, "c").close(clean=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -235,11 +268,12 @@ def test_who_only_empties_it_sees_all_and_is_no_run(path: Path) -> None:
     store.close(clean=False)
     with closing_clean(opened(path, None)) as store:
         assert store.recovered == 1
-        assert numbers(store) == [1, 2]
-        rows = [row.id for row in store.waiting(OTLP, 0, 9)]
+        # What was open comes after what had ended.
+        assert numbers(store) == [2, 1]
+        rows = ids(store)
         store.write(settled=rows[:1], alive_ns=99)
     with closing_clean(opened(path, None)) as store:
-        assert numbers(store) == [2]
+        assert numbers(store) == [1]
         store.write(settled=rows, alive_ns=99)
     assert not path.exists()
 
@@ -250,8 +284,8 @@ def test_the_same_instance_can_come_back(path: Path) -> None:
     store.write(finished=spans(1), alive_ns=2)
     store.close(clean=True)
     with closing_clean(opened(path)) as store:
-        ((_, found),) = store.waiting(OTLP, 0, 9)
-        assert found.origin is not None
+        (found,) = waiting(store)
+        assert found.origin == run_of("a").origin
         store.write(finished=spans(2), alive_ns=2)
         assert numbers(store) == [1, 2]
 
@@ -264,34 +298,32 @@ def test_the_oldest_are_dropped_where_it_is_full(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=most)) as store:
         store.write(noted=spans(1, 2, 3), alive_ns=2)
         dropped, written = 0, 0
-        ids: list[int] = []
         gone: set[int] = set()
         for begin in range(10, 3000, 10):
             some = range(begin, begin + 10)
             told = store.write(finished=spans(*some, text="x" * 1000), alive_ns=2)
             written += 10
-            dropped += told.dropped
-            ids += told.ids
-            assert len(told.gone) == told.dropped
+            dropped += len(told.gone)
             gone.update(told.gone)
             assert store.size <= most
             assert on_disk(path) <= most
             assert store.count() == written - dropped
         assert 0 < dropped < written
-        left = [row.id for row in store.waiting(OTLP, 0, 10**6)]
+        left = ids(store)
         # The newest, without a gap; all others were told to be gone.
-        assert left == ids[-len(left) :]
-        assert gone == set(ids) - set(left)
+        assert numbers(store) == list(range(10, 3000))[-len(left) :]
+        assert len(gone) == dropped
+        assert max(gone) == left[0] - 1
         assert len(left) > 300
         # Notes stay as long as there is anything else.
-        assert store.open_notes == 3
+        assert notes(store) == 3
 
 
 def test_a_span_that_is_larger_than_the_spool_costs_no_more_than_all(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=1_000_000)) as store:
         store.write(noted=spans(1), finished=spans(2), alive_ns=2)
         told = store.write(finished=spans(3, text="x" * 3_000_000), alive_ns=2)
-        assert told.dropped == 2
+        assert len(told.gone) == 2
         assert store.count() == 0
         store.write(finished=spans(4), alive_ns=2)
         assert numbers(store) == [4]
@@ -302,7 +334,7 @@ def test_notes_alone_do_not_grow_beyond_the_bound_either(path: Path) -> None:
         for number in range(1, 1500):
             store.write(noted=spans(number, text="x" * 1000), alive_ns=2)
             assert store.size <= 1_000_000
-        assert 300 < store.open_notes < 1499
+        assert 300 < notes(store) < 1499
         store.write(finished=spans(1, 1499), alive_ns=2)
         assert numbers(store) == [1, 1499]
 
@@ -312,8 +344,8 @@ def test_room_that_was_settled_is_used_again(path: Path) -> None:
         for begin in range(1, 4000, 100):
             some = range(begin, begin + 100)
             told = store.write(finished=spans(*some, text="x" * 1000), alive_ns=2)
-            assert told.dropped == 0
-            store.write(settled=told.ids, alive_ns=2)
+            assert not told.gone
+            store.write(settled=ids(store), alive_ns=2)
         assert on_disk(path) < 2_000_000
 
 
@@ -440,10 +472,11 @@ def test_damage_is_said_in_words(path: Path, begin: int) -> None:
 
 def test_a_row_that_can_not_be_read_costs_itself_alone(path: Path) -> None:
     store = opened(path)
-    written = store.write(finished=spans(1, 2, 3), alive_ns=2)
+    store.write(finished=spans(1, 2, 3), alive_ns=2)
+    written = ids(store)
     store.close(clean=True)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE spans SET body = x'00' WHERE id = ?", (written.ids[1],))
+        connection.execute("UPDATE spans SET body = x'00' WHERE id = ?", (written[1],))
         connection.commit()
     with closing_clean(opened(path, "b")) as store:
         assert numbers(store, limit=2) == [1, 3]
@@ -472,8 +505,8 @@ def test_a_time_of_a_run_that_is_damaged_hides_none_of_its_spans(
     assert found.waiting == 2
     assert "?" in as_text(found, 100)
     with closing_clean(opened(path, "b")) as store:
-        rows = store.waiting(OTLP, 0, 9)
-    ends = {row.record.span_id: row.record.end_ns for row in rows}
+        rows = waiting(store)
+    ends = {span_id(row): span_of(row).end_time_unix_nano for row in rows}
     # What is not known of the last sign of life, the note itself knows.
     assert ends == {1: 10, 2: 9 if column == "started_ns" else 7}
 
@@ -492,17 +525,6 @@ def test_rows_of_an_exporter_whose_name_is_damaged_are_counted_and_removed(path:
     assert summarize(path).unreadable == 0
 
 
-def test_a_record_that_can_not_be_encoded_costs_itself_alone(path: Path) -> None:
-    bad = record(2)
-    object.__setattr__(bad, "attributes", {"a": object()})
-    with closing_clean(opened(path)) as store:
-        told = store.write(finished=[(OTLP, bad), *spans(3)], noted=[(OTLP, bad)], alive_ns=2)
-        assert len(set(told.ids)) == 2
-        assert (numbers(store), store.count()) == ([3], 1)
-        store.write(settled=told.ids, alive_ns=2)
-        assert store.count() == 0
-
-
 # ------------------------------------------------------------------------ disk trouble
 
 
@@ -514,10 +536,10 @@ def test_a_full_disk_is_an_oserror_and_nothing_has_changed(path: Path) -> None:
         with pytest.raises(OSError) as raised:
             store.write(finished=spans(2, 3, text="x" * 100_000), alive_ns=3)
         assert raised.value.errno in (errno.ENOSPC, errno.EIO)
-        assert (numbers(store), store.count(), store.open_notes) == ([1], 1, 1)
+        assert (numbers(store), store.count(), notes(store)) == ([1], 1, 1)
         store._connection.execute("PRAGMA max_page_count=1000000")
         store.write(finished=spans(2, 3, text="x" * 100_000), alive_ns=3)
-        assert (numbers(store), store.open_notes) == ([1, 2, 3], 0)
+        assert (numbers(store), notes(store)) == ([1, 2, 3], 0)
 
 
 @contextmanager
@@ -542,15 +564,17 @@ def test_on_a_full_disk_what_has_arrived_is_removed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing_clean(opened(path)) as store:
-        told = store.write(finished=spans(1, 2, 3), alive_ns=2)
+        store.write(finished=spans(1, 2, 3), alive_ns=2)
+        rows = ids(store)
         with full_disk(path, monkeypatch), pytest.raises(OSError, match="full"):
-            store.write(finished=spans(4), settled=told.ids[:2], alive_ns=3)
+            store.write(finished=spans(4), settled=rows[:2], alive_ns=3)
         assert (numbers(store), store.count()) == ([3], 1)
     with closing_clean(opened(path, "b")) as store:
-        told = store.write(finished=spans(5), alive_ns=2)
+        store.write(finished=spans(5), alive_ns=2)
+        rows = ids(store)[1:]
         with full_disk(path, monkeypatch):
             # Nothing comes with it that would be lost.
-            store.write(settled=told.ids, alive_ns=3)
+            store.write(settled=rows, alive_ns=3)
         assert (numbers(store), store.count()) == ([3], 1)
 
 
@@ -558,13 +582,14 @@ def test_what_has_arrived_does_not_wait_where_it_can_not_be_removed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(path)
-    told = store.write(finished=spans(1, 2, 3), alive_ns=2)
+    store.write(finished=spans(1, 2, 3), alive_ns=2)
+    rows = ids(store)
     path.with_name("spool.db-reserve").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(schema, "transaction", broken)
         for _ in range(2):
             with pytest.raises(OSError, match="broken"):
-                store.write(settled=told.ids[:2], alive_ns=3)
+                store.write(settled=rows[:2], alive_ns=3)
             assert store.count() == 1
     # As soon as the disk works, it is removed, though nobody says it again.
     store.write(alive_ns=4)
@@ -747,9 +772,9 @@ def test_what_waits_is_given_in_pieces_while_more_comes(path: Path) -> None:
         after = 0
         for number in range(1, 50):
             store.write(finished=spans(2 * number, 2 * number + 1), alive_ns=2)
-            for row in store.waiting(OTLP, after, 3):
-                after = row.id
-                seen.append(row.record.span_id)
+            for row in waiting(store, after=after, limit=3):
+                after = row.number
+                seen.append(span_id(row))
         assert seen == list(range(2, 100))
 
 

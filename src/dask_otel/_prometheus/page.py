@@ -13,7 +13,6 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -25,6 +24,7 @@ from prometheus_client.utils import floatToGoString
 
 from dask_otel import semconv
 from dask_otel.core.records import (
+    Answer,
     AttributeValue,
     Exemplar,
     HistogramPoint,
@@ -81,16 +81,12 @@ class MetricPage:
 
     Notes
     -----
-    It is a sink of the pump: `export` belongs to the pump's thread. Any thread may call `render`.
+    It is a sink of the pump: `send` belongs to the pump's thread. Any thread may call `render`.
     """
 
     advice = ""
     name = "the scheduler's own HTTP server"
-    retries = None
-    #: A page refuses nothing.
-    rejected = False
-    lost = 0
-    said = ""
+    patience = 0.0
 
     def __init__(self, resource: Mapping[str, object]) -> None:
         texts = {label_name(key): _text(value) for key, value in resource.items()}
@@ -99,7 +95,7 @@ class MetricPage:
         self._target = {key: value for key, value in texts.items() if value}
         self._snapshot = _Snapshot({})
 
-    def export(self, records: Sequence[MetricRecord]) -> bool:
+    def send(self, records: Sequence[MetricRecord], _longest: float) -> Answer:
         """Replace the records, which must be cumulative."""
         before = self._snapshot.families
         families = {}
@@ -107,17 +103,9 @@ class MetricPage:
             old = before.get(record.name)
             families[record.name] = _Family(record, _samples(record, old.samples if old else {}))
         self._snapshot = _Snapshot(families)
-        return True
+        return Answer(True)
 
-    def surroundings(self) -> AbstractContextManager[None]:
-        """Return no context: this thread needs none."""
-        return nullcontext()
-
-    def last_error(self) -> str:
-        """Return no error: a page cannot fail."""
-        return ""
-
-    def shutdown(self) -> None:
+    def close(self) -> None:
         """Release nothing: the routes go with the bridge."""
 
     def render(self, *, openmetrics: bool = False, target_info: bool = False) -> bytes:

@@ -139,7 +139,7 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
     """Say where the telemetry goes beside the files: whether anywhere, and the default endpoint."""
     # Imports the SDK.
     from dask_otel._otel.sdk.environment import defaults_for_environment
-    from dask_otel._otel.sdk.exporters import destinations, is_named
+    from dask_otel._otel.sdk.exporters import is_named, labels
 
     if is_disabled(configured_environment()):
         console.print("OTEL_SDK_DISABLED: the telemetry goes to files alone.", style="yellow")
@@ -147,7 +147,7 @@ def _destinations(console: Console) -> tuple[bool, str | None]:
     with defaults_for_environment(configured_environment()):
         named = [signal for signal in ("traces", "metrics") if is_named(signal)]
         try:
-            places = {place: None for signal in named for place in destinations(signal)}
+            places = {place: None for signal in named for place in labels(signal)}
         except ConfigurationError as error:
             raise DemoError(f"can't use the configured endpoint: {error}") from error
     if named:

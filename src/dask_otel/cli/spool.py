@@ -122,13 +122,14 @@ def _say(sent: Sent) -> None:
 
 def run_show(arguments: argparse.Namespace) -> int:
     """Show what is there; return the exit code."""
+    from dask_otel._otel.sdk.encode import span_name
     from dask_otel.cli.spool_view import as_text
     from dask_otel.spool.files import place
     from dask_otel.spool.reading import summarize
     from dask_otel.spool.store import SpoolError
 
     try:
-        found = summarize(place(arguments.path))
+        found = summarize(place(arguments.path), span_name)
     except (SpoolError, OSError) as error:
         return terminal.fail("spool", str(error))
     terminal.show(as_text(found, terminal.width(_WIDE)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from dask_otel._version import __version__
 from dask_otel.cli import terminal
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.endpoints.explaining import explain
+from dask_otel.core.records import Row
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet
@@ -22,7 +23,7 @@ from dask_otel.spool.files import place
 from dask_otel.spool.store import SpoolError, Store
 
 if TYPE_CHECKING:
-    from dask_otel._otel.sdk.spans import ExporterSpanSink
+    from dask_otel._otel.sdk.sink import ExporterSpanSink
 
 #: Rows that are taken from the file at a time.
 _AT_ONCE: Final = 512
@@ -75,7 +76,10 @@ class Sending:
             If nothing could be tried.
         """
         sent = self.sent
-        store = Store.open(sent.path, None, None, time.time_ns(), Breath())
+        # Slow to import.
+        from dask_otel._otel.sdk.encode import reread
+
+        store = Store.open(sent.path, None, None, time.time_ns(), reread, Breath())
         try:
             sent.left = store.count()
             if sent.left:
@@ -101,19 +105,18 @@ class Sending:
         # What it says of failures is for a scheduler's log; here, the last word is enough.
         stack.enter_context(terminal.silence("distributed.dask_otel"))
         for sink in sinks:
-            stack.callback(sink.shutdown)
+            stack.callback(sink.close)
         keys = {sink.key for sink in sinks}
         for index, sink in enumerate(sinks):
             own = [sink.key] if sink.key else []
             # What was meant for an exporter that is not named here goes with the first one.
             others = [key for key in store.sinks() if key not in keys] if index == 0 else []
-            with sink.surroundings():
-                one = _Way(store, sink, self._patience, self._progress)
-                try:
-                    for key in [*own, *others]:
-                        one.send(key)
-                finally:
-                    self._take_note(one)
+            one = _Way(store, sink, self._patience, self._progress)
+            try:
+                for key in [*own, *others]:
+                    one.send(key)
+            finally:
+                self._take_note(one)
 
     def _take_note(self, one: _Way) -> None:
         sent = self.sent
@@ -157,46 +160,44 @@ class _Way:
         self._progress = progress
         self._tally = Tally()
         self._health = Health(sink.name)
-        self._outlet = Outlet(sink, PumpLimits(), self._tally, self._health, time.monotonic)
-        #: Rows of the records that the outlet has, by identity.
-        self._rows: dict[int, int] = {}
+        self._outlet = Outlet(
+            sink, PumpLimits().batch_size, self._tally, self._health, time.monotonic, self._gone
+        )
+        #: Numbers of rows that have left the queue.
+        self._settled: list[int] = []
         self._seen: dict[Any, int] = {}
+
+    def _gone(self, rows: Sequence[Row]) -> None:
+        self._settled += [row.number for row in rows]
 
     def send(self, key: str) -> None:
         """Send what waits under a key, unless this way has ended."""
         after = 0
+        queue = self._outlet.queue
         progress_at = time.monotonic()
         while not self.reason:
-            if len(self._outlet.queue) < _AT_ONCE // 2:
-                rows = self._store.waiting(key, after, _AT_ONCE)
-                for row in rows:
-                    after = row.id
-                    self._rows[id(row.record)] = row.id
-                    self._outlet.queue.append(row.record)
-            if not self._outlet.queue:
+            if len(queue) < _AT_ONCE // 2 and (rows := self._store.waiting(key, after, _AT_ONCE)):
+                after = rows[-1].number
+                queue.extend(rows)
+            if not queue:
                 break
             again = self._outlet.pump()
-            if self._settle():
+            if self._settled:
+                self._settle()
                 progress_at = time.monotonic()
             elif time.monotonic() - progress_at >= self._patience:
                 self.reason = self._explained()
             elif not again:
-                wait = min(_LOOK, max(0.0, self._outlet.retry_at - time.monotonic()))
-                time.sleep(wait)
+                retry_at = self._outlet.policy.retry_at
+                time.sleep(min(_LOOK, max(0.0, retry_at - time.monotonic())))
         # Rows that can't be read are removed by the next write.
-        self.lost += self._store.write(alive_ns=0).unreadable
+        self._settle()
 
-    def _settle(self) -> int:
-        """Remove from the file what has left the queue; return how many have."""
+    def _settle(self) -> None:
+        """Remove from the file what has left the queue."""
         self._count()
-        left = {id(record) for record in self._outlet.queue}
-        gone = [record for record in self._rows if record not in left]
-        if gone:
-            written = self._store.write(
-                settled=[self._rows.pop(record) for record in gone], alive_ns=0
-            )
-            self.lost += written.unreadable
-        return len(gone)
+        self.lost += self._store.write(settled=self._settled, alive_ns=0).unreadable
+        self._settled.clear()
 
     def _count(self) -> None:
         """Take note of what has arrived, and of what never will."""

@@ -43,19 +43,23 @@ def _head(found: Summary) -> Iterator[str]:
 
 
 def _runs(found: Summary) -> Iterator[str]:
+    # Slow to import.
+    from dask_otel._otel.sdk.encode import resource_of
+
     if not found.runs:
         return
     rows = [("run of", "instance", "started", "last sign of life", "waiting", "open")]
     rows += [
         (
-            _clean(str(run.resource.get(semconv.CLUSTER_NAME, "?"))),
-            _clean(str(run.resource.get(semconv.SERVICE_INSTANCE_ID, run.instance_id)), 60),
+            _clean(resource.get(semconv.CLUSTER_NAME, "?")),
+            _clean(resource.get(semconv.SERVICE_INSTANCE_ID, run.instance_id), 60),
             words.when(run.started_ns),
             words.when(run.alive_ns),
             f"{run.waiting:,}",
             _open(found, run),
         )
         for run in found.runs[-_MOST_RUNS:]
+        for resource in (resource_of(run.origin),)
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     for row in rows:

@@ -290,14 +290,27 @@ class Link(NamedTuple):
     attributes: Attributes
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The resource and scope of a record from an earlier run."""
+class Origin(NamedTuple):
+    """Who made a span: the bytes with which a request says so."""
 
-    #: Attributes of its resource, such as ``service.instance.id``.
-    resource: Mapping[str, Any]
-    #: Of the bridge, for the instrumentation scope.
-    version: str
+    #: Of the resource, with ``service.instance.id`` and the like.
+    resource: bytes
+    #: Of the instrumentation scope, with the bridge's version.
+    scope: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One OpenTelemetry span that waits to be sent."""
+
+    #: As OTLP has it; a `SpanRecord` where an application's provider takes it.
+    body: Any
+    #: The run that it is of; None for this one.
+    origin: Origin | None = None
+    #: Of its row in the spool; negative where it is in memory alone, 0 without a spool.
+    number: int = 0
+    #: How often it has failed alone, in a row.
+    strikes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +333,26 @@ class SpanRecord:
     root_name: str
     #: Whether the parent is the caller's span.
     remote_parent: bool = False
-    #: Its run; None for this one.
-    origin: Origin | None = None
+
+
+class Answer(NamedTuple):
+    """What became of one request."""
+
+    #: Whether it was taken, perhaps but for some of it.
+    taken: bool
+    #: Why it was not; empty if it was.
+    reason: str = ""
+    #: Whether the server says that it is because of what was in it.
+    blames: bool = False
+    #: Whether nobody answered: nobody listens, a name does not resolve, TLS that one side does not
+    #: want, a new connection that breaks.
+    absent: bool = False
+    #: Seconds for which the server wants no other request; 0 if it said nothing of it.
+    pause: float = 0.0
+    #: Items that were not taken, although the request was.
+    lost: int = 0
+    #: What the server said about a request that it took.
+    said: str = ""
 
 
 class Exemplar(NamedTuple):

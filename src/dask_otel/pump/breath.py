@@ -17,8 +17,8 @@ two batches changed nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar, overload
+from collections.abc import Callable
+from typing import Final
 
 #: Seconds of work between two breaths, where somebody else wants the GIL and where nobody does.
 WORK: Final = 0.0005
@@ -27,9 +27,6 @@ LONGEST_WORK: Final = 0.001
 PAUSE: Final = 0.0001
 #: A breath that took so many seconds was not over before somebody else had had the GIL.
 TAKEN: Final = 0.0003
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 class Breath:
@@ -60,47 +57,3 @@ class Breath:
         awake = self._clock()
         self._work = WORK if awake - now > TAKEN else min(LONGEST_WORK, self._work * 1.1)
         self._next = awake + self._work
-
-
-class MadeInBreaths(Sequence[T]):
-    """What a function makes of some items, one at a time, with a breath before each.
-
-    For the SDK's exporters. Their encoders do all their work on an item before they take the
-    next one; if all were made before, each would live until the last one is encoded, and Python's
-    garbage collector would have them all to look at.
-
-    Parameters
-    ----------
-    items
-        Not to be changed any more.
-    make
-        Returns an equal thing each time it is called with the same item.
-    breathe
-        Called before each.
-    """
-
-    def __init__(
-        self, items: Sequence[S], make: Callable[[S], T], breathe: Callable[[], None]
-    ) -> None:
-        self._items = items
-        self._make: Callable[[Any], T] = make
-        self._breathe = breathe
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        if isinstance(index, slice):
-            return MadeInBreaths(self._items[index], self._make, self._breathe)
-        return self._make(self._items[index])
-
-    def __iter__(self) -> Iterator[T]:
-        for item in self._items:
-            self._breathe()
-            yield self._make(item)

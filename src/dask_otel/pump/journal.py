@@ -2,10 +2,10 @@
 
 It stands between the event loop and the lanes of those sinks whose spans are spooled:
 
-- What comes is translated once, and written in one transaction with all that came meanwhile. An
-  exporter that hangs delays none of it.
-- The spool is the queue behind the lanes: they are fed in the order of its rows while they have
-  room, and say which rows are settled.
+- What comes is translated and encoded once, and written in one transaction with all that came
+  meanwhile. An exporter that hangs delays none of it.
+- The spool is the queue behind the lanes: they are fed with its rows, in their order, while they
+  have room, and say which rows are settled.
 - Where the spool can't be opened or written, spans go to the lanes from memory, as without one,
   until it can be: the scheduler before this one may still have it, or its volume is not there yet.
   Nothing of the spool ever stops the export.
@@ -17,7 +17,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
@@ -25,9 +27,11 @@ from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
 from dask_otel.pump.inbox import Inbox, Item, Over
 from dask_otel.pump.internal_errors import InternalErrors
-from dask_otel.pump.spool import Ids, Spool, Store, Written
 from dask_otel.pump.spool_health import SpoolHealth, found
 from dask_otel.pump.spooled import SpooledLane
+
+if TYPE_CHECKING:
+    from dask_otel.spool.store import Encoded, Ids, Store
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -43,6 +47,20 @@ ALIVE: Final = 1.0
 MOMENT: Final = 1.0
 #: Seconds between two looks at lanes that finish.
 _LOOK: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """What the pump must know of the spool."""
+
+    #: For a person.
+    path: str
+    max_bytes: int
+    #: Opens it, in the thread that will use it. Raises OSError where it can't be used, as it is
+    #: told a person.
+    open: Callable[[], Store]
+    #: Of each span sink, whose rows in the spool are its own; empty for one without.
+    keys: Sequence[str]
 
 
 class Journal:
@@ -80,13 +98,12 @@ class Journal:
         #: For a person: what was found, and whether there is a spool at all. Known once opened.
         self.found = ""
         self._spool = spool
-        self._lanes = lanes
+        self._lanes = {lane.key: lane for lane in lanes}
         self._translate = translate
         self._tally = tally
         self._store: Store | None = None
         self._inbox = Inbox(backlog)
-        #: Up to which row each lane was fed, and those for which there are later ones.
-        self._fed = dict.fromkeys(lanes, 0)
+        #: The lanes for which there may be rows that they were not fed.
         self._behind = set(lanes)
         #: The lane whose rows could not be read, until they can be. They may be damaged for good,
         #: while others can still be written.
@@ -99,8 +116,6 @@ class Journal:
         self._written_at = 0.0
         self._health = SpoolHealth(spool.path, spool.max_bytes)
         self._usage = self._waiting = 0
-        #: While closing: how many rows each lane may still be fed.
-        self._allowance: dict[SpooledLane, int] = {}
         self._errors = InternalErrors(tally, "spool")
         self._breathe = Breath()
         for lane in lanes:
@@ -144,7 +159,7 @@ class Journal:
         """OpenTelemetry spans that wait in memory alone, for the sink that has most of them."""
         if self._inbox.given_up:
             return 0
-        return self._inbox.waiting + max((lane.size for lane in self._lanes), default=0)
+        return self._inbox.waiting + max((lane.size for lane in self._lanes.values()), default=0)
 
     @property
     def levels(self) -> dict[str, int]:
@@ -200,7 +215,7 @@ class Journal:
             self.opened.set()
             self.written.set()
             self.abandon()
-            for lane in self._lanes:
+            for lane in self._lanes.values():
                 lane.all_fed = True
             self._guarded(self._let_go)
             self.closed.set()
@@ -211,7 +226,7 @@ class Journal:
         except BaseException as error:
             self._errors.take(error)
             # Whatever was written and not fed is read.
-            self._behind = set(self._lanes)
+            self._behind = set(self._lanes.values())
             return ALIVE
 
     def _open(self) -> None:
@@ -225,8 +240,8 @@ class Journal:
             return
         self._waiting, self._usage = store.count(), store.size
         self._store = store
-        # Rows of earlier runs, and what is written from now on.
-        self._behind = set(self._lanes)
+        # Rows of earlier runs.
+        self._behind = set(self._lanes.values())
         self.found = found(self._spool.path, self._waiting, store.recovered)
         self._health.opened(self.found)
 
@@ -244,7 +259,7 @@ class Journal:
     def _step(self) -> bool:
         """Write what came, and feed the lanes; whether there is more to do."""
         finished, ended = self._take_in()
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             self._settled += lane.take_settled()
         if self._unread is not None:
             # Before the write: what is written where nothing can be read would be stuck.
@@ -259,72 +274,64 @@ class Journal:
         fed = self._feed()
         return bool(self._inbox) or fed or bool(self._notes and not self._health.trouble)
 
-    def _take_in(self) -> tuple[list[tuple[SpooledLane, SpanRecord]], set[Ids]]:
-        """Translate about one transaction's worth; returns records, and spans that are over."""
-        finished: list[tuple[SpooledLane, SpanRecord]] = []
+    def _take_in(self) -> tuple[list[Encoded], set[Ids]]:
+        """Encode about one transaction's worth; returns what is over, and which spans are."""
+        finished: list[Encoded] = []
         ended: set[Ids] = set()
         weight = 0
         while weight < _AT_ONCE and (item := self._inbox.take()) is not None:
-            self._breathe()
             ids = (int(item.identity.trace_id), item.identity.span_id)
+            weight += 1 if isinstance(item, (OpenNote, Over)) else item.weight
             if isinstance(item, OpenNote):
                 self._notes[ids] = item
-                weight += 1
                 continue
             if not isinstance(item, Progress):
                 self._notes.pop(ids, None)
                 ended.add(ids)
-            if isinstance(item, Over):
-                weight += 1
-                continue
-            weight += item.weight
-            finished += self._records(item)
+            if not isinstance(item, Over):
+                finished += self._encoded(item)
         return finished, ended
 
-    def _records(self, item: FinishedSpan | Progress) -> list[tuple[SpooledLane, SpanRecord]]:
+    def _encoded(self, item: Item) -> list[Encoded]:
+        """Return the rows that an item becomes; what can't be made of it is counted."""
+        encoded: list[Encoded] = []
         try:
-            records = self._translate(item)
-            return [(lane, one) for lane in self._lanes for one in records if lane.wants(one)]
-        except BaseException:
-            self._drop("untranslatable", item.weight * len(self._lanes))
-            logger.debug("dask-otel: a span could not be translated", exc_info=True)
-            return []
-
-    def _noted_records(self, notes: Iterable[OpenNote]) -> list[tuple[SpooledLane, SpanRecord]]:
-        found: list[tuple[SpooledLane, SpanRecord]] = []
-        for note in notes:
             self._breathe()
-            try:
-                (record,) = self._translate(note)
-                found += [(lane, record) for lane in self._lanes if lane.wants(record)]
-            except BaseException:
-                logger.debug("dask-otel: a span could not be noted", exc_info=True)
-        return found
+            for record in self._translate(item):
+                ids = (int(record.trace_id), record.span_id)
+                for lane in self._lanes.values():
+                    self._breathe()
+                    body = lane.encoded(record, told=not isinstance(item, OpenNote))
+                    if body is not None:
+                        encoded.append((lane.key, ids, body))
+        except BaseException:
+            logger.debug("dask-otel: a span could not be translated", exc_info=True)
+            if not isinstance(item, OpenNote):
+                self._drop("untranslatable", item.weight * len(self._lanes))
+        return encoded
 
     # ------------------------------------------------------------------------- the spool
 
-    def _write(self, finished: list[tuple[SpooledLane, SpanRecord]], ended: set[Ids]) -> None:
-        """Write one transaction; where that is not possible, records go on from memory."""
+    def _write(self, finished: list[Encoded], ended: set[Ids]) -> None:
+        """Write one transaction; where that is not possible, spans go on from memory."""
         # A span whose record nobody wants, or that can't be written, has no note either.
         self._ended |= ended & self._noted
         if self._store is None or self._health.rest:
-            self._notes_kept()
-            self._give(finished)
+            self._not_written(finished)
             return
-        notes = dict(list(self._notes.items())[:_AT_ONCE])
-        noted = self._noted_records(notes.values())
+        notes = dict(islice(self._notes.items(), _AT_ONCE))
+        noted = [one for note in notes.values() for one in self._encoded(note)]
         try:
             written = self._store.write(
-                finished=[(lane.key, record) for lane, record in finished],
-                noted=[(lane.key, record) for lane, record in noted],
+                finished=finished,
+                noted=noted,
                 over=list(self._ended),
                 settled=self._settled,
                 alive_ns=time.time_ns(),
             )
         except OSError as error:
             self._health.failed(error)
-            self._notes_kept()
-            self._give(finished)
+            self._not_written(finished)
             return
         except Exception as error:
             # Not the disk's fault: the same would happen again.
@@ -333,12 +340,19 @@ class Journal:
             self._give(finished)
             return
         self._noted -= self._ended | ended
-        self._noted |= {(int(one.trace_id), one.span_id) for _, one in noted}
+        self._noted.update(ids for _, ids, _ in noted)
         self._forget(notes)
         self._ended.clear()
         self._settled = []
         self._written_at = time.monotonic()
-        self._fresh(finished, written)
+        self._behind.update(self._lanes[key] for key, _, _ in finished)
+        if written.gone:
+            # Those that are still in a lane's queue, or sent already, are not lost.
+            dropped = {row for row in written.gone if row < written.first}
+            saved = sum(lane.cut_off(dropped) for lane in self._lanes.values())
+            self._drop("spool_full", len(dropped) - saved)
+            # Those of this very write go on from memory.
+            self._give([finished[row - written.first] for row in written.gone[len(dropped) :]])
         self._drop("unreadable", written.unreadable)
         self._waiting, self._usage = self._store.count(), self._store.size
         if self._unread is None:
@@ -348,42 +362,20 @@ class Journal:
         for ids in notes:
             self._notes.pop(ids, None)
 
-    def _notes_kept(self) -> None:
-        """Keep no more notes than there is room for, while they can't be written."""
+    def _not_written(self, finished: list[Encoded]) -> None:
+        """Give spans to the lanes from memory, and keep no more notes than there is room for."""
         if self._store is None:
             self._notes.clear()
             self._ended.clear()
             self._settled = []
-        for ids in list(self._notes)[: -self._inbox.backlog]:
-            del self._notes[ids]
+        self._forget(list(self._notes)[: -self._inbox.backlog])
+        self._give(finished)
 
-    def _fresh(self, finished: list[tuple[SpooledLane, SpanRecord]], written: Written) -> None:
-        """Feed what was just written, without reading it again, where no other row is before it."""
-        rows: dict[SpooledLane, list[tuple[int, SpanRecord]]] = {}
-        absent = set(written.absent)
-        for (lane, record), number in zip(finished, written.ids, strict=True):
-            if number in absent:
-                lane.give([record])
-            else:
-                rows.setdefault(lane, []).append((number, record))
-        for lane, own in rows.items():
-            if lane not in self._behind and lane.room >= len(own):
-                self._fed[lane] = own[-1][0]
-                lane.feed(own)
-            else:
-                self._behind.add(lane)
-        dropped = set(written.gone)
-        if dropped:
-            # Those that are still in a lane's queue, or sent already, are not lost.
-            saved = sum(lane.cut_off(dropped) for lane in self._lanes)
-            self._drop("spool_full", len(dropped) - saved)
-
-    def _give(self, finished: list[tuple[SpooledLane, SpanRecord]]) -> None:
-        records: dict[SpooledLane, list[SpanRecord]] = {}
-        for lane, record in finished:
-            records.setdefault(lane, []).append(record)
-        for lane, own in records.items():
-            lane.give(own)
+    def _give(self, finished: list[Encoded]) -> None:
+        for key, lane in self._lanes.items():
+            own = [body for sink, _, body in finished if sink == key]
+            if own:
+                lane.give(own)
 
     def _feed(self) -> bool:
         """Feed the lanes that have room; whether any of them may take more."""
@@ -392,32 +384,27 @@ class Journal:
         more = False
         for lane in list(self._behind):
             self._breathe()
-            allowed = self._allowance.get(lane, _ROWS)
             again = lane is self._unread
             if again:
                 self._unread = None
-            if lane.over or not allowed:
+            if lane.over or lane.allowance <= 0:
                 self._behind.discard(lane)
                 continue
             # By whole requests: each read has its price.
             if lane.room < min(_ROWS, lane.batch_size) and not again:
                 continue
+            most = max(1, min(lane.room, _ROWS, lane.allowance))
             try:
-                rows = self._store.waiting(
-                    lane.key, self._fed[lane], max(1, min(lane.room, _ROWS, allowed))
-                )
+                rows = self._store.waiting(lane.key, lane.fed, int(most))
             except OSError as error:
                 self._unread = lane
                 self._health.failed(error)
                 return False
-            if not rows:
+            if rows:
+                lane.feed(rows)
+                more = True
+            else:
                 self._behind.discard(lane)
-                continue
-            self._fed[lane] = rows[-1][0]
-            lane.feed(rows)
-            if lane in self._allowance:
-                self._allowance[lane] = allowed - len(rows)
-            more = True
         return more
 
     # -------------------------------------------------------------------- what a person is told
@@ -430,18 +417,20 @@ class Journal:
     def _finish(self) -> float:
         """Write what is left; feed lanes and settle rows until they are done, or the deadline."""
         deadline = self.deadline or 0.0
-        # As much as would have been in their queues without a spool; the rest stays in it.
-        self._allowance = {lane: lane.window for lane in self._lanes}
+        lanes = self._lanes.values()
+        for lane in lanes:
+            # As much as would have been in its queue without a spool; the rest stays in it.
+            lane.allowance = lane.window
         # Also where no time is left for the exporters: this takes a moment.
         until = max(deadline, time.monotonic() + MOMENT)
         while self._inbox and time.monotonic() < until:
             self._step()
         self.written.set()
-        while time.monotonic() < deadline and not all(lane.over for lane in self._lanes):
+        while time.monotonic() < deadline and not all(lane.over for lane in lanes):
             self._step()
             # Where the disk makes trouble, nothing more can be read.
             blind = self._store is None or self._health.rest > 0
-            for lane in self._lanes:
+            for lane in lanes:
                 if not lane.all_fed and (blind or lane not in self._behind):
                     lane.all_fed = True
                     lane.wake.set()
@@ -457,7 +446,7 @@ class Journal:
         # Whatever is open now was not exported: it is lost with the scheduler, or was counted.
         self._notes.clear()
         self._health.try_now()
-        for lane in self._lanes:
+        for lane in self._lanes.values():
             # What it still sends could not be settled: it would be sent, and counted, again.
             lane.abandon()
             self._settled += lane.take_settled()

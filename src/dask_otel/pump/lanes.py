@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -14,9 +15,11 @@ from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.merging import merge
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
+    Answer,
     FinishedSpan,
     MetricRecord,
     Progress,
+    Row,
     SpanRecord,
 )
 from dask_otel.pump.breath import Breath
@@ -64,27 +67,18 @@ class Lane:
 
     def close(self, deadline: float) -> None:
         """Ask it to finish before the deadline; returns at once."""
-        retries = self._sink.retries
-        if retries is not None:
-            self._nobody_until = min(deadline, time.monotonic() + retries.patience)
-            retries.cut()
+        self._nobody_until = min(deadline, time.monotonic() + self._sink.patience)
         self.deadline = deadline
         self.wake.set()
 
-    def end(self) -> None:
-        """Wake it from the retries of its exporter: the time is up. Returns at once."""
-        if self._sink.retries is not None:
-            self._sink.retries.end()
-
     def _run(self) -> None:
         try:
-            with self._sink.surroundings():
-                while self.deadline is None:
-                    self.wake.wait(self._guarded(self.work))
-                    self.wake.clear()
-                self._guarded(self.finish)
-                self.settled.set()
-                self._guarded(self._shutdown)
+            while self.deadline is None:
+                self.wake.wait(self._guarded(self.work))
+                self.wake.clear()
+            self._guarded(self.finish)
+            self.settled.set()
+            self._guarded(self._close_sink)
         finally:
             self.settled.set()
             self.closed.set()
@@ -96,23 +90,22 @@ class Lane:
             self._errors.take(error)
             return _AFTER_ERROR
 
-    def _comes_back(self) -> bool:
+    def _comes_back(self, answer: Answer) -> bool:
         """At the end, wait for somebody to be there, or as long as the server wants.
 
         False if it is no use.
         """
-        pause, now = pause_of(self._sink), time.monotonic()
-        if 0.0 < pause < (self.deadline or 0.0) - now:
-            time.sleep(pause)
+        now = time.monotonic()
+        if 0.0 < answer.pause < (self.deadline or 0.0) - now:
+            time.sleep(answer.pause)
             return True
-        retries = self._sink.retries
-        if retries is None or not retries.absent or now >= self._nobody_until:
+        if not answer.absent or now >= self._nobody_until:
             return False
         time.sleep(_MOMENT)
         return True
 
-    def _shutdown(self) -> float:
-        self._sink.shutdown()
+    def _close_sink(self) -> float:
+        self._sink.close()
         return 0.0
 
     def work(self) -> float:
@@ -155,7 +148,8 @@ class SpanLane(Lane):
         self._translate = translate
         self._limits = limits
         self._health = health
-        self._outlet = Outlet(sink, limits, tally, health, time.monotonic)
+        self._span_sink = sink
+        self._outlet = Outlet(sink, limits.batch_size, tally, health, time.monotonic, self._gone)
         self._breathe = Breath()
 
     @property
@@ -192,7 +186,7 @@ class SpanLane(Lane):
             self._take_in()
         wait = max(AT_ONCE, self._limits.schedule_delay)
         if self._outlet.queue:
-            wait = min(wait, max(AT_ONCE, self._outlet.retry_at - time.monotonic()))
+            wait = min(wait, max(AT_ONCE, self._outlet.policy.retry_at - time.monotonic()))
         return wait
 
     def _another_batch(self) -> bool:
@@ -200,13 +194,16 @@ class SpanLane(Lane):
         return self._outlet.pump() or (bool(self._inbox) and not self._outlet.queue)
 
     def _take_in(self) -> None:
-        """Translate about one batch: more would keep the GIL from the event loop."""
+        """Translate and encode about one batch: more would keep the GIL from the event loop."""
         breathe = self._breathe
-        while self._inbox and len(self._outlet.queue) < self._outlet.room:
+        while self._inbox and len(self._outlet.queue) < self._outlet.policy.room:
             breathe()
             finished = self._inbox.popleft()
             try:
-                self._outlet.put(self._translate(finished))
+                for record in self._translate(finished):
+                    breathe()
+                    if self._span_sink.wants(record):
+                        self._put(record)
             except BaseException:
                 self._tally.add(
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
@@ -214,6 +211,17 @@ class SpanLane(Lane):
                 logger.debug("dask-otel: a span could not be translated", exc_info=True)
             finally:
                 self._taken += finished.weight
+
+    def _put(self, record: SpanRecord) -> None:
+        try:
+            body = self._span_sink.encode(record)
+        except BaseException as error:
+            self._outlet.lose(None, repr(error), "unencodable")
+            return
+        self._outlet.queue.append(Row(body))
+
+    def _gone(self, rows: Sequence[Row]) -> None:
+        """Take note of rows that have left the queue for good."""
 
     def finish(self) -> float:
         """Export what is left until the deadline, and count what could not be."""
@@ -224,7 +232,7 @@ class SpanLane(Lane):
                 break
             before = self.size
             self._outlet.flush(deadline)
-            if self.size == before and not self._comes_back():
+            if self.size == before and not self._comes_back(self._outlet.answer):
                 break
         if self._outlet.abandoned:
             return 0.0
@@ -306,8 +314,9 @@ class MetricLane(Lane):
         self._pending_ns: int | None = None
         #: When the last export that succeeded began, on the monotonic clock; None before that.
         self.succeeded_at: float | None = None
-        #: Time of the last export, if it failed.
+        #: Time of the last export, if it failed; the last answer.
         self._unsent_ns: int | None = None
+        self._answer = Answer(True)
 
     def accepts(self) -> bool:
         """Whether there is room for a batch. Called by the event loop."""
@@ -367,7 +376,7 @@ class MetricLane(Lane):
         """Export the last batches, with the counts of what the last spans came to."""
         self._before_last()
         wait = self._work(due=True)
-        while self._unsent_ns is not None and self._comes_back():
+        while self._unsent_ns is not None and self._comes_back(self._answer):
             self._export(self._unsent_ns)
         return wait
 
@@ -378,7 +387,7 @@ class MetricLane(Lane):
     def _export(self, time_ns: int) -> None:
         sent = self._send(time_ns)
         ok = sent is not None
-        if self._state.settled(ok, rejected=not ok and self._exporter.rejected):
+        if self._state.settled(ok, rejected=not ok and self._answer.blames):
             # It was refused because of its zero points; the values alone are in order.
             sent = self._send(time_ns)
             ok = sent is not None
@@ -388,7 +397,7 @@ class MetricLane(Lane):
             self._health.ok("metrics")
             self.succeeded_at = self._exported_at
         elif not ok:
-            self._health.failed("metrics", self._exporter.last_error())
+            self._health.failed("metrics", self._answer.reason)
 
     def _send(self, time_ns: int) -> int | None:
         """Return how many points were sent; None where a request failed.
@@ -402,35 +411,35 @@ class MetricLane(Lane):
         points = self._state.collect(time_ns, limit, time.monotonic_ns())
         for part in _parts(points, limit):
             began = time.monotonic()
-            if self._try(part):
+            answer = self._answer = self._try(part)
+            if answer.taken:
                 failed = 0
-                sent += self._count(part)
+                sent += self._count(part, answer)
                 continue
             complete = False
             failed += 1
             late = time.monotonic() - began > _PROMPT
-            pause = pause_of(self._exporter)
-            self._not_before = time.monotonic() + pause
-            if late or pause or failed == _FAILED_REQUESTS or self._exporter.rejected:
+            self._not_before = time.monotonic() + pause_of(answer)
+            if late or answer.pause or failed == _FAILED_REQUESTS or answer.blames:
                 break
         return sent if complete else None
 
-    def _try(self, part: Sequence[MetricRecord]) -> bool:
+    def _try(self, part: Sequence[MetricRecord]) -> Answer:
+        longest = math.inf if self.deadline is None else self.deadline - time.monotonic()
         try:
-            return self._exporter.export(part)
-        except BaseException:
+            return self._exporter.send(part, longest)
+        except BaseException as error:
             logger.debug("dask-otel: a metric exporter raised", exc_info=True)
-            return False
+            return Answer(False, type(error).__name__)
 
-    def _count(self, part: Sequence[MetricRecord]) -> int:
+    def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
         """Count what was accepted, and what was not; returns how many points were."""
         size = _size(part)
-        # What goes out with ours, such as the SDK's own metrics, is not in the part.
-        lost = min(self._exporter.lost, size)
+        lost = min(answer.lost, size)
         self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
         self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
-        if self._exporter.said:
-            self._health.said("data points", lost, size, self._exporter.said)
+        if answer.said:
+            self._health.said("data points", lost, size, answer.said)
         return size - lost
 
 

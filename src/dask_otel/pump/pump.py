@@ -30,10 +30,9 @@ from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanRecord
 from dask_otel.pump.health import Health, Series, Tally
-from dask_otel.pump.journal import Journal
+from dask_otel.pump.journal import Journal, Spool
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
-from dask_otel.pump.spool import Spool
 from dask_otel.pump.spooled import SpooledLane
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
@@ -233,9 +232,6 @@ class Pump:
         for other in self._metrics:
             if not other.settled.is_set():
                 other.gave_up()
-        for each in self._lanes:
-            if not each.closed.is_set():
-                each.end()
 
     def condition(self) -> dict[str, Any]:
         """Return how each destination does, and what waits, as plain data. Any thread may ask."""

@@ -1,29 +1,30 @@
-"""The lane of a sink whose spans are in the spool: fed by the journal, to which it tells what is
+"""The lane of a sink whose spans are in the spool: fed by the journal, which it tells what is
 settled.
 
-A record in its queue is in the spool as well, or, where the spool can't be written or was full, in
+A row in its queue is in the spool as well, or, where the spool can't be written or was full, in
 memory alone. What is in the spool can't get lost here: at the end it simply stays there.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from dask_otel import semconv
-from dask_otel.core.records import FinishedSpan, Progress, SpanRecord
+from dask_otel.core.records import FinishedSpan, Progress, Row, SpanRecord
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.lanes import AT_ONCE, SpanLane
 from dask_otel.pump.sinks import PumpLimits, SpanSink
 
-#: Seconds between two looks, at the end, for records that are still to come.
+#: Seconds between two looks, at the end, for rows that are still to come.
 _LOOK: Final = 0.05
 
 
 class SpooledLane(SpanLane):
-    """Carries records out of the spool to one span sink.
+    """Carries rows out of the spool to one span sink.
 
     Parameters
     ----------
@@ -38,9 +39,8 @@ class SpooledLane(SpanLane):
 
     Notes
     -----
-    Each record has a ticket: the number of its row in the spool, or a negative one of its own. The
-    accounts of them have a lock, as three threads come to them: the journal, the lane, and whoever
-    gives up on an exporter that hangs.
+    The accounts have a lock, as three threads come to them: the journal, the lane, and the one
+    that gives up on an exporter that hangs.
     """
 
     def __init__(
@@ -48,25 +48,23 @@ class SpooledLane(SpanLane):
     ) -> None:
         super().__init__(sink, _untranslated, limits, tally, health)
         self.key = key
-        self.wants = sink.wants
         #: Called when there is something for the journal: it is to be woken.
         self.tell: Callable[[], None] = _nobody
+        #: Up to which row it was fed, and how many rows it may still be fed.
+        self.fed = 0
+        self.allowance = math.inf
         #: Set by the journal, while closing: nothing comes any more.
         self.all_fed = False
         #: Whether nothing is taken any more: what was left is counted.
         self.over = False
         self._accounts = threading.Lock()
-        #: By identity, tickets of the records that the outlet has.
-        self._tickets: dict[int, int] = {}
-        #: Rows that are in this queue, in the order of the spool.
-        self._rows: dict[int, None] = {}
-        #: Tickets of records that are nowhere else.
+        #: Numbers of rows that are here: in the spool as well, and nowhere else.
+        self._kept: set[int] = set()
         self._alone: set[int] = set()
         self._given = 0
-        #: Rows whose records have left for good.
+        #: Rows of the spool that have left for good.
         self._settled: list[int] = []
         self._left = 0
-        self._outlet.gone = self._gone
 
     # ------------------------------------------------------------------ called by the journal
 
@@ -77,43 +75,56 @@ class SpooledLane(SpanLane):
 
     @property
     def window(self) -> int:
-        """How many records its queue may have."""
+        """How many rows its queue may have."""
         return self._limits.queue_size
 
     @property
     def batch_size(self) -> int:
-        """How many records go in one request."""
+        """How many rows go in one request."""
         return self._limits.batch_size
 
     @property
     def room(self) -> int:
-        """How many more records may wait."""
+        """How many more rows may wait."""
         if self.over:
             return 0
-        return self._limits.queue_size - len(self._rows) - len(self._alone)
+        return self._limits.queue_size - len(self._kept) - len(self._alone)
 
-    def feed(self, rows: Sequence[tuple[int, SpanRecord]]) -> None:
-        """Queue records that are in the spool, each with the number of its row."""
+    def encoded(self, record: SpanRecord, told: bool) -> Any:
+        """Return the body of a row; None where there is none to be.
+
+        The span is not sampled, or can't be encoded, which is counted and told.
+        """
+        try:
+            return self._span_sink.encode(record) if self._span_sink.wants(record) else None
+        except (TypeError, ValueError, OverflowError) as error:
+            if told:
+                self._outlet.lose(None, repr(error), "unencodable")
+            return None
+
+    def feed(self, rows: Sequence[Row]) -> None:
+        """Queue rows of the spool."""
+        self.fed = rows[-1].number
+        self.allowance -= len(rows)
         with self._accounts:
             if self.over:
                 return
-            for number, _ in rows:
-                self._rows[number] = None
+            self._kept.update(row.number for row in rows)
             self._inbox.extend(rows)
         self._wake_for_more()
 
-    def give(self, records: Sequence[SpanRecord]) -> None:
-        """Queue records that are in memory alone, and count those for which there is no room."""
+    def give(self, bodies: Sequence[bytes]) -> None:
+        """Queue spans that are in memory alone, and count those for which there is no room."""
         with self._accounts:
             reason = "shutdown" if self.over else "queue_full"
             # More than the whole queue still gets through an empty one.
-            empty = not self.over and not self._alone and not self._rows
-            fit = len(records) if empty else max(0, min(len(records), self.room))
-            for record in records[:fit]:
+            empty = not self.over and not self._alone and not self._kept
+            fit = len(bodies) if empty else max(0, min(len(bodies), self.room))
+            for body in bodies[:fit]:
                 self._given -= 1
                 self._alone.add(self._given)
-                self._inbox.append((self._given, record))
-        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=len(records) - fit)
+                self._inbox.append(Row(body, None, self._given))
+        self._tally.add(semconv.OTEL_DROPPED.name, "traces", reason, count=len(bodies) - fit)
         self._wake_for_more()
 
     def take_settled(self) -> list[int]:
@@ -132,40 +143,34 @@ class SpooledLane(SpanLane):
             saved = len(self._settled) - len(kept)
             self._settled = kept
             # Where nothing is taken any more, nobody would send them.
-            here = [] if self.over else [number for number in dropped if number in self._rows]
-            for number in here:
-                del self._rows[number]
-            self._alone.update(here)
+            here = set() if self.over else self._kept.intersection(dropped)
+            self._kept -= here
+            self._alone |= here
         return saved + len(here)
 
     def _wake_for_more(self) -> None:
-        waiting = len(self._rows) + len(self._alone)
+        waiting = len(self._kept) + len(self._alone)
         enough = waiting >= self._limits.batch_size or self.deadline is not None
         if enough or self._limits.schedule_delay < AT_ONCE:
             self.wake.set()
 
     # --------------------------------------------------------------------- called by the lane
 
-    def _gone(self, records: Sequence[SpanRecord]) -> None:
+    def _gone(self, rows: Sequence[Row]) -> None:
         with self._accounts:
-            self._left += len(records)
-            for record in records:
-                ticket = self._tickets.pop(id(record))
-                if self.over:
-                    # Whoever gave up on this thread has counted it, or left it in the spool.
-                    continue
-                if ticket in self._alone:
-                    self._alone.discard(ticket)
+            self._left += len(rows)
+            # After the end, the one that gave up has counted them, or left them in the spool.
+            for row in () if self.over else rows:
+                if row.number in self._alone:
+                    self._alone.discard(row.number)
                 else:
-                    del self._rows[ticket]
-                    self._settled.append(ticket)
+                    self._kept.discard(row.number)
+                    self._settled.append(row.number)
         self.tell()
 
     def _take_in(self) -> None:
-        while self._inbox and len(self._outlet.queue) < self._outlet.room:
-            ticket, record = self._inbox.popleft()
-            self._tickets[id(record)] = ticket
-            self._outlet.queue.append(record)
+        while self._inbox and len(self._outlet.queue) < self._outlet.policy.room:
+            self._outlet.queue.append(self._inbox.popleft())
 
     def finish(self) -> float:
         """Export what comes until the deadline, and count what is lost."""
@@ -177,7 +182,7 @@ class SpooledLane(SpanLane):
             if self._outlet.queue:
                 before = self._left
                 self._outlet.flush(deadline)
-                if self._left == before and not self._comes_back():
+                if self._left == before and not self._comes_back(self._outlet.answer):
                     break
             elif all_fed:
                 break

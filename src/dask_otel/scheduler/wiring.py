@@ -29,9 +29,9 @@ from dask_otel.core.trace import Trace
 from dask_otel.core.traces.translate import translate, translate_lost, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
+from dask_otel.pump.journal import Spool
 from dask_otel.pump.pump import MAX_POINTS, Pump, PumpLimits
 from dask_otel.pump.rotated import obstacle
-from dask_otel.pump.spool import Spool
 from dask_otel.scheduler.advice import FoldAdvice
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
@@ -219,18 +219,19 @@ def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: i
             error,
         )
         return None
-    run = Run(instance_id, outputs.resource, __version__, started_ns)
+    run = Run(instance_id, outputs.origin, started_ns)
     size = settings.spool.max_size
     return Spool(place, size, partial(_open_spool, place, size, run), keys)
 
 
 def _open_spool(place: str, max_bytes: int, run: Run) -> Store:
     """Open the spool, in the thread that will use it."""
+    from dask_otel._otel.sdk.encode import reread
     from dask_otel.spool.files import place as full_path
     from dask_otel.spool.store import SpoolError, Store
 
     try:
-        return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), Breath())
+        return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), reread, Breath())
     except SpoolError as error:
         raise OSError(str(error)) from error
 

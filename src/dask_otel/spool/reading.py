@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dask_otel.spool import encoding, files, lock, log, schema
+from dask_otel.core.records import Origin
+from dask_otel.spool import files, lock, log, schema
 from dask_otel.spool.problems import SpoolError
 
 
@@ -18,8 +19,8 @@ class RunSummary:
     """One run that has rows in a spool, or that goes on."""
 
     instance_id: str
-    version: str
-    resource: Mapping[str, Any]
+    #: With the bytes of its resource.
+    origin: Origin
     started_ns: int
     alive_ns: int
     #: Whether it has ended, or somebody found that it was lost.
@@ -60,8 +61,15 @@ class Summary:
         return self.holder is not None and not run.over
 
 
-def summarize(path: Path) -> Summary:
+def summarize(path: Path, name_of: Callable[[Any], str | None]) -> Summary:
     """Return what is in a spool. Nothing of it is changed.
+
+    Parameters
+    ----------
+    path
+        Of the spool.
+    name_of
+        Returns the name of the span that some bytes hold; None where they are damaged.
 
     Raises
     ------
@@ -80,7 +88,7 @@ def summarize(path: Path) -> Summary:
     connection = schema.connect_to_read(path, still)
     try:
         connection.execute("BEGIN")
-        _read(connection, found)
+        _read(connection, found, name_of)
     except sqlite3.Error as error:
         raise SpoolError(f"{path} can't be read: {error}") from error
     finally:
@@ -88,31 +96,23 @@ def summarize(path: Path) -> Summary:
     return found
 
 
-def _read(connection: sqlite3.Connection, found: Summary) -> None:
+def _read(
+    connection: sqlite3.Connection, found: Summary, name_of: Callable[[Any], str | None]
+) -> None:
     runs: dict[int, RunSummary] = {}
-    for key, instance, version, resource, started_ns, alive_ns, over in connection.execute(
-        "SELECT id, instance, version, resource, started_ns, alive_ns, over FROM runs ORDER BY id"
+    for key, instance, resource, scope, started_ns, alive_ns, over in connection.execute(
+        "SELECT id, instance, resource, scope, started_ns, alive_ns, over FROM runs ORDER BY id"
     ):
-        try:
-            attributes = encoding.decode_attributes(resource)
-        except ValueError:
-            attributes = {}
-        runs[key] = RunSummary(
-            str(instance),
-            str(version),
-            attributes,
-            encoding.whole(started_ns),
-            encoding.whole(alive_ns),
-            bool(over),
-        )
+        times = _whole(started_ns), _whole(alive_ns)
+        runs[key] = RunSummary(str(instance), Origin(resource, scope), *times, bool(over))
     found.runs = list(runs.values())
     sinks = schema.sinks(connection)
-    for sink, key, is_open, body in connection.execute("SELECT sink, run, open, body FROM spans"):
+    # Notes are of the run that has not ended.
+    last = next((key for key, run in reversed(runs.items()) if not run.over), None)
+    rows = "SELECT sink, run, end_ns, body FROM spans UNION ALL SELECT sink, ?, 1, body FROM notes"
+    for sink, key, is_open, body in connection.execute(rows, (last,)):
         run = runs.get(key)
-        try:
-            name = encoding.name_of(body)
-        except ValueError:
-            name = None
+        name = name_of(body)
         if run is None or sink not in sinks or name is None:
             found.unreadable += 1
             continue
@@ -123,3 +123,8 @@ def _read(connection: sqlite3.Connection, found: Summary) -> None:
         if not (is_open and found.goes_on(run)):
             found.sinks[sinks[sink]] += 1
             found.names[sinks[sink], name] += 1
+
+
+def _whole(value: Any) -> int:
+    """Return the number in a column; 0 where it is damaged and something else."""
+    return value if isinstance(value, int) else 0

@@ -37,26 +37,36 @@ _TABLES: Final = (
     CREATE TABLE runs (
         id INTEGER PRIMARY KEY,
         instance TEXT NOT NULL,
-        version TEXT NOT NULL,
         resource BLOB NOT NULL,
+        scope BLOB NOT NULL,
         started_ns INTEGER NOT NULL,
         alive_ns INTEGER NOT NULL,
         over INTEGER NOT NULL
     )
     """,
     "CREATE TABLE sinks (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
-    # A row with `open` is the note of a span that was open. When its run is over, it is finished:
-    # nothing has to be rewritten for that.
+    # No number is used twice: a lane may still have it. `end_ns`: of a span that was open, when its
+    # run was last known to live; else 0.
     """
     CREATE TABLE spans (
-        id INTEGER PRIMARY KEY,
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
         sink INTEGER NOT NULL,
         run INTEGER NOT NULL,
-        open INTEGER NOT NULL,
+        end_ns INTEGER NOT NULL,
         body BLOB NOT NULL
     )
     """,
-    "CREATE INDEX spans_of_sink ON spans (sink, id, run, open)",
+    "CREATE INDEX spans_of_sink ON spans (sink, id)",
+    # Of the run that is not over.
+    """
+    CREATE TABLE notes (
+        id INTEGER PRIMARY KEY,
+        sink INTEGER NOT NULL,
+        ids BLOB NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (sink, ids)
+    )
+    """,
 )
 
 

@@ -1,77 +1,71 @@
 """The spool's store: what is written to it, what waits in it, and what a killed run left there.
 
-One table holds finished spans, in the order in which they came, and a note of each open one: the
-span as it would be exported if its scheduler died now. When the next run opens the file, the notes
-of earlier runs count as finished, and end at their run's last sign of life. Nothing is rewritten
-for that, so that there is nothing in which a kill could leave it half done.
+One table holds finished spans, in the order in which they came, another one a note of each open
+span: as it would be exported if its scheduler died now. When the next run opens the file, the notes
+that it finds there become finished spans, which end at their run's last sign of life.
 
-Each call of `Store.write` is one transaction. What is in memory changes after it alone.
+Spans are rows of bytes, as they are sent. Each call of `Store.write` is one transaction, as is what
+is done at the start. What is in memory changes after it alone.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dask_otel.core.records import Origin, SpanRecord
-from dask_otel.spool import encoding, files, log, schema
-from dask_otel.spool.change import Change, rows_limit
+from dask_otel.core.records import Origin, Row
+from dask_otel.spool import files, log, schema
 from dask_otel.spool.lock import Lock
 from dask_otel.spool.problems import SpoolError, as_os_error
-from dask_otel.spool.state import Ids, State
 
-__all__ = ["Row", "Run", "SpoolError", "Store", "Written"]
+__all__ = ["Run", "SpoolError", "Store", "Written"]
+
+#: Rows that one statement takes; SQLite knows 999 parameters at least.
+_AT_ONCE: Final = 500
+#: Part of the bytes that are allowed which is written before room is made again.
+_PIECE: Final = 16
+#: Pages that are neither rows nor log: one of each table and index, and the reserve.
+_OTHERS: Final = 8
+#: Bytes of a row beside its body, in the table and its index.
+_ROW: Final = 40
+_LAST_NUMBER: Final = 2**63
+#: Runs of which nothing waits any more. A new one has no rows yet.
+_FORGET_RUNS: Final = "DELETE FROM runs WHERE over AND id NOT IN (SELECT run FROM spans)"
+
+#: Trace id and span id.
+Ids: TypeAlias = tuple[int, int]
+#: The key of a sink, which span, and its bytes.
+Encoded: TypeAlias = tuple[str, Ids, bytes]
+#: Checks the bytes of a span, and lets it end at a time at the soonest; None for damaged ones.
+Reread: TypeAlias = Callable[[bytes, int], "bytes | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Who writes: one life of a bridge."""
+    """One life of a bridge, which writes."""
 
     #: Dask's id of the scheduler.
     instance_id: str
-    #: Attributes of the resource of what it exports.
-    resource: Mapping[str, Any]
-    #: Of the bridge.
-    version: str
+    #: What its spans are sent with.
+    origin: Origin
     started_ns: int
-
-
-class Row(NamedTuple):
-    """A finished span that waits."""
-
-    id: int
-    #: With its origin, where it is of an earlier run.
-    record: SpanRecord
 
 
 class Written(NamedTuple):
     """What became of a write."""
 
-    #: Of the finished records, in their order. One that could not be encoded has an id and no row.
-    ids: tuple[int, ...]
-    #: How many finished rows were dropped because the spool is full.
-    dropped: int
-    #: Their ids: some may be among `ids`, others may be in somebody's memory.
-    gone: tuple[int, ...] = ()
+    #: Rows that were dropped because the spool is full; some may be in somebody's memory.
+    gone: Sequence[int] = ()
     #: How many rows of the file could not be read, and were dropped.
     unreadable: int = 0
-    #: Those of `ids` that have no row.
-    absent: tuple[int, ...] = ()
-
-
-class _Earlier(NamedTuple):
-    """A run that is over."""
-
-    origin: Origin
-    alive_ns: int
-
-
-_Encoded: TypeAlias = "tuple[str, Ids, bytes | None]"
+    #: The number of the first finished row; the others' follow. Larger than any without one.
+    first: int = _LAST_NUMBER
 
 
 def _nothing() -> None:
@@ -90,17 +84,24 @@ class Store:
         lock: Lock,
         connection: sqlite3.Connection,
         max_bytes: int | None,
-        breathe: Callable[[], None],
+        reread: Reread,
     ) -> None:
         self.path = path
-        #: Notes of lost runs that became finished rows when it was opened.
+        #: Notes of a lost run that became finished rows when it was opened.
         self.recovered = 0
         self._lock = lock
         self._connection = connection
-        self._state = State(connection, None if max_bytes is None else rows_limit(max_bytes))
-        self._breathe = breathe
+        #: Bytes that rows may have; None for no limit.
+        self._limit = None if max_bytes is None else rows_limit(max_bytes)
+        self._reread = reread
         self._stat = os.stat(path)
-        self._earlier: dict[int, _Earlier] = {}
+        #: Number of the present run; 0, which no run has, where nothing is written.
+        self._run = 0
+        #: Of earlier runs.
+        self._origins: dict[int, Origin] = {}
+        #: Numbers of the sinks, and how many rows of each wait.
+        self._sinks: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
         self._damaged: set[int] = set()
         #: Rows that are settled, and could not be removed.
         self._settled: set[int] = set()
@@ -113,6 +114,7 @@ class Store:
         max_bytes: int | None,
         run: Run | None,
         now_ns: int,
+        reread: Reread,
         breathe: Callable[[], None] = _nothing,
     ) -> Store:
         """Open a spool; it is made where it is missing.
@@ -127,8 +129,10 @@ class Store:
             Who writes; None for one who only reads and settles.
         now_ns
             The present time: the run's first sign of life.
+        reread
+            Checks what earlier runs have left.
         breathe
-            Called between two records: encoding and decoding keep Python's lock.
+            Called between two pieces of what keeps Python's lock.
 
         Raises
         ------
@@ -151,7 +155,7 @@ class Store:
             files.keep_private(path)
             files.reserve(path)
             connection = schema.connect(path, max_bytes)
-            store = cls(path, lock, connection, max_bytes, breathe)
+            store = cls(path, lock, connection, max_bytes, reread)
             store._recover(run, now_ns)
         except BaseException as error:
             if connection is not None:
@@ -169,10 +173,10 @@ class Store:
     def write(
         self,
         *,
-        finished: Sequence[tuple[str, SpanRecord]] = (),
-        noted: Sequence[tuple[str, SpanRecord]] = (),
+        finished: Sequence[Encoded] = (),
+        noted: Sequence[Encoded] = (),
         over: Sequence[Ids] = (),
-        settled: Sequence[int] = (),
+        settled: Iterable[int] = (),
         alive_ns: int,
     ) -> Written:
         """Write all of it in one transaction, or nothing.
@@ -180,15 +184,14 @@ class Store:
         Parameters
         ----------
         finished
-            Spans that are over, each with the key of its sink: they wait from now on, and replace
-            their notes.
+            Spans that are over: they wait from now on, and replace their notes.
         noted
             Spans that are open, as they would be exported if the process ended now; each replaces
             the earlier note of the same sink and ids.
         over
             (trace id, span id) of notes to be removed without a span.
         settled
-            Ids of rows that wait no more.
+            Numbers of rows that wait no more.
         alive_ns
             The present time: the run's sign of life.
 
@@ -199,80 +202,105 @@ class Store:
             has changed then, but that what is settled waits no more: it is removed if possible.
         """
         self._check_there()
-        ended = self._encoded(finished)
-        done = {(sink, ids) for sink, ids, _ in ended}
-        ids_over = {(int(trace), span) for trace, span in over}
-        notes = {
-            (sink, ids): body
-            for sink, ids, body in self._encoded(noted)
-            if (sink, ids) not in done and ids not in ids_over
-        }
-        self._know_sinks([*finished, *noted])
+        self._know_sinks({sink for sink, _, _ in [*finished, *noted]})
         self._settled.update(settled)
-        change = Change(self._state)
         try:
             with schema.transaction(self._connection):
-                change.settle([*self._settled, *self._damaged])
-                for ids in ids_over:
-                    change.forget(ids, None)
-                for (sink, ids), body in notes.items():
-                    change.note(sink, ids, body)
-                for sink, ids, body in ended:
-                    change.forget(ids, sink)
-                    change.finish(sink, body)
-                change.flush()
-                self._connection.execute(
-                    "UPDATE runs SET alive_ns = ? WHERE id = ?",
-                    (_fitting(alive_ns), self._state.run),
-                )
-                size = self._state.used()
+                written, counts = self._written(finished, noted, over)
+                alive = _fitting(alive_ns), self._run
+                self._connection.execute("UPDATE runs SET alive_ns = ? WHERE id = ?", alive)
+                size = self._used()
         except OSError:
             # What has arrived needs no room for what comes.
-            if not self._remove_settled() or ended or notes or ids_over:
+            if not self._remove_settled() or finished or noted or over:
                 raise
-            return Written(ids=(), dropped=0)
-        unreadable = len(self._damaged)
+            return Written()
         self._damaged.clear()
         self._settled.clear()
-        self._size = size
-        change.take_effect()
-        return Written(
-            ids=tuple(change.ids),
-            dropped=len(change.gone),
-            gone=tuple(change.gone),
-            unreadable=unreadable,
-            absent=tuple(change.absent),
-        )
+        self._counts, self._size = counts, size
+        return written
+
+    def _written(
+        self, finished: Sequence[Encoded], noted: Sequence[Encoded], over: Sequence[Ids]
+    ) -> tuple[Written, Counter[str]]:
+        """Change the tables; returns what will have become of it, and how many rows wait then."""
+        execute = self._connection.execute
+        counts = self._counts.copy()
+        gone: list[int] = []
+        self._settle([*self._settled, *self._damaged], counts)
+        waiting, first = 0, _LAST_NUMBER
+        for is_open, rows in ((True, noted), (False, finished)):
+            if not is_open:
+                forgotten = [(_key(ids),) for ids in over]
+                self._connection.executemany("DELETE FROM notes WHERE ids = ?", forgotten)
+            for sink, ids, body in rows:
+                note = self._sinks[sink], _key(ids)
+                if is_open:
+                    execute(_NOTE, (*note, body))
+                else:
+                    execute("DELETE FROM notes WHERE sink = ? AND ids = ?", note)
+                    cursor = execute(_SPAN, (note[0], self._run, 0, body))
+                    first = min(first, cursor.lastrowid or first)
+                    counts[sink] += 1
+                waiting += len(body) + _ROW
+                if self._limit is not None and waiting > self._limit // _PIECE:
+                    waiting = self._make_room(gone, counts)
+        self._make_room(gone, counts)
+        return Written(gone, len(self._damaged), first), counts
 
     def _remove_settled(self) -> bool:
         """Remove what is settled where there is no room for more; whether that was possible."""
         files.give_up_reserve(self.path)
-        change = Change(self._state)
+        counts = self._counts.copy()
         with suppress(OSError):
             with schema.transaction(self._connection):
-                change.settle(self._settled)
-            change.take_effect()
+                self._settle([*self._settled], counts)
+            self._counts = counts
             self._settled.clear()
         return not self._settled
 
-    def _encoded(self, records: Iterable[tuple[str, SpanRecord]]) -> list[_Encoded]:
-        encoded: list[_Encoded] = []
-        for sink, record in records:
-            self._breathe()
-            try:
-                body = encoding.encode(record)
-            except (TypeError, ValueError, RecursionError, OverflowError):
-                # It goes its way from memory; the others are not to suffer.
-                body = None
-            encoded.append((sink, (int(record.trace_id), record.span_id), body))
-        return encoded
-
-    def _know_sinks(self, records: Iterable[tuple[str, SpanRecord]]) -> None:
-        for name in {sink for sink, _ in records} - self._state.sinks.keys():
+    def _know_sinks(self, names: set[str]) -> None:
+        for name in names - self._sinks.keys():
             with schema.transaction(self._connection):
-                self._connection.execute("INSERT INTO sinks (name) VALUES (?)", (name,))
-                (key,) = self._connection.execute("SELECT last_insert_rowid()").fetchone()
-            self._state.sinks[name] = key
+                cursor = self._connection.execute("INSERT INTO sinks (name) VALUES (?)", (name,))
+            self._sinks[name] = cursor.lastrowid or 0
+
+    def _settle(self, rows: Sequence[int], counts: Counter[str]) -> None:
+        """Remove finished rows, those that are there."""
+        names = {number: name for name, number in self._sinks.items()}
+        for some in _pieces(rows):
+            which = f"id IN ({','.join('?' * len(some))})"
+            found = self._connection.execute(
+                f"SELECT sink, count(*) FROM spans WHERE {which} GROUP BY sink", some
+            )
+            for sink, count in found.fetchall():
+                if sink in names:
+                    counts[names[sink]] -= count
+            self._connection.execute(f"DELETE FROM spans WHERE {which}", some)
+
+    def _make_room(self, gone: list[int], counts: Counter[str]) -> int:
+        """Leave no more than is allowed: drop the oldest rows, or notes where there are none."""
+        while self._limit is not None and (used := self._used()) > self._limit:
+            # A little more, so that not each write comes here.
+            wanted = used - self._limit + self._limit // (4 * _PIECE)
+            rows: list[int] = []
+            found = self._connection.execute("SELECT id, length(body) FROM spans ORDER BY id")
+            for row, size in found:
+                rows.append(row)
+                wanted -= size + _ROW
+                if wanted <= 0:
+                    break
+            found.close()
+            self._settle(rows, counts)
+            gone += rows
+            if not rows and not self._connection.execute(_DROP_NOTE).rowcount:
+                break
+        return 0
+
+    def _used(self) -> int:
+        """Return how many bytes of the file hold something."""
+        free = schema.number(self._connection, "freelist_count")
+        return (schema.number(self._connection, "page_count") - free) * schema.PAGE
 
     def _check_there(self) -> None:
         """Raise OSError where somebody has removed the file: what is written would be nowhere."""
@@ -282,41 +310,29 @@ class Store:
     # --------------------------------------------------------------------------- reading
 
     def waiting(self, sink: str, after: int, limit: int) -> list[Row]:
-        """Return finished rows of a sink with higher ids than `after`, the lowest first.
+        """Return finished rows of a sink with higher numbers than `after`, the lowest first.
 
         Rows that can't be read are left out. The next write removes and counts them.
         """
         rows: list[Row] = []
-        key = self._state.sinks.get(sink)
-        if key is None or not self._state.counts[sink]:
-            return rows
-        while len(rows) < limit:
+        while self._counts[sink] and len(rows) < limit:
             found = self._select(
-                "SELECT id, run, open, body FROM spans "
-                "WHERE sink = ? AND id > ? AND NOT (open AND run = ?) ORDER BY id LIMIT ?",
-                (key, after, self._state.run, limit - len(rows)),
+                "SELECT id, run, end_ns, body FROM spans "
+                "WHERE sink = ? AND id > ? ORDER BY id LIMIT ?",
+                (self._sinks[sink], after, limit - len(rows)),
             )
             if not found:
                 break
-            for row, run, is_open, body in found:
-                self._breathe()
-                after = row
-                try:
-                    rows.append(Row(row, self._decoded(run, is_open, body)))
-                except ValueError:
-                    self._damaged.add(row)
+            for after, run, end_ns, body in found:
+                origin = self._origins.get(run)
+                if run != self._run:
+                    # Not ours: it may be damaged.
+                    body = self._reread(body, end_ns) if origin is not None else None
+                if body is None:
+                    self._damaged.add(after)
+                else:
+                    rows.append(Row(body, origin, after))
         return rows
-
-    def _decoded(self, run: int, is_open: int, body: bytes) -> SpanRecord:
-        if run == self._state.run:
-            return encoding.decode(body)
-        earlier = self._earlier.get(run)
-        if earlier is None:
-            raise ValueError("of no known run")
-        record = encoding.decode(body, earlier.origin)
-        if is_open and record.end_ns < earlier.alive_ns:
-            record = replace(record, end_ns=earlier.alive_ns)
-        return record
 
     def _select(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
         try:
@@ -326,17 +342,12 @@ class Store:
 
     def count(self, sink: str | None = None) -> int:
         """Return how many finished rows wait, for one sink or for all. Any thread may ask."""
-        every = sum(self._state.counts.copy().values()) - len(self._settled)
-        return max(0, every) if sink is None else self._state.counts[sink]
+        every = sum(self._counts.values()) - len(self._settled)
+        return max(0, every) if sink is None else self._counts[sink]
 
     def sinks(self) -> dict[str, int]:
         """Return the sinks of which rows wait, and how many."""
-        return {name: count for name, count in sorted(self._state.counts.items()) if count}
-
-    @property
-    def open_notes(self) -> int:
-        """How many notes of open spans this run has."""
-        return sum(len(rows) for rows in self._state.notes.values())
+        return {name: count for name, count in sorted(self._counts.items()) if count}
 
     @property
     def size(self) -> int:
@@ -355,21 +366,21 @@ class Store:
             had been killed.
         """
         empty = False
+        execute = self._connection.execute
         files.give_up_reserve(self.path)
         try:
             if clean:
                 with suppress(OSError, sqlite3.Error), schema.transaction(self._connection):
-                    run = (self._state.run,)
-                    self._connection.execute("DELETE FROM spans WHERE open AND run = ?", run)
-                    self._connection.execute("UPDATE runs SET over = 1 WHERE id = ?", run)
-                    self._connection.execute(_FORGET_RUNS)
+                    execute("DELETE FROM notes")
+                    execute("UPDATE runs SET over = 1 WHERE id = ?", (self._run,))
+                    execute(_FORGET_RUNS)
             with suppress(sqlite3.Error, OSError):
                 self._check_there()
-                rows = self._connection.execute("SELECT 1 FROM spans LIMIT 1").fetchone()
-                empty = rows is None
+                rows = execute("SELECT 1 FROM spans UNION ALL SELECT 1 FROM notes LIMIT 1")
+                empty = rows.fetchone() is None
         finally:
             with suppress(sqlite3.Error):
-                self._connection.execute(f"PRAGMA user_version={schema.VERSION}")
+                execute(f"PRAGMA user_version={schema.VERSION}")
             with suppress(sqlite3.Error):
                 # What is in the log goes into the file, and the log is removed.
                 self._connection.close()
@@ -382,56 +393,71 @@ class Store:
 
     def _recover(self, run: Run | None, now_ns: int) -> None:
         """Take over what earlier runs left, and begin this one."""
-        connection = self._connection
-        with schema.transaction(connection):
-            connection.execute(f"PRAGMA user_version={schema.VERSION | schema.LOGGED}")
-            (recovered,) = connection.execute(
-                "SELECT count(*) FROM spans WHERE open AND run IN "
-                "(SELECT id FROM runs WHERE NOT over)"
-            ).fetchone()
-            connection.execute("UPDATE runs SET over = 1 WHERE NOT over")
-            connection.execute(_FORGET_RUNS)
+        execute = self._connection.execute
+        with schema.transaction(self._connection):
+            execute(f"PRAGMA user_version={schema.VERSION | schema.LOGGED}")
+            self.recovered = execute(_TAKE_OVER).rowcount
+            execute("DELETE FROM notes")
+            execute("UPDATE runs SET over = 1 WHERE NOT over")
+            execute(_FORGET_RUNS)
             if run is not None:
-                cursor = connection.execute(
-                    "INSERT INTO runs (instance, version, resource, started_ns, alive_ns, over) "
+                times = _fitting(run.started_ns), _fitting(now_ns)
+                cursor = execute(
+                    "INSERT INTO runs (instance, resource, scope, started_ns, alive_ns, over) "
                     "VALUES (?, ?, ?, ?, ?, 0)",
-                    (
-                        run.instance_id,
-                        run.version,
-                        encoding.encode_attributes(run.resource),
-                        _fitting(run.started_ns),
-                        _fitting(now_ns),
-                    ),
+                    (run.instance_id, *run.origin, *times),
                 )
-                self._state.run = cursor.lastrowid or 0
+                self._run = cursor.lastrowid or 0
         with suppress(sqlite3.Error):
             # The mark has to be in the file itself.
-            connection.execute("PRAGMA wal_checkpoint")
-        self.recovered = recovered
-        for key, version, resource, alive_ns in connection.execute(
-            "SELECT id, version, resource, alive_ns FROM runs WHERE over"
-        ):
-            with suppress(ValueError):
-                origin = Origin(encoding.decode_attributes(resource), str(version))
-                self._earlier[key] = _Earlier(origin, encoding.whole(alive_ns))
-        names = schema.sinks(connection)
-        self._state.sinks = {name: key for key, name in names.items()}
-        for key, count in connection.execute("SELECT sink, count(*) FROM spans GROUP BY sink"):
-            if key in names:
-                self._state.counts[names[key]] = count
+            execute("PRAGMA wal_checkpoint")
+        for number, *parts in execute("SELECT id, resource, scope FROM runs WHERE over"):
+            if all(isinstance(part, bytes) for part in parts):
+                self._origins[number] = Origin(*parts)
+        names = schema.sinks(self._connection)
+        self._sinks = {name: number for number, name in names.items()}
+        for sink, count in execute("SELECT sink, count(*) FROM spans GROUP BY sink").fetchall():
+            if sink in names:
+                self._counts[names[sink]] = count
             else:
                 # Nobody would ever ask for them.
-                rows = connection.execute("SELECT id FROM spans WHERE sink IS ?", (key,))
+                rows = execute("SELECT id FROM spans WHERE sink IS ?", (sink,))
                 self._damaged.update(row for (row,) in rows)
-        (last,) = connection.execute("SELECT max(id) FROM spans").fetchone()
-        self._state.next = 1 + (last or 0)
-        self._size = self._state.used()
+        self._size = self._used()
 
 
-#: Runs of which nothing waits any more. A new one has no rows yet.
-_FORGET_RUNS: Final = "DELETE FROM runs WHERE over AND id NOT IN (SELECT run FROM spans)"
+_NOTE: Final = (
+    "INSERT INTO notes (sink, ids, body) VALUES (?, ?, ?) "
+    "ON CONFLICT (sink, ids) DO UPDATE SET body = excluded.body"
+)
+_SPAN: Final = "INSERT INTO spans (sink, run, end_ns, body) VALUES (?, ?, ?, ?)"
+_DROP_NOTE: Final = "DELETE FROM notes WHERE id = (SELECT min(id) FROM notes)"
+#: One run at a time has the file, so that all notes are of the last one.
+_TAKE_OVER: Final = (
+    "INSERT INTO spans (sink, run, end_ns, body) SELECT sink, last.id, last.alive_ns, body "
+    "FROM notes, (SELECT id, alive_ns FROM runs WHERE NOT over ORDER BY id DESC LIMIT 1) AS last "
+    "ORDER BY notes.id"
+)
+
+
+def _key(ids: Ids) -> bytes:
+    return b"%032x%016x" % ids
+
+
+def _pieces(rows: Sequence[int]) -> Iterator[Sequence[int]]:
+    for begin in range(0, len(rows), _AT_ONCE):
+        yield rows[begin : begin + _AT_ONCE]
 
 
 def _fitting(time_ns: int) -> int:
     """Return a time that SQLite can hold."""
     return max(0, min(time_ns, 2**63 - 1))
+
+
+def rows_limit(max_bytes: int) -> int:
+    """Return how many of the bytes that are allowed are for rows.
+
+    The log has the others, and what is written before there is room for it.
+    """
+    rest = max_bytes - (2 * schema.logged_pages(max_bytes) + _OTHERS) * schema.PAGE
+    return rest * _PIECE // (_PIECE + 1)

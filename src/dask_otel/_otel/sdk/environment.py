@@ -29,7 +29,7 @@ _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
 _BATCH_SIZE: Final = 128
 
-#: A header in a variable, as the exporters read it; they leave out what is none.
+#: A header in a variable, as OpenTelemetry's own exporters read it.
 _HEADER: Final = re.compile(
     r"(?P<name>[!#-'*+\-.0-9A-Z^-z|~]+)[ \t]*=(?P<value>[ !#-+\--:<-\[\]-~\t]*)"
 )
@@ -195,37 +195,43 @@ def check_pem(variable: str, *, folder: bool = False) -> None:
         )
 
 
-def check_headers(variable: str, charset: str) -> None:
-    """Check the headers in a variable, if it is set; no value of it is told.
+def headers(charset: str, *variables: str) -> dict[str, str]:
+    """Return the headers in the first variable that is set; no value of it is told.
 
     Parameters
     ----------
-    variable
-        Its name.
     charset
         What values may consist of, once decoded.
+    variables
+        Their names.
 
     Raises
     ------
     ConfigurationError
-        If there is one that would not be sent, or none could be.
+        If there is one that could not be sent.
     """
-    found = first_set(variable)
-    items = [item.strip() for item in (found[1] if found else "").split(",")]
-    wrong = [
-        number
-        for number, item in enumerate(items, 1)
-        if item and not _is_header(_HEADER.fullmatch(item), charset)
-    ]
+    found = first_set(*variables)
+    if found is None:
+        return {}
+    read: dict[str, str] = {}
+    wrong = []
+    for place, item in enumerate(found[1].split(","), 1):
+        header = _HEADER.fullmatch(item.strip())
+        if _is_header(header, charset):
+            assert header is not None
+            read[header["name"].lower()] = unquote(header["value"]).strip()
+        elif item.strip():
+            wrong.append(place)
     if wrong:
         raise ConfigurationError(
             [
-                f"{variable} is '…' (not shown, as it may be secret), and of its items, which "
+                f"{found[0]} is '…' (not shown, as it may be secret), and of its items, which "
                 f"commas separate, no. {', '.join(map(str, wrong))} is no header. Allowed: "
                 "name=value, with anything but plain letters, digits and signs percent-encoded, "
                 f"and without control characters or what is no {charset.upper()}."
             ]
         )
+    return read
 
 
 def _is_header(found: re.Match[str] | None, charset: str) -> bool:

@@ -1,36 +1,51 @@
-"""Exporters, as the standard variables name them."""
+"""Where a signal goes, as the standard variables say: transports of ours, or others' exporters.
+
+``otlp``, the default, is our transport. Any other name leads to the exporter that an installed
+package offers under it, as it is: console, a vendor's, OpenTelemetry's own ``otlp_proto_grpc`` and
+``otlp_proto_http``.
+"""
 
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.answers import Answers, mask_of_environment
-from dask_otel._otel.sdk.environment import (
-    check_headers,
-    check_pem,
-    choice,
-    first_set,
-    number,
+from dask_otel._otel.sdk.environment import check_pem, choice, first_set, headers, number
+from dask_otel._otel.sdk.foreign import ForeignExporter
+from dask_otel._otel.sdk.transport import (
+    GrpcTransport,
+    HttpTransport,
+    Transport,
+    grpc_channel,
+    mask_of_environment,
 )
-from dask_otel._otel.sdk.internal import InternalMetrics
-from dask_otel._otel.sdk.watching import watch_stub, watched_session
+from dask_otel._version import __version__
 from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.masking import masked_url
+from dask_otel.core.records import Answer
 from dask_otel.settings.problems import ConfigurationError
+
+if TYPE_CHECKING:
+    import grpc
+    import requests
 
 _GROUPS: Final = {
     "traces": "opentelemetry_traces_exporter",
     "metrics": "opentelemetry_metrics_exporter",
 }
 _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
-_OTLP_BY_PROTOCOL: Final = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-_OTLP_NAMES: Final = frozenset({"otlp", *_OTLP_BY_PROTOCOL.values()})
+_PROTOCOLS: Final = ("grpc", "http/protobuf")
+#: OpenTelemetry's own exporters of OTLP, which obey the same variables.
+_OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
@@ -48,19 +63,32 @@ _REACHING: Final = (
 #: Where gRPC goes if nobody says so. Seconds: it is on this machine.
 _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _AT_ONCE: Final = 1.0
-#: Of OTLP exporters, in seconds.
+#: Of a request, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
+#: As the specification has it: who sends, with what that knows of OTLP.
+_AGENT: Final = (
+    f"dask-otel/{__version__} OTel-OTLP-Exporter-Python/{version('opentelemetry-proto')}"
+)
+
+
+class Sender(Protocol):
+    """A transport; see `dask_otel._otel.sdk.transport.Transport`."""
+
+    def send(self, request: bytes, longest: float) -> Answer:
+        """Send a request, for so many seconds at most; never raises."""
+
+    @property
+    def close(self) -> Callable[[], None]:
+        """Release what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class NamedExporter:
-    """An exporter, and what goes with it."""
+class Destination:
+    """A transport, and what goes with it."""
 
     #: What a person needs to recognise it: its name or endpoint.
     label: str
-    exporter: Any
-    #: The answers that it gets, if it speaks OTLP.
-    answers: Answers | None
+    transport: Sender
     #: What a person can do where it fails; empty for what helps with an endpoint.
     advice: str = ""
     #: Whether somebody named it, or the server that it sends to.
@@ -70,44 +98,39 @@ class NamedExporter:
     key: str | None = None
 
 
-def make_exporters(signal: str, internal: InternalMetrics | None = None) -> list[NamedExporter]:
-    """Make the exporters of a signal.
+def make_destinations(signal: str) -> list[Destination]:
+    """Make what sends a signal.
 
     Parameters
     ----------
     signal
         ``"traces"`` or ``"metrics"``.
-    internal
-        Where they count what they do.
 
     Raises
     ------
     ConfigurationError
         If there is no such exporter, it can't be made, or it is one that opens a port.
     """
-    exporters: list[NamedExporter] = []
+    made: list[Destination] = []
     try:
-        for name in exporter_names(signal):
-            one = _make(signal, name, internal)
-            if one.key and any(one.key == other.key for other in exporters):
-                # Both of OTLP's: each has rows of its own.
-                one = replace(one, key=name)
-            exporters.append(one)
+        for name in _exporter_names(signal):
+            one = _otlp(signal) if name == "otlp" else _foreign(signal, name)
+            made.append(one)
     except ConfigurationError:
-        shut_down(exporters)
+        shut_down(made)
         raise
-    return exporters
+    return made
 
 
-def destinations(signal: str) -> list[str]:
-    """Return the labels of a signal's exporters, without making them.
+def labels(signal: str) -> list[str]:
+    """Return what a signal's destinations are called, without making them.
 
     Raises
     ------
     ConfigurationError
         If the protocol is unknown.
     """
-    return [_label(signal, name) for name in exporter_names(signal)]
+    return [_label(signal, name) for name in _exporter_names(signal)]
 
 
 def is_named(signal: str) -> bool:
@@ -131,29 +154,17 @@ def nobody_listens() -> bool:
     return False
 
 
-def shut_down(exporters: list[NamedExporter]) -> None:
-    """Release exporters that will not be used."""
-    for one in exporters:
-        one.exporter.shutdown()
+def shut_down(made: list[Destination]) -> None:
+    """Release what will not be used."""
+    for one in made:
+        one.transport.close()
 
 
-def exporter_names(signal: str) -> list[str]:
-    """Return the entry point names of a signal's exporters, as the standard variables say.
-
-    Raises
-    ------
-    ConfigurationError
-        If the protocol is unknown.
-    """
+def _exporter_names(signal: str) -> list[str]:
     found = first_set(f"OTEL_{signal.upper()}_EXPORTER")
     wanted = [name.strip() for name in (found[1] if found else "otlp").split(",")]
-    names = [
-        _otlp_entry_point(signal) if name == "otlp" else name
-        for name in wanted
-        if name and name.lower() != "none"
-    ]
     # A name given twice would export everything twice.
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(name for name in wanted if name and name.lower() != "none"))
 
 
 def _variables(signal: str, what: str) -> tuple[str, str]:
@@ -161,12 +172,120 @@ def _variables(signal: str, what: str) -> tuple[str, str]:
     return f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
 
 
-def _otlp_entry_point(signal: str) -> str:
-    protocol = choice(tuple(_OTLP_BY_PROTOCOL), *_variables(signal, "PROTOCOL"))
-    return _OTLP_BY_PROTOCOL[protocol or "grpc"]
+def _value(signal: str, what: str) -> str | None:
+    found = first_set(*_variables(signal, what))
+    return found[1] if found else None
 
 
-def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExporter:
+# ------------------------------------------------------------------------------ our own OTLP
+
+
+def _otlp(signal: str) -> Destination:
+    grpc = _speaks_grpc(signal)
+    for what in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"):
+        for variable in _variables(signal, what):
+            check_pem(variable, folder=what == "CERTIFICATE" and not grpc)
+    sent = headers("ascii" if grpc else "latin-1", *_variables(signal, "HEADERS"))
+    allowed = ("none", "gzip") if grpc else ("none", "gzip", "deflate")
+    compression = choice(allowed, *_variables(signal, "COMPRESSION")) or "none"
+    seconds = number(0.001, "seconds", *_variables(signal, "TIMEOUT")) or _DEFAULT_TIMEOUT
+    most = export_timeout_millis(signal)
+    timeout = seconds if most is None else min(seconds, most / 1000)
+    make = _grpc if grpc else _http
+    transport = make(signal, sent, timeout, compression)
+    # The key is the same whatever the protocol: what waits may go by another one.
+    return Destination(_label(signal, "otlp"), transport, named=is_named(signal), key="otlp")
+
+
+def _http(signal: str, sent: dict[str, str], timeout: float, compression: str) -> Transport:
+    import requests
+
+    variable, url = first_set(*_variables(signal, "ENDPOINT")) or ("", "http://localhost:4318")
+    if not url.lower().startswith(("http://", "https://")):
+        raise ConfigurationError(
+            [
+                f"{variable} is {masked_url(url)!r}. Allowed over HTTP: a URL that "
+                "begins with http:// or https://."
+            ]
+        )
+    if variable != _variables(signal, "ENDPOINT")[0]:
+        url = f"{url.removesuffix('/')}/v1/{signal}"
+    key, certificate = _value(signal, "CLIENT_KEY"), _value(signal, "CLIENT_CERTIFICATE")
+    return HttpTransport(
+        signal,
+        {"user-agent": _AGENT, **sent},
+        timeout,
+        _credential_provider("HTTP", signal) or requests.Session,
+        url,
+        compression,
+        _value(signal, "CERTIFICATE"),
+        (certificate, key) if certificate and key else certificate,
+    )
+
+
+def _grpc(signal: str, sent: dict[str, str], timeout: float, compression: str) -> Transport:
+    endpoint = _value(signal, "ENDPOINT") or "http://localhost:4317"
+    parts = urlsplit(endpoint)
+    insecure = _value(signal, "INSECURE")
+    plain = parts.scheme == "http" if insecure is None else insecure.lower() == "true"
+    credentials = None
+    if parts.scheme == "https" or not plain:
+        credentials = _credential_provider("GRPC", signal) or _grpc_credentials(signal)
+    target = parts.netloc or endpoint
+    connect = partial(grpc_channel, target, credentials, compression, _AGENT)
+    return GrpcTransport(signal, sent, timeout, connect)
+
+
+def _grpc_credentials(signal: str) -> Callable[[], grpc.ChannelCredentials]:
+    from grpc import ssl_channel_credentials
+
+    paths = [_value(signal, what) for what in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")]
+    return partial(
+        ssl_channel_credentials, *(Path(path).read_bytes() if path else None for path in paths)
+    )
+
+
+def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None:
+    """Return what makes a session, or credentials of gRPC, if the user names something."""
+    prefix = f"OTEL_PYTHON_EXPORTER_OTLP_{protocol}"
+    suffix = "CREDENTIAL_PROVIDER"
+    found = first_set(f"{prefix}_{signal.upper()}_{suffix}", f"{prefix}_{suffix}")
+    if found is None:
+        return None
+    variable, name = found
+    try:
+        (entry,) = entry_points(group="opentelemetry_otlp_credential_provider", name=name)
+        provider: Callable[[], requests.Session | grpc.ChannelCredentials] = entry.load()
+    except Exception as error:
+        raise ConfigurationError(
+            [f"{variable} names {name!r}, which could not be loaded: {_shown(error)}."]
+        ) from error
+    return provider
+
+
+def _speaks_grpc(signal: str) -> bool:
+    return choice(_PROTOCOLS, *_variables(signal, "PROTOCOL")) != "http/protobuf"
+
+
+def _label(signal: str, name: str) -> str:
+    """Return what an exporter is called: where it sends to, for those of OTLP."""
+    if name != "otlp" and name not in _OTHERS:
+        return name
+    grpc = _speaks_grpc(signal) if name == "otlp" else name == _OTHERS[0]
+    endpoint = _value(signal, "ENDPOINT")
+    url = masked_url(endpoint) if endpoint else f"http://localhost:{4317 if grpc else 4318}"
+    return str(Endpoint(url, "gRPC" if grpc else "HTTP"))
+
+
+def export_timeout_millis(signal: str) -> float | None:
+    """Return what the pump's own variable says about one export, if it is set."""
+    return number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
+
+
+# ------------------------------------------------------------------------ others' exporters
+
+
+def _foreign(signal: str, name: str) -> Destination:
     variable = f"OTEL_{signal.upper()}_EXPORTER"
     found = list(entry_points(group=_GROUPS[signal], name=name))
     if not found and not (signal == "metrics" and name == "prometheus"):
@@ -174,21 +293,12 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         raise ConfigurationError(
             [f"{variable} names {name!r}. Installed: {', '.join(['none', *known])}."]
         )
-    answers = None
-    options: dict[str, Any] = {}
-    if name in _OTLP_NAMES:
-        options = _otlp_options(signal, grpc=name == "otlp_proto_grpc")
-    if name == "otlp_proto_http" and not _has_credential_provider(signal):
-        answers = Answers(mask_of_environment())
-        options["session"] = watched_session(signal, answers)
     try:
         factory = found[0].load() if found else MetricReader
         # Before it is made: a pull exporter opens its port then.
         if isinstance(factory, type) and issubclass(factory, MetricReader):
             raise _pull_exporter(variable, name)
-        if internal is not None and name in _OTLP_NAMES:
-            options |= internal.options(factory)
-        exporter = factory(**options)
+        exporter = factory()
     except ConfigurationError:
         raise
     except Exception as error:
@@ -197,18 +307,10 @@ def _make(signal: str, name: str, internal: InternalMetrics | None) -> NamedExpo
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
-    if name == "otlp_proto_grpc":
-        seen = Answers(mask_of_environment())
-        answers = seen if watch_stub(signal, exporter, seen) else None
-    named = name not in _OTLP_NAMES or is_named(signal)
-    return NamedExporter(_label(signal, name), exporter, answers, named=named, key=_key(name))
-
-
-def _key(name: str) -> str | None:
-    """Return the same for OTLP whatever the protocol: what waits may go by another one."""
-    if name in _OTLP_NAMES:
-        return "otlp"
-    return None if name == "console" else name
+    millis = export_timeout_millis("metrics") if signal == "metrics" else None
+    options = {} if millis is None else {"timeout_millis": millis}
+    key = None if name == "console" else name
+    return Destination(_label(signal, name), ForeignExporter(signal, exporter, options), key=key)
 
 
 def _shown(error: Exception) -> str:
@@ -224,65 +326,3 @@ def _pull_exporter(variable: str, name: str) -> ConfigurationError:
             "are scraped belong on the scheduler's own /metrics page (otel.metrics.prometheus)."
         ]
     )
-
-
-def _has_credential_provider(signal: str) -> bool:
-    """Whether the HTTP exporter gets a session from somebody else, which we must not replace."""
-    return bool(
-        first_set(
-            "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
-            f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal.upper()}_CREDENTIAL_PROVIDER",
-        )
-    )
-
-
-def _otlp_options(signal: str, grpc: bool) -> dict[str, Any]:
-    """Return what an OTLP exporter would not, or wrongly, read from the variables itself."""
-    _check(signal, grpc)
-    options: dict[str, Any] = {}
-    allowed = ("none", "gzip") if grpc else ("none", "gzip", "deflate")
-    compression = choice(allowed, *_variables(signal, "COMPRESSION"))
-    if grpc and compression:
-        # `none` is a standard value, and raises in the gRPC exporter.
-        from grpc import Compression
-
-        options["compression"] = (
-            Compression.Gzip if compression == "gzip" else Compression.NoCompression
-        )
-    own = number(0.001, "seconds", *_variables(signal, "TIMEOUT"))
-    pump = number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
-    if own is not None or pump is not None:
-        seconds = _DEFAULT_TIMEOUT if own is None else own
-        options["timeout"] = seconds if pump is None else min(seconds, pump / 1000)
-    return options
-
-
-def _check(signal: str, grpc: bool) -> None:
-    """Raise what an exporter would go without, with a message of its own at most."""
-    for what in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"):
-        for variable in _variables(signal, what):
-            check_pem(variable, folder=what == "CERTIFICATE" and not grpc)
-    for variable in _variables(signal, "HEADERS"):
-        check_headers(variable, "ascii" if grpc else "latin-1")
-    endpoint = first_set(*_variables(signal, "ENDPOINT"))
-    if endpoint and not grpc and not endpoint[1].lower().startswith(("http://", "https://")):
-        raise ConfigurationError(
-            [
-                f"{endpoint[0]} is {masked_url(endpoint[1])!r}. Allowed over HTTP: a URL that "
-                "begins with http:// or https://."
-            ]
-        )
-
-
-def _label(signal: str, name: str) -> str:
-    if name not in _OTLP_NAMES:
-        return name
-    http = name == "otlp_proto_http"
-    found = first_set(*_variables(signal, "ENDPOINT"))
-    default = f"http://localhost:{4318 if http else 4317}"
-    return str(Endpoint(masked_url(found[1]) if found else default, "HTTP" if http else "gRPC"))
-
-
-def export_timeout_millis(signal: str) -> float | None:
-    """Return what the pump's own variable says about one export, if it is set."""
-    return number(1, "milliseconds", _PUMP_TIMEOUTS[signal])

@@ -1,4 +1,4 @@
-"""Exporters that write OTLP/JSON into files, after OpenTelemetry's OTLP File Exporter
+"""A transport that writes OTLP/JSON into files, after OpenTelemetry's OTLP File Exporter
 (https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/).
 
 Why not OpenTelemetry Python's own, ``opentelemetry-exporter-otlp-json-file``: 0.66b1 is a
@@ -9,18 +9,19 @@ later), and it neither names, rotates nor bounds files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.sdk.metrics.export import MetricExportResult
-from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dask_otel._otel.sdk import otlp_json
-from dask_otel._otel.sdk.exporters import NamedExporter
+from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.transport import words_of
+from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
@@ -41,8 +42,8 @@ class FileTarget:
     max_files: int
 
 
-class FileExporter:
-    """Spans or metrics to files; what goes wrong is an OSError. For one thread.
+class FileTransport:
+    """Writes the requests of one signal into files. Used by one thread.
 
     Parameters
     ----------
@@ -54,21 +55,27 @@ class FileExporter:
 
     def __init__(self, signal: str, file: RotatedFile) -> None:
         traces = signal == "traces"
-        self._encode: Callable[[Any], Any] = encode_spans if traces else encode_metrics
-        self._success = SpanExportResult.SUCCESS if traces else MetricExportResult.SUCCESS
+        self._message: Any = ExportTraceServiceRequest if traces else ExportMetricsServiceRequest
         self._file = file
         self._breathe = Breath()
-        self.is_first: Callable[[], bool] = lambda: file.is_first
-        self.shutdown = file.close
+        self.close = file.close
 
-    def export(self, data: Any, **_options: Any) -> Any:
+    @property
+    def is_first(self) -> bool:
+        """Whether all that was written is in one file."""
+        return self._file.is_first
+
+    def send(self, request: bytes, _longest: float) -> Answer:
         """Write all of it, or nothing."""
-        request = self._encode(data)
-        self._file.write([line.encode() for line in otlp_json.lines(request, self._breathe)])
-        return self._success
+        lines = otlp_json.lines(self._message.FromString(request), self._breathe)
+        try:
+            self._file.write([line.encode() for line in lines])
+        except OSError as error:
+            return Answer(False, words_of(error))
+        return Answer(True)
 
 
-def make_file_exporter(signal: str, target: FileTarget, run: str) -> NamedExporter:
+def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
     """Return what writes a signal into files.
 
     Parameters
@@ -91,7 +98,7 @@ def make_file_exporter(signal: str, target: FileTarget, run: str) -> NamedExport
         # No such user, or no present folder.
         raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
     file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
-    return NamedExporter(f"files in {folder}", FileExporter(signal, file), None, _ADVICE)
+    return Destination(f"files in {folder}", FileTransport(signal, file), _ADVICE)
 
 
 def run_name(cluster: str, instance_id: str, started_ns: int) -> str:

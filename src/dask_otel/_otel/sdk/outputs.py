@@ -1,8 +1,9 @@
-"""OpenTelemetry's side: the only package that imports the SDK and its exporters.
+"""OpenTelemetry's side: the only package that imports the SDK, and what speaks OTLP.
 
-Finished records become the SDK's public data classes and go to exporters through their
-public ``export()``. The SDK's batch processor and metric state are not used: see
-`dask_otel.pump` and `dask_otel.core.metrics.state`.
+Records are encoded once (`encode`) and sent by a transport (`transport`). Of the SDK, the
+resource detectors and the samplers are used, an application's tracer provider, and others'
+exporters; not its batch processor and metric state: see `dask_otel.pump` and
+`dask_otel.core.metrics.state`.
 
 Everything here is slow to import and may block (resource detectors): it is called in threads
 of the bridge's own, never on the scheduler's event loop.
@@ -18,7 +19,7 @@ from typing import Any
 from opentelemetry.sdk.resources import Resource
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.answers import ExporterLogs
+from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.environment import (
     Environment,
     defaults_for_environment,
@@ -26,25 +27,18 @@ from dask_otel._otel.sdk.environment import (
     read_environment,
 )
 from dask_otel._otel.sdk.exporters import (
-    NamedExporter,
-    export_timeout_millis,
-    exporter_names,
+    Destination,
     is_named,
-    make_exporters,
+    make_destinations,
     nobody_listens,
     shut_down,
 )
-from dask_otel._otel.sdk.files import FileTarget, make_file_exporter, run_name
-from dask_otel._otel.sdk.internal import InternalMetrics, internal_metrics
-from dask_otel._otel.sdk.metrics import ExporterMetricSink
+from dask_otel._otel.sdk.files import FileTarget, file_destination, run_name
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import TraceSampler, make_sampler
-from dask_otel._otel.sdk.spans import (
-    ExporterSpanSink,
-    ProviderSpanSink,
-    ReadableSpans,
-    application_provider,
-)
+from dask_otel._otel.sdk.sink import ExporterMetricSink, ExporterSpanSink
+from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
+from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
 
@@ -64,8 +58,9 @@ class Outputs:
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
     decides: Callable[[Trace], bool]
-    #: Attributes of the resource.
+    #: Attributes of the resource, and who the exported spans say that they are of.
     resource: Mapping[str, Any]
+    origin: Origin
     #: The default endpoint, if something goes there because nobody named another one, and nobody
     #: listens there.
     nobody_at: str | None
@@ -116,27 +111,27 @@ def build(
             return None
         read = read_environment()
         resource = make_resource(service_name, instance_id, service_version, cluster_name)
-        # Its constructor reads all limits: before the exporters, which would have to be closed.
-        spans = ReadableSpans(resource, version)
-        logs = ExporterLogs()
-        timeout = export_timeout_millis("metrics")
+        # Its constructor reads all limits: before what would have to be closed.
+        encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        to_files = files is not None
-        sent = {signal: is_named(signal) or not to_files for signal in ("traces", "metrics")}
-        readers = len(exporter_names("metrics")) * sent["metrics"] + to_files
-        internal = internal_metrics(resource, read.temporality, readers)
+        sent = {signal: is_named(signal) or files is None for signal in ("traces", "metrics")}
         to_file, hurried = {}, {}
         if files is not None:
             # Before the others, which would have to be closed.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            to_file = {signal: make_file_exporter(signal, files, run) for signal in sent}
+            to_file = {signal: file_destination(signal, files, run) for signal in sent}
             if read.file_interval is not None:
                 # Until one file is full: the older ones of a long run are to stay, too.
-                hurried[to_file["metrics"].label] = to_file["metrics"].exporter.is_first
-        traces = make_exporters("traces", internal) if sent["traces"] and provider is None else []
-        metrics = _make_metrics(traces, internal) if sent["metrics"] else []
+                written = to_file["metrics"]
+                hurried[written.label] = partial(getattr, written.transport, "is_first")
+        traces = make_destinations("traces") if sent["traces"] and provider is None else []
+        try:
+            metrics = make_destinations("metrics") if sent["metrics"] else []
+        except ConfigurationError:
+            shut_down(traces)
+            raise
         if to_file:
             traces.append(to_file["traces"])
             metrics.append(to_file["metrics"])
@@ -145,23 +140,14 @@ def build(
         read,
         (
             *([] if provider is None else [ProviderSpanSink(provider, version, sampler)]),
-            *(ExporterSpanSink(named, spans, sampler, logs) for named in traces),
+            *(ExporterSpanSink(one, encoder, sampler) for one in traces),
         ),
-        tuple(
-            ExporterMetricSink(
-                named,
-                resource,
-                logs,
-                version,
-                timeout,
-                None if internal is None else partial(internal.take, index),
-            )
-            for index, named in enumerate(metrics)
-        ),
+        tuple(ExporterMetricSink(one, encoder) for one in metrics),
         hurried,
         _exemplar_filter(read, sampler),
         sampler.decides,
         resource.attributes,
+        encoder.origin,
         _nobody_at([*traces, *metrics]),
     )
 
@@ -191,28 +177,17 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
             return []
         # Each span brings its own.
         resource = Resource.get_empty()
-        spans = ReadableSpans(resource, version)
+        encoder = Encoder({}, version)
         sampler = make_sampler(resource)
-        exporters = make_exporters("traces")
-    unused = [one for one in exporters if one.key is None]
+        destinations = make_destinations("traces")
+    unused = [one for one in destinations if one.key is None]
     shut_down(unused)
-    logs = ExporterLogs()
-    return [ExporterSpanSink(one, spans, sampler, logs) for one in exporters if one.key is not None]
+    return [ExporterSpanSink(one, encoder, sampler) for one in destinations if one.key is not None]
 
 
-def _nobody_at(exporters: list[NamedExporter]) -> str | None:
-    default = [one.label for one in exporters if not one.named]
+def _nobody_at(destinations: list[Destination]) -> str | None:
+    default = [one.label for one in destinations if not one.named]
     return default[0] if default and nobody_listens() else None
-
-
-def _make_metrics(
-    traces: list[NamedExporter], internal: InternalMetrics | None
-) -> list[NamedExporter]:
-    try:
-        return make_exporters("metrics", internal)
-    except ConfigurationError:
-        shut_down(traces)
-        raise
 
 
 def _exemplar_filter(read: Environment, sampler: TraceSampler) -> Callable[[int], bool] | None:

@@ -1,7 +1,7 @@
 """A test span and a test counter to each configured endpoint, and what became of them.
 
-They go the way that everything goes: exporters made of the same variables, watched in the same
-way. Only retries are not waited out: the first answer counts.
+They go the way that everything goes: encoded and sent by the same sinks, made of the same
+variables. The first answer counts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,12 +21,9 @@ from dask_otel._otel.sdk.listening import look
 from dask_otel._otel.sdk.outputs import build
 from dask_otel._otel.sdk.spans import ProviderSpanSink
 from dask_otel.core.endpoints.address import Endpoint
-from dask_otel.core.records import MetricRecord, NumberPoint, SpanRecord
+from dask_otel.core.records import Answer, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.settings.problems import ConfigurationError
 
-#: Seconds for which a failed request may be tried again, before its first failure counts.
-_SECOND_THOUGHTS: Final = 2.0
-_PAUSE: Final = 0.02
 #: Seconds for the look at who listens.
 _LOOK: Final = 4.0
 _THREAD: Final = "dask-otel-doctor"
@@ -117,16 +114,11 @@ def probe(
     found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
     span = _span(trace_id or 1, span_id or 1, run, sent_ns)
     counter = _counter(run, sent_ns, outputs.environment.temporality)
-    tries = [_Try("traces", sink, [span]) for sink in outputs.span_sinks]
-    tries += [_Try("metrics", sink, [counter]) for sink in outputs.metric_sinks]
+    until = time.monotonic() + seconds
+    tries = [_Try("traces", sink, span, until) for sink in outputs.span_sinks]
+    tries += [_Try("metrics", sink, counter, until) for sink in outputs.metric_sinks]
     for one in tries:
         one.start()
-    until = time.monotonic() + seconds
-    pending = tries
-    while pending and time.monotonic() < until:
-        # Each is asked each time, so that all of them are waited for at once.
-        pending = [one for one in pending if not one.settled()]
-        time.sleep(_PAUSE)
     found["results"] = [asdict(one.outcome()) for one in tries]
     if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
@@ -167,97 +159,52 @@ def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
 
 
 class _Try:
-    """One export, in a thread of its own; where it fails, a look at who listens, in another."""
+    """One request, and where it fails a look at who listens, in a thread of its own."""
 
-    def __init__(self, signal: str, sink: Any, records: list[Any]) -> None:
+    def __init__(self, signal: str, sink: Any, record: Any, until: float) -> None:
         self._sink = sink
-        self._records = records
+        self._record = record
+        self._until = until
         self._probed = Probed(signal, sink.name, advice=sink.advice)
-        self._endpoint = Endpoint.named(sink.name)
-        #: An application's own provider says nothing of what becomes of spans.
-        self._tells = not isinstance(sink, ProviderSpanSink)
-        self._done = threading.Event()
-        self._looked = threading.Event()
         self._began = time.monotonic()
-        self._failed_at: float | None = None
-        self._looking_until: float | None = None
-        self._shutting = threading.Lock()
-        self._shut = False
+        # A daemon: one that hangs in an exporter holds up nothing.
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
 
     def start(self) -> None:
-        self._thread(self._export)
+        self._thread.start()
 
-    @staticmethod
-    def _thread(call: Callable[[], None]) -> None:
-        # A daemon: one that hangs in an exporter holds up nothing.
-        threading.Thread(target=call, name=_THREAD, daemon=True).start()
-
-    def _begin_to_look(self) -> None:
-        """Look who listens, once; a server that takes what it is sent is left in peace."""
-        if self._looking_until is None:
-            self._looking_until = time.monotonic() + 2 * _LOOK
-            if self._endpoint is None:
-                self._looked.set()
-            else:
-                self._thread(self._look)
-
-    def _look(self) -> None:
-        assert self._endpoint is not None
+    def _run(self) -> None:
         try:
-            self._probed.listener = look(self._endpoint, _LOOK)
-        finally:
-            self._looked.set()
+            answer = self._send()
+        except BaseException as error:
+            answer = Answer(False, type(error).__name__)
+        probed = replace(
+            self._probed,
+            # An application's own provider says nothing of what becomes of spans.
+            ok=None if isinstance(self._sink, ProviderSpanSink) else answer.taken,
+            reason=answer.reason,
+            lost=answer.lost,
+            said=answer.said,
+            seconds=time.monotonic() - self._began,
+        )
+        endpoint = Endpoint.named(self._sink.name)
+        if probed.ok is False and endpoint is not None:
+            probed.listener = look(endpoint, _LOOK)
+        self._probed = probed
+        self._sink.close()
 
-    def _export(self) -> None:
-        sink, probed = self._sink, self._probed
-        ok, reason = False, ""
-        try:
-            with sink.surroundings():
-                try:
-                    ok = sink.export(self._records)
-                    reason = "" if ok else sink.last_error()
-                except BaseException as error:
-                    reason = type(error).__name__
-                probed.ok, probed.reason = (ok if self._tells else None), reason
-                probed.lost, probed.said = sink.lost, getattr(sink, "said", "")
-                probed.seconds = time.monotonic() - self._began
-                self._done.set()
-                self._shut_down()
-        finally:
-            self._done.set()
-
-    def _let_go(self) -> None:
-        with self._sink.surroundings():
-            self._shut_down()
-
-    def _shut_down(self) -> None:
-        """Release the exporter, once; one that waits before it tries again gives up."""
-        with self._shutting:
-            shut, self._shut = self._shut, True
-        if not shut:
-            self._sink.shutdown()
-
-    def settled(self) -> bool:
-        """Whether it is over, or has failed for so long that it counts."""
-        now = time.monotonic()
-        if self._failed_at is None and self._sink.last_error():
-            self._failed_at = now
-            self._begin_to_look()
-        late = self._failed_at is not None and now - self._failed_at > _SECOND_THOUGHTS
-        return late or self._done.is_set()
+    def _send(self) -> Answer:
+        longest = self._until - time.monotonic()
+        traces = isinstance(self._record, SpanRecord)
+        item = Row(self._sink.encode(self._record)) if traces else self._record
+        answer: Answer = self._sink.send([item], longest)
+        return answer
 
     def outcome(self) -> Probed:
-        """Return what became of it, as far as it is known now."""
+        """Return what became of it, as far as it is known in time."""
+        self._thread.join(max(0.0, self._until - time.monotonic()) + 2 * _LOOK)
         probed = self._probed
-        if not self._done.is_set():
+        if self._thread.is_alive() and not probed.seconds:
             waited = time.monotonic() - self._began
-            reason = self._sink.last_error() or f"no answer within {waited:.0f} s"
-            # A copy: the thread may still write.
-            probed = replace(probed, ok=False, reason=reason, seconds=waited)
-            self._thread(self._let_go)
-        if probed.ok is False:
-            self._begin_to_look()
-            assert self._looking_until is not None
-            self._looked.wait(max(0.0, self._looking_until - time.monotonic()))
-            probed.listener = self._probed.listener
+            probed = replace(probed, reason=f"no answer within {waited:.0f} s", seconds=waited)
         return probed

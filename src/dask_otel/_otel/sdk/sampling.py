@@ -34,7 +34,7 @@ from opentelemetry.trace import (
 )
 
 from dask_otel import semconv
-from dask_otel._otel.sdk.answers import uninstrumented
+from dask_otel._otel.sdk.transport import uninstrumented
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.text import Sanitizer, attribute_text
 from dask_otel.core.trace import Trace

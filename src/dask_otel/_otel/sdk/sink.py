@@ -1,36 +1,61 @@
-"""What the sinks of spans and of metrics share: an exporter, and what came of its last call."""
+"""The sinks of the pump: what is recorded is encoded here, and sent by a transport."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from dask_otel._otel.sdk.answers import ExporterLogs, WatchedExporter
-from dask_otel._otel.sdk.exporters import NamedExporter
-from dask_otel._otel.sdk.retries import ExporterRetries
+from dask_otel._otel.sdk.encode import Encoder
+from dask_otel._otel.sdk.exporters import Destination
+from dask_otel._otel.sdk.sampling import TraceSampler
+from dask_otel.core.records import Answer, MetricRecord, Row, SpanRecord
 from dask_otel.pump.breath import Breath
-from dask_otel.pump.sinks import Retries
 
 #: At the end, seconds for which a collector may come back to an endpoint that somebody named.
 _PATIENCE: Final = 1.0
 
 
-class ExporterSink:
-    """One exporter as the pump sees it; see `dask_otel.pump.sinks.Sink`."""
-
-    def __init__(self, named: NamedExporter, logs: ExporterLogs) -> None:
-        self.name = named.label
+class _Sink:
+    def __init__(self, destination: Destination, encoder: Encoder) -> None:
+        self.name = destination.label
         #: Of its rows in the spool; None if they are not kept there.
-        self.key = named.key
-        self.advice = named.advice
-        self.rejected = False
-        self.lost = 0
-        self.said = ""
-        exporter = WatchedExporter(named.exporter, named.answers, logs)
-        self.surroundings = exporter.surroundings
-        self.last_error = exporter.last_error
-        self.shutdown = exporter.shutdown
-        self.retries: Retries | None = ExporterRetries(
-            named.exporter, exporter.answers, _PATIENCE if named.named else 0.0
-        )
-        self._exporter = exporter
+        self.key = destination.key
+        self.advice = destination.advice
+        self.patience = _PATIENCE if destination.named else 0.0
+        self.close = destination.transport.close
+        self.transport = destination.transport
+        self._encoder = encoder
+
+
+class ExporterSpanSink(_Sink):
+    """Spans to one destination."""
+
+    loss = "rejected"
+
+    def __init__(self, destination: Destination, encoder: Encoder, sampler: TraceSampler) -> None:
+        super().__init__(destination, encoder)
+        self._sampler = sampler
+
+    def wants(self, record: SpanRecord) -> bool:
+        """Whether the span is sampled."""
+        return self._sampler.span(record)
+
+    def encode(self, record: SpanRecord) -> bytes:
+        """Return the bytes of a span."""
+        return self._encoder.span(record)
+
+    def send(self, rows: Sequence[Row], longest: float) -> Answer:
+        """Send one request."""
+        return self.transport.send(self._encoder.request(rows), longest)
+
+
+class ExporterMetricSink(_Sink):
+    """Metrics to one destination: points that the bridge added up itself."""
+
+    def __init__(self, destination: Destination, encoder: Encoder) -> None:
+        super().__init__(destination, encoder)
         self._breathe = Breath()
+
+    def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
+        """Send one request."""
+        return self.transport.send(self._encoder.metrics(records, self._breathe), longest)

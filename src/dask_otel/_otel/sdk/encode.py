@@ -1,0 +1,342 @@
+"""Records to the bytes of OTLP, once; requests are put together of these bytes.
+
+A span or a metric is encoded when it is about to wait. Its bytes wait in the queue or in the spool,
+and become part of a request as they are: a request is the head of a resource, the head of a scope,
+and the bytes of the items, each with a tag and its length. OTLP gives these parts the same numbers
+for traces and for metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    Sum,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+from opentelemetry.sdk.trace import SpanLimits
+
+from dask_otel import semconv
+from dask_otel._otel.sdk.environment import count
+from dask_otel.core.records import (
+    Exemplar,
+    HistogramPoint,
+    MetricRecord,
+    NumberPoint,
+    Origin,
+    Row,
+    SpanRecord,
+)
+from dask_otel.core.text import CUT
+from dask_otel.core.trace import Trace
+
+#: How the types of values are called in OTLP. A bool is an int as well: the order counts.
+_VALUES: Final = {
+    str: "string_value",
+    bool: "bool_value",
+    int: "int_value",
+    float: "double_value",
+    bytes: "bytes_value",
+}
+_KINDS: Final = {"internal": 1, "server": 2}
+_ERROR: Final = 2
+#: Kinds of metrics: the number of their field, and its message.
+_DATA: Final[dict[str, tuple[int, Any]]] = {
+    "gauge": (5, Gauge),
+    "sum": (7, Sum),
+    "histogram": (9, Histogram),
+}
+_TEMPORALITY: Final = {"delta": 1, "cumulative": 2}
+#: Flags of a span or a link: it is known whether the parent or the linked span is remote; it is.
+_KNOWN, _REMOTE = 0x100, 0x200
+
+_LIMITS: Final = (
+    "OTEL_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT",
+    "OTEL_SPAN_LINK_COUNT_LIMIT",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT",
+)
+
+
+class Encoder:
+    """Encodes what one scheduler exports, within the limits of the standard variables.
+
+    Parameters
+    ----------
+    resource
+        Attributes of the resource.
+    version
+        Of the bridge, for the instrumentation scope.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of the variables has a value that is not allowed.
+    """
+
+    def __init__(self, resource: Mapping[str, Any], version: str) -> None:
+        for variable in _LIMITS:
+            # The SDK raises as well, in old versions without naming the variable.
+            count(variable, 0)
+        self._limits = SpanLimits()
+        scope = InstrumentationScope(name=semconv.SCOPE_NAME, version=version)
+        self.origin = Origin(
+            _bytes(ResourceSpans(resource=Resource(**_attributes(resource, checked=True)))),
+            _bytes(ScopeSpans(scope=scope, schema_url=semconv.SCHEMA_URL)),
+        )
+
+    def span(self, record: SpanRecord) -> bytes:
+        """Return the bytes of a span.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If its name or the like is no text that can be encoded. An attribute that can't be is
+            left out, and counted as dropped.
+        """
+        try:
+            return self._span(record, checked=False)
+        except (TypeError, ValueError):
+            return self._span(record, checked=True)
+
+    def _span(self, record: SpanRecord, checked: bool) -> bytes:
+        limits = self._limits
+        trace = record.trace_id
+        fields: dict[str, Any] = {
+            "trace_id": trace.to_bytes(16, "big"),
+            "span_id": record.span_id.to_bytes(8, "big"),
+            "name": record.name,
+            "kind": _KINDS[record.kind],
+            "start_time_unix_nano": record.start_ns,
+            "end_time_unix_nano": record.end_ns,
+            "flags": _KNOWN | _REMOTE if record.remote_parent else _KNOWN,
+        } | _attributes(
+            record.attributes,
+            limits.max_span_attributes,
+            limits.max_span_attribute_length,
+            checked=checked,
+        )
+        if record.parent_span_id is not None:
+            fields["parent_span_id"] = record.parent_span_id.to_bytes(8, "big")
+        if isinstance(trace, Trace) and trace.state:
+            fields["trace_state"] = trace.state
+        error = record.error
+        fields["status"] = {} if error is None else {"code": _ERROR, "message": error}
+        length = limits.max_attribute_length
+        if record.events:
+            events = record.events[: limits.max_events]
+            most = limits.max_event_attributes
+            fields["dropped_events_count"] = len(record.events) - len(events)
+            fields["events"] = [
+                {"name": event.name, "time_unix_nano": event.time_ns}
+                | _attributes(event.attributes, most, length, checked=checked)
+                for event in events
+            ]
+        if record.links:
+            links = record.links[: limits.max_links]
+            most = limits.max_link_attributes
+            fields["dropped_links_count"] = len(record.links) - len(links)
+            fields["links"] = [
+                {
+                    "trace_id": link.trace_id.to_bytes(16, "big"),
+                    "span_id": link.span_id.to_bytes(8, "big"),
+                    "flags": _KNOWN,
+                }
+                | _attributes(link.attributes, most, length, checked=checked)
+                for link in links
+            ]
+        return _bytes(Span(**fields))
+
+    def request(self, rows: Iterable[Row]) -> bytes:
+        """Return a request with the rows, each with the resource and the scope of its run."""
+        runs: dict[Origin, list[bytes]] = {}
+        for row in rows:
+            runs.setdefault(row.origin or self.origin, []).append(row.body)
+        return b"".join([_request(origin, bodies) for origin, bodies in runs.items()])
+
+    def metrics(self, records: Iterable[MetricRecord], breathe: Callable[[], None]) -> bytes:
+        """Return a request with all points of some metrics; it breathes between two points."""
+        return _request(self.origin, [_metric(record, breathe) for record in records])
+
+
+def reread(body: bytes, end_ns: int) -> bytes | None:
+    """Return the bytes of a span that may have waited in a file; None where they are damaged.
+
+    Parameters
+    ----------
+    body
+        Whatever the file holds.
+    end_ns
+        When the span has ended at the soonest: it may have been open.
+    """
+    span = _span_of(body)
+    if span is None:
+        return None
+    # That may be damaged as well.
+    if not isinstance(end_ns, int) or span.end_time_unix_nano >= end_ns:
+        return body
+    span.end_time_unix_nano = end_ns
+    return _bytes(span)
+
+
+def span_name(body: bytes) -> str | None:
+    """Return the name of the span that the bytes hold; None where they are damaged."""
+    span = _span_of(body)
+    return None if span is None else str(span.name)
+
+
+def _span_of(body: bytes) -> Any:
+    try:
+        span = Span.FromString(body)
+    except (DecodeError, TypeError):
+        return None
+    return span if len(span.trace_id) == 16 and len(span.span_id) == 8 else None
+
+
+def resource_of(origin: Origin) -> dict[str, str]:
+    """Return the texts among the attributes of a run's resource; none where it is damaged."""
+    try:
+        resource = ResourceSpans.FromString(origin.resource).resource
+    except (DecodeError, TypeError):
+        return {}
+    return {pair.key: pair.value.string_value for pair in resource.attributes}
+
+
+def _bytes(message: Any) -> bytes:
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _request(origin: Origin, bodies: Sequence[bytes]) -> bytes:
+    scope = origin.scope + b"".join([_field(2, body) for body in bodies])
+    return _field(1, origin.resource + _field(2, scope))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a message: its tag, its length in groups of seven bits, its content."""
+    head = bytearray([number << 3 | 2])
+    length = len(content)
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + content
+
+
+# ------------------------------------------------------------------------------- attributes
+
+
+def _attributes(
+    attributes: Mapping[str, Any],
+    most: int | None = None,
+    length: int | None = None,
+    *,
+    checked: bool,
+) -> dict[str, Any]:
+    """Return the fields of the first attributes, with long texts cut.
+
+    With `checked`, those that can't be encoded are left out: numbers that are too large, texts that
+    are no Unicode.
+    """
+    pairs = []
+    for key, value in list(attributes.items())[:most]:
+        pair = {"key": key, "value": _value(value, length)}
+        if not checked or _is_encodable(pair):
+            pairs.append(pair)
+    fields: dict[str, Any] = {"attributes": pairs}
+    if len(pairs) < len(attributes):
+        fields["dropped_attributes_count"] = len(attributes) - len(pairs)
+    return fields
+
+
+def _is_encodable(pair: dict[str, Any]) -> bool:
+    try:
+        KeyValue(**pair)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _value(value: Any, length: int | None) -> Any:
+    if length is not None and isinstance(value, str) and len(value) > length:
+        value = value[: max(0, length - 1)] + CUT[:length]
+    name = _VALUES.get(type(value))
+    if name is not None:
+        return {name: value}
+    if isinstance(value, (tuple, list)):
+        return {"array_value": {"values": [_value(item, length) for item in value]}}
+    found = ({name: kind(value)} for kind, name in _VALUES.items() if isinstance(value, kind))
+    # Of another type, it is refused where it is encoded.
+    return next(found, value)
+
+
+# ---------------------------------------------------------------------------------- metrics
+
+
+def _metric(record: MetricRecord, breathe: Callable[[], None]) -> bytes:
+    # A counter, or one that also goes down.
+    kind = record.instrument if record.instrument in _DATA else "sum"
+    number, message = _DATA[kind]
+    about: dict[str, Any] = {}
+    if kind != "gauge":
+        about["aggregation_temporality"] = _TEMPORALITY[record.temporality]
+    if kind == "sum":
+        about["is_monotonic"] = record.instrument == "counter"
+    data = bytearray(_bytes(message(**about)))
+    for point in record.points:
+        breathe()
+        data += _field(1, _point(point))
+    head = Metric(name=record.name, description=record.description, unit=record.unit)
+    return _bytes(head) + _field(number, bytes(data))
+
+
+def _point(point: NumberPoint | HistogramPoint) -> bytes:
+    fields: dict[str, Any] = {
+        "time_unix_nano": point.time_ns,
+        "start_time_unix_nano": point.start_ns,
+        "exemplars": [_exemplar(exemplar) for exemplar in point.exemplars],
+    }
+    message: Any = NumberDataPoint
+    if isinstance(point, HistogramPoint):
+        message = HistogramDataPoint
+        fields |= {
+            "count": point.count,
+            "sum": point.sum,
+            "min": point.min,
+            "max": point.max,
+            "bucket_counts": point.bucket_counts,
+            "explicit_bounds": point.bounds,
+        }
+    else:
+        fields |= _number(point.value)
+    try:
+        labels = _attributes(point.attributes, checked=False)["attributes"]
+        return _bytes(message(**fields, attributes=labels))
+    except (TypeError, ValueError):
+        labels = _attributes(point.attributes, checked=True)["attributes"]
+        return _bytes(message(**fields, attributes=labels))
+
+
+def _number(value: float) -> dict[str, Any]:
+    return {"as_int" if isinstance(value, int) else "as_double": value}
+
+
+def _exemplar(exemplar: Exemplar) -> dict[str, Any]:
+    return {
+        "trace_id": exemplar.trace_id.to_bytes(16, "big"),
+        "span_id": exemplar.span_id.to_bytes(8, "big"),
+        "time_unix_nano": exemplar.time_ns,
+    } | _number(exemplar.value)

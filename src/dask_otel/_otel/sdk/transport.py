@@ -1,0 +1,421 @@
+"""Transports of OTLP: one request, one answer. Whether and when to try again is `pump.policy`'s.
+
+An answer says what became of the request: taken, perhaps but for some of it; refused, perhaps
+because of what is in it; nobody there; no answer in time. A server may take a request and not what
+is in it (partial success), redirect it, or be a web page: none of these is a success.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from socket import gaierror
+from ssl import SSLError
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry import context as otel_context
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from dask_otel.core.masking import Mask, secrets_of
+from dask_otel.core.records import Answer
+
+if TYPE_CHECKING:
+    import grpc
+    import requests
+
+_REPLIES: Final[dict[str, Any]] = {
+    "traces": ExportTraceServiceResponse,
+    "metrics": ExportMetricsServiceResponse,
+}
+#: How a partial success counts, in protobuf and in JSON.
+_COUNTS: Final = {
+    "traces": ("rejected_spans", "rejectedSpans"),
+    "metrics": ("rejected_data_points", "rejectedDataPoints"),
+}
+_METHODS: Final = {
+    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+}
+_RETRY_INFO: Final = "google.rpc.retryinfo-bin"
+#: HTTP statuses that blame what was sent: it is invalid, or too large.
+_BLAMES: Final = (400, 413)
+#: What gRPC says, as UNAVAILABLE, where nobody answers: nobody listens, a name does not resolve,
+#: the connection breaks.
+_NOBODY: Final = (
+    "failed to connect", "connections to all backends failing", "errors resolving", "Socket closed",
+    "DNS resolution failed", "onnection reset", "GOAWAY", "roken pipe", "Stream removed",
+)  # fmt: skip
+#: Of its channels: each looks anew whether somebody is there, and waits for nobody else's backoff.
+_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+#: The same over HTTP; and what a connection raises that breaks.
+_NO_WAY: Final = (ConnectionRefusedError, gaierror, SSLError)
+#: Bytes of an answer that are read: of one that is OTLP, and of any other, for its words.
+_MOST: Final = 65536
+_MOST_WORDS: Final = 4096
+_OTLP: Final = ("application/x-protobuf", "application/protobuf", "application/json")
+#: Characters of what others say, in our messages.
+_LONGEST: Final = 300
+#: Control characters that a text may have.
+_FEW: Final = 4
+_NO_SECRETS: Final = Mask()
+#: Clients of the process that this one was forked from: closing them could end what that one sends.
+_OF_PARENTS: Final[list[Any]] = []
+
+
+def mask_of_environment() -> Mask:
+    """Return what leaves out the secrets of this process's ``OTEL_*`` variables."""
+    return Mask(secrets_of({k: v for k, v in os.environ.items() if k.startswith("OTEL_")}))
+
+
+def plain(text: str, mask: Mask = _NO_SECRETS) -> str:
+    """Return what others say as one short line, without control characters and passwords."""
+    line = mask(" ".join(text[: 4 * _LONGEST].split()))
+    if sum(not c.isprintable() for c in line) > _FEW:
+        # Another protocol, such as gRPC's where HTTP is expected.
+        line = line[: next(n for n, c in enumerate(line) if not c.isprintable())] + "(no text)"
+    line = "".join([c if c.isprintable() else "\ufffd" for c in line])
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the error that is behind all others."""
+    for _ in range(10):
+        behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if behind is None:
+            break
+        error = behind
+    return error
+
+
+def words_of(error: BaseException) -> str:
+    """Return the type of an error, and type and words of what is behind it.
+
+    The outermost one often names objects and repeats the URL; the innermost one says what is
+    wrong: that a name does not resolve, that nobody listens, that a certificate is not trusted.
+    """
+    inner = innermost(error)
+    name, root = type(error).__name__, type(inner).__name__
+    if "header" in name.lower():
+        # Its words have the value of a header, which may be secret.
+        return name
+    words = f"{root}: {inner}".rstrip(": ")
+    return plain(words if name == root else f"{name} ({words})")
+
+
+@contextmanager
+def uninstrumented() -> Iterator[None]:
+    """Keep instrumented HTTP and gRPC clients from tracing what this thread sends."""
+    values = otel_context.set_value("suppress_instrumentation", True)
+    values = otel_context.set_value("suppress_http_instrumentation", True, values)
+    token = otel_context.attach(values)
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
+
+
+class Transport:
+    """Sends requests of one signal to one server. Used by one thread.
+
+    Parameters
+    ----------
+    signal
+        ``"traces"`` or ``"metrics"``.
+    headers
+        Of each request.
+    timeout
+        Seconds for a whole request.
+    connect
+        Makes a client; it keeps its connections.
+    """
+
+    def __init__(
+        self,
+        signal: str,
+        headers: Mapping[str, str],
+        timeout: float,
+        connect: Callable[[], Any],
+    ) -> None:
+        self._signal = signal
+        self._headers = dict(headers)
+        self._timeout = timeout
+        self._connect = connect
+        self._client: Any = None
+        self._process = os.getpid()
+        #: Whether the client may have a connection that worked.
+        self._kept = False
+        #: Servers may repeat what they were sent.
+        self._mask = mask_of_environment()
+
+    def send(self, request: bytes, longest: float) -> Answer:
+        """Send a request, for so many seconds at most; never raises."""
+        until = time.monotonic() + min(self._timeout, longest)
+        kept, self._kept = self._kept, False
+        with uninstrumented():
+            answer = self._answer(request, until)
+            if answer.absent and kept and not answer.pause:
+                # The connection may have been closed while nothing was sent: a new one tells.
+                answer = self._answer(request, until)
+        self._kept = answer.taken
+        return answer._replace(
+            reason=plain(answer.reason, self._mask), said=plain(answer.said, self._mask)
+        )
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _made(self) -> Any:
+        """Return the client; a forked child has its own."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            _OF_PARENTS.append(self._client)
+            self._client = None
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def _answer(self, request: bytes, until: float) -> Answer:
+        raise NotImplementedError
+
+    def _taken(self, reply: Any) -> Answer:
+        """Return what a message of success says about what it did not take."""
+        partial = reply.partial_success
+        return _partly(getattr(partial, _COUNTS[self._signal][0]), partial.error_message)
+
+
+def _partly(lost: int, said: str) -> Answer:
+    return Answer(True, lost=max(0, lost), said=said or ("no reason given" if lost > 0 else ""))
+
+
+# ------------------------------------------------------------------------------------- HTTP
+
+
+class HttpTransport(Transport):
+    """OTLP over HTTP, with protobuf.
+
+    Parameters
+    ----------
+    signal, headers, timeout, connect
+        See `Transport`; the client is a `requests.Session`.
+    url
+        Where to.
+    compression
+        ``"none"``, ``"gzip"`` or ``"deflate"``.
+    verify
+        File or folder of trusted certificates; None for what the session trusts.
+    certificate
+        Of the client: a file, or that and the file of its key; None for none.
+    """
+
+    def __init__(
+        self,
+        signal: str,
+        headers: Mapping[str, str],
+        timeout: float,
+        connect: Callable[[], requests.Session],
+        url: str,
+        compression: str = "none",
+        verify: str | None = None,
+        certificate: str | tuple[str, str] | None = None,
+    ) -> None:
+        super().__init__(signal, headers, timeout, connect)
+        self.url = url
+        self._headers |= {"content-type": "application/x-protobuf"}
+        if compression != "none":
+            self._headers["content-encoding"] = compression
+        compressors: dict[str, Callable[[bytes], bytes]] = {
+            "gzip": gzip.compress,
+            "deflate": zlib.compress,
+        }
+        self._compress = compressors.get(compression, bytes)
+        self._options: dict[str, Any] = {"verify": verify, "cert": certificate}
+
+    def _answer(self, request: bytes, until: float) -> Answer:
+        import requests
+
+        try:
+            left = max(0.001, until - time.monotonic())
+            response = self._made().post(
+                self.url,
+                data=self._compress(request),
+                headers=self._headers,
+                timeout=left,
+                # One turns a POST into a GET: the data would be gone.
+                allow_redirects=False,
+                # Or all of it would be read before anybody looks, however much it is.
+                stream=True,
+                **self._options,
+            )
+            with response:
+                body = _content(response, until, left)
+        except Exception as error:
+            broke = isinstance(error, requests.ConnectionError)
+            late = isinstance(error, requests.Timeout)
+            absent = isinstance(innermost(error), _NO_WAY) or (broke and not late)
+            return Answer(False, words_of(error), absent=absent)
+        return self._read(response, body)
+
+    def _read(self, response: requests.Response, body: bytes) -> Answer:
+        status = response.status_code
+        kind = _kind(response)
+        page = kind in ("text/html", "application/xhtml+xml") or body.lstrip()[:1] == b"<"
+        if 200 <= status < 300:
+            if page:
+                reason = "the endpoint answers with a web page: no OTLP server is there"
+                return Answer(False, reason)
+            return self._success(kind, body) if body else Answer(True)
+        if response.is_redirect:
+            location = response.headers.get("location", "")
+            return Answer(False, f"the endpoint redirects to {location}, which is not followed")
+        reason = f"HTTP status {status} {response.reason or ''}".rstrip()
+        if status in (404, 405):
+            # What was asked for, as it was put together.
+            reason += f" for {urlsplit(response.url).path or '/'}"
+        words = "" if page else _words(kind, body)
+        return Answer(
+            False,
+            f"{reason}: {words}" if words else reason,
+            blames=status in _BLAMES,
+            pause=_retry_after(response.headers.get("retry-after", "")),
+        )
+
+    def _success(self, kind: str, body: bytes) -> Answer:
+        try:
+            if kind == "application/json":
+                partial = json.loads(body).get("partialSuccess") or {}
+                lost = int(partial.get(_COUNTS[self._signal][1]) or 0)
+                return _partly(lost, str(partial.get("errorMessage") or ""))
+            return self._taken(_REPLIES[self._signal].FromString(body))
+        except (DecodeError, ValueError, TypeError, AttributeError):
+            text = body.decode("utf-8", "replace")
+            return _partly(0, f"an answer that is no OTLP ({kind or 'of no type'}): {text}")
+
+
+def _content(response: requests.Response, until: float, seconds: float) -> bytes:
+    """Return an answer's content: so much of it, and what comes in time.
+
+    The timeout of an HTTP client begins anew with each byte: an answer that never ends would be
+    read for ever, and kept in memory.
+    """
+    import requests
+
+    most = _MOST if _kind(response) in _OTLP else _MOST_WORDS
+    # Older releases would wait until there is more.
+    read = getattr(response.raw, "read1", lambda _, **options: response.raw.read(1, **options))
+    body = b""
+    while len(body) < most and (part := read(most, decode_content=True)):
+        body += part
+        if time.monotonic() >= until:
+            raise requests.ReadTimeout(f"the answer did not end within {seconds:.3g} s")
+    return body[:most]
+
+
+def _kind(response: requests.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _words(kind: str, body: bytes) -> str:
+    if kind in ("application/x-protobuf", "application/protobuf"):
+        try:
+            return str(Status.FromString(body).message)
+        except DecodeError:
+            pass
+    return body.decode("utf-8", "replace")
+
+
+def _retry_after(value: str) -> float:
+    """Return the seconds that a header says, as a number or as a date; 0 for nothing of use."""
+    if value.strip().isdecimal():
+        # What has more digits is no number of seconds, either.
+        return float(value.strip()[:9])
+    try:
+        # Dates of HTTP are in GMT, with or without a word about it.
+        when = parsedate_to_datetime(value).replace(tzinfo=timezone.utc)
+    except (ValueError, TypeError):
+        return 0.0
+    return max(0.0, when.timestamp() - time.time())
+
+
+# ------------------------------------------------------------------------------------- gRPC
+
+
+class GrpcTransport(Transport):
+    """OTLP over gRPC; the client is a channel. See `Transport`."""
+
+    def _answer(self, request: bytes, until: float) -> Answer:
+        from grpc import RpcError
+
+        try:
+            # Of a channel, what it calls is made anew each time: that is cheap.
+            reply = self._made().unary_unary(_METHODS[self._signal])(
+                request,
+                timeout=max(0.001, until - time.monotonic()),
+                metadata=tuple(self._headers.items()),
+            )
+            return self._taken(_REPLIES[self._signal].FromString(reply))
+        except RpcError as error:
+            return self._refused(error)
+        except Exception as error:
+            # Its words may have the value of a header, which may be secret.
+            return Answer(False, type(error).__name__)
+
+    def _refused(self, error: Any) -> Answer:
+        code = error.code().name
+        details = error.details() or "no reason given"
+        absent = code == "UNAVAILABLE" and any(words in details for words in _NOBODY)
+        if absent:
+            # It would wait before it connects again, up to two minutes.
+            self.close()
+        return Answer(
+            False,
+            f"{code}: {details}",
+            blames=code == "INVALID_ARGUMENT",
+            absent=absent,
+            pause=_retry_info(error),
+        )
+
+
+def grpc_channel(
+    target: str,
+    credentials: Callable[[], grpc.ChannelCredentials] | None,
+    compression: str,
+    agent: str,
+) -> grpc.Channel:
+    """Return a channel; without credentials it speaks no TLS."""
+    import grpc
+
+    options = (("grpc.primary_user_agent", agent), *_OPTIONS)
+    kinds = grpc.Compression
+    compressed = kinds.Gzip if compression == "gzip" else kinds.NoCompression
+    if credentials is None:
+        return grpc.insecure_channel(target, options, compressed)
+    return grpc.secure_channel(target, credentials(), options, compressed)
+
+
+def _retry_info(error: Any) -> float:
+    """Return the seconds of a ``RetryInfo``; 0 for none."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _RETRY_INFO:
+            try:
+                delay = RetryInfo.FromString(value).retry_delay
+                return max(0.0, float(delay.ToMilliseconds()) / 1e3)
+            except (DecodeError, TypeError, ValueError):
+                return 0.0
+    return 0.0

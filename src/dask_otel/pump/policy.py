@@ -1,0 +1,196 @@
+"""What is sent next, and what an answer means for what waits: no I/O, no thread, no clock.
+
+A server answers for a whole batch. A no can mean that nothing gets through, that it is bad luck, or
+that one row spoils the batch: it is refused as invalid, or the batch is too large. What tells them
+apart is whether *another* row gets through at that time:
+
+- A batch that failed is kept and tried again with backoff, for as long as there is room.
+- After some failures in a row, or one that says "invalid", a single row is tried instead, any of
+  the queue. If it gets through, the server is alive, and the head of the queue is suspect.
+- A suspect batch is halved until it gets through. A row that fails alone, while another one gets
+  through directly before or after it, is dropped if the answer blames it; else it goes to a random
+  place in the queue, to be tried alone again.
+- A flaky server (one of two behind a balancer is broken) refuses healthy rows as well, and lets
+  others through directly before and after. Poison never gets through, and luck is bad for others as
+  often. So a row is dropped after three such failures in a row where nothing else ever fails; where
+  other requests failed that later got through, after as many as would be chance once in a million.
+
+So an outage or a flaky server drops nothing while there is room, and a poisoned row costs itself
+alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from dask_otel.core.records import Answer, Row
+from dask_otel.pump.sinks import LONGEST_BACKOFF, pause_of
+
+#: Failures in a row before a batch is suspected of being the reason itself.
+SUSPICIOUS_AFTER: Final = 3
+FIRST_BACKOFF: Final = 1.0
+#: Seconds for which a success shows that the server takes other rows.
+_FRESH: Final = 1.0
+#: Failures of a row alone, next to successes of others, that it takes at least to drop it.
+LEAST_STRIKES: Final = 3
+#: How likely they may be by chance, as far as the server is known.
+CHANCE: Final = 1e-6
+#: How many requests without suspects are remembered.
+_REMEMBERED: Final = 128
+
+#: The head of the queue; a single row, as nothing gets through; another one, after a row that
+#: failed alone.
+_Trial: TypeAlias = Literal["head", "single", "witness"]
+
+
+class Outcome(NamedTuple):
+    """What an answer means."""
+
+    #: Rows that have arrived.
+    sent: Sequence[Row] = ()
+    #: The row that is dropped, and why.
+    rejected: tuple[Row, str] | None = None
+    #: Whether nothing is to be sent for a while.
+    failed: bool = False
+
+
+class Policy:
+    """Decides over the queue in front of one server.
+
+    Parameters
+    ----------
+    batch_size
+        Rows of one request.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.queue: deque[Row] = deque()
+        self.retry_at = 0.0
+        self._batch_size = self._size = batch_size
+        #: Failures in a row.
+        self._failures = 0
+        #: Whether the batch itself may be the reason: a single row is tried next.
+        self.doubt = False
+        #: Whether the server takes other rows than those at the head.
+        self._suspect = False
+        #: When the last try succeeded; None if it failed.
+        self._alive_at: float | None = None
+        self._trial: _Trial = "head"
+        #: The answer to the row at the head, which has failed alone.
+        self._alone: Answer | None = None
+        #: Failures of the batch at the head, as it is, and of nothing that is suspect.
+        self._unexplained = 0
+        #: Requests without suspects that got through: True; their failures before: False.
+        self._innocent: deque[bool] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def room(self) -> int:
+        """How many rows it makes sense to have at hand.
+
+        More after failures: what gets through may be behind what does not.
+        """
+        return self._batch_size * max(1, self._failures - SUSPICIOUS_AFTER + 2)
+
+    def next(self, now: float) -> list[Row]:
+        """Return what is to be sent now; nothing before `retry_at`. It stays in the queue."""
+        if not self.queue or now < self.retry_at:
+            return []
+        count = len(self.queue)
+        if self._alone is not None and count > 1:
+            self._trial = "witness"
+            return [self.queue[random.randrange(1, count)]]
+        if self.doubt and not self._suspect and count > 1:
+            self._trial = "single"
+            return [self.queue[random.randrange(count)]]
+        self._trial = "head"
+        batch = list(islice(self.queue, self._size))
+        # One under suspicion is tried alone.
+        suspects = (index for index, row in enumerate(batch) if row.strikes)
+        return batch[: max(1, next(suspects, len(batch)))]
+
+    def answered(self, batch: Sequence[Row], answer: Answer, now: float) -> Outcome:
+        """Return what the answer to a batch means."""
+        if answer.taken:
+            return self._sent(batch, now)
+        alive = self._alive_at is not None and now - self._alive_at < _FRESH
+        self._alive_at = None
+        if self._trial == "head" and (self._suspect or batch[0].strikes):
+            return self._isolate(batch, answer, alive, now)
+        if self._trial == "witness":
+            return self._outage(answer, now)
+        return self._back_off(answer, now)
+
+    def _sent(self, batch: Sequence[Row], now: float) -> Outcome:
+        failures = sum(row.strikes for row in batch)
+        if self._trial == "head":
+            for _ in batch:
+                self.queue.popleft()
+            failures += self._unexplained
+            self._unexplained = 0
+            if self._suspect:
+                # Back to whole batches step by step: there may be more of that kind.
+                self._size = min(self._batch_size, self._size * 2)
+                self._suspect = self._size < self._batch_size
+        else:
+            self.queue.remove(batch[0])
+        self._innocent.extend([False] * failures)
+        self._innocent.append(True)
+        self._failures = 0
+        self.doubt = False
+        self._alive_at = now
+        if self._trial == "single":
+            self._suspect = True
+        rejected = self._judge() if self._trial == "witness" else None
+        return Outcome(batch, rejected)
+
+    def _isolate(self, batch: Sequence[Row], answer: Answer, alive: bool, now: float) -> Outcome:
+        """Take a suspect batch apart: smaller ones are next, or a row failed alone."""
+        self._failures += 1
+        if len(batch) > 1:
+            self._unexplained = 0
+            self._size = len(batch) // 2
+            return Outcome()
+        self._alone = answer
+        if alive:
+            return Outcome(rejected=self._judge())
+        # Another one is to show whether the server is there.
+        return Outcome() if len(self.queue) > 1 else self._outage(answer, now)
+
+    def _judge(self) -> tuple[Row, str] | None:
+        """Drop the row at the head, which failed alone next to a success, or try it again later."""
+        answer, self._alone = self._alone, None
+        assert answer is not None
+        self._unexplained = 0
+        row = self.queue.popleft()
+        if answer.blames or self._is_no_chance(row):
+            return row, answer.reason
+        # A random place: an endpoint that fails in turns must not meet it each time.
+        self.queue.insert(random.randrange(len(self.queue) + 1), row)
+        return None
+
+    def _is_no_chance(self, row: Row) -> bool:
+        row.strikes += 1
+        failed = self._innocent.count(False)
+        # The rule of succession: who has seen little is not sure.
+        rate = (failed + 1) / (len(self._innocent) + 2)
+        return bool(row.strikes >= LEAST_STRIKES and rate**row.strikes <= CHANCE)
+
+    def _outage(self, answer: Answer, now: float) -> Outcome:
+        """Nothing gets through any more."""
+        self._alone = None
+        self._suspect = False
+        self._size = self._batch_size
+        return self._back_off(answer, now)
+
+    def _back_off(self, answer: Answer, now: float) -> Outcome:
+        self._failures += 1
+        self._unexplained += 1
+        self.doubt = self._failures >= SUSPICIOUS_AFTER or answer.blames
+        doubled = FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10)
+        backoff = min(LONGEST_BACKOFF, doubled) * random.uniform(0.8, 1.2)
+        self.retry_at = now + max(backoff, pause_of(answer))
+        return Outcome(failed=True)
