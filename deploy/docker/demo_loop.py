@@ -15,7 +15,7 @@ from pathlib import Path
 
 from distributed import Client, span
 
-from dask_otel.cli import workflow
+from dask_otel.cli.showcase import workflow
 
 FAILS_EVERY = 5
 

@@ -473,20 +473,13 @@ def test_trace_context_asks_the_scheduler_where_it_may_have_decided(start: Start
         assert dask_otel.trace_context(str(below), client) == asked
 
 
-def test_trace_context_without_a_bridge_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_context_without_a_bridge_is_computed() -> None:
     with recorded(n_workers=1) as (client, _):
         dask_otel.instrument()
         with calling(1), dask_otel.span("a") as handle:
             client.submit(inc, 1).result()
         context = dask_otel.trace_context(handle)
         assert (context.decided, context.trace_id) == (False, handle.trace_id)
-
-        async def old(*args: Any, **kwargs: Any) -> Any:
-            raise AttributeError("module 'dask_otel._wire' has no attribute 'decided_trace'")
-
-        monkeypatch.setattr(client, "run_on_scheduler", old)
-        hashed = f"{identity.trace_id(handle):032x}"
-        assert dask_otel.trace_context(handle).trace_id == hashed, "an older one adopts nothing"
 
 
 def test_asynchronous_clients_get_an_awaitable() -> None:

@@ -131,6 +131,15 @@ class Families:
             for place, slots in enumerate(self._tag_slots, start=2):
                 slots.release(series.identity[place])
 
+    def folded_levels(self, metric: Hashable) -> list[LevelSeries]:
+        """Return the series of a metric that hold the levels of several names."""
+        family = self._families.get(metric)  # type: ignore[call-overload]
+        return [
+            series
+            for identity, series in (() if family is None else family.series.items())
+            if semconv.FOLDED in identity and isinstance(series, LevelSeries) and series.measured
+        ]
+
     def forget_routes(self) -> None:
         """Clear the cache of routes.
 

@@ -138,6 +138,11 @@ class MetricState:
         for raw, given in {**present, **dict.fromkeys(batch.ended, ())}.items():
             self._breathe()
             self._guard(self._gather, found, raw, given)
+        # A name that was folded may have got a place of its own, or be gone: what the folded
+        # series still has is old.
+        for metric in {raw[0] for raw in present} | {raw[0] for raw in batch.ended}:
+            for series in self._families.folded_levels(metric):
+                found.setdefault(series, [])
         for series, values in found.items():
             if values and (len(values) == 1 or not series.gauge):
                 series.set(sum(values), self._epoch)
