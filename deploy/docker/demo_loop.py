@@ -44,6 +44,8 @@ def main() -> None:
         broken = number % FAILS_EVERY == 0
         with Client(os.environ["SCHEDULER"]) as client:
             client.wait_for_workers(1)
+            # Scheduler and workers unpickle the workflow's functions by the module's name.
+            client.upload_file(workflow.__file__)
             result = run_once(client, data / ("broken" if broken else "good"), broken)
         print(f"run {number}: {result}", flush=True)
         if number != runs:
