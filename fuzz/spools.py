@@ -149,7 +149,7 @@ def spool(data: Data) -> None:
         body = data.rest()
         span_name(body)
         resource_of(Origin(body, body))
-        found = reread(body, data.integer(0, 2**62))
+        found = reread(body, data.integer(0, 2**62), _run("lost").origin)
         check(found is None or len(_read(Encoder({}, "1").request([Row(found)]))) == 1, "a span")
         return
     path = Path(folder().name) / "spool.db"

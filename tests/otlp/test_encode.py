@@ -183,17 +183,26 @@ def test_rows_of_several_runs_each_keep_their_resource_and_version() -> None:
     assert found == [("now", "2", [ROOT.span_id, 7]), ("before", "1", [CHILD.span_id, 8])]
 
 
+ORIGIN = Encoder({"service.name": "dask-scheduler"}, "1").origin
+
+
 @pytest.mark.parametrize("body", [b"", b"\xff\xff", b"no span at all", None, 3, "text"])
 def test_what_is_no_span_is_known_as_such(body: Any) -> None:
-    assert reread(body, 0) is None
+    assert reread(body, 0, ORIGIN) is None
     assert span_name(body) is None
 
 
 def test_a_span_from_a_file_is_sent_as_it_is_or_with_a_later_end() -> None:
     body = Encoder({}, "1").span(ROOT)
     assert span_name(body) == "nightly"
-    assert reread(body, 0) == reread(body, ROOT.end_ns) == body
-    assert reread(body, ROOT.end_ns + 5) == Encoder({}, "1").span(
+    assert reread(body, 0, ORIGIN) == reread(body, ROOT.end_ns, ORIGIN) == body
+    assert reread(body, ROOT.end_ns + 5, ORIGIN) == Encoder({}, "1").span(
         replace(ROOT, end_ns=ROOT.end_ns + 5)
     )
-    assert reread(body[:10], 0) is None
+    assert reread(body[:10], 0, ORIGIN) is None
+
+
+def test_a_span_of_a_damaged_resource_or_scope_is_left_out_of_the_others_request() -> None:
+    body = Encoder({}, "1").span(ROOT)
+    for damaged in (Origin(ORIGIN.resource[:-1], ORIGIN.scope), Origin(ORIGIN.resource, b"\xff")):
+        assert reread(body, 0, damaged) is None

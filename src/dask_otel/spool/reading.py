@@ -89,7 +89,8 @@ def summarize(path: Path, name_of: Callable[[Any], str | None]) -> Summary:
     try:
         connection.execute("BEGIN")
         _read(connection, found, name_of)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # A damaged file also spoils the text of SQLite's own messages.
         raise SpoolError(f"{path} can't be read: {error}") from error
     finally:
         connection.close()

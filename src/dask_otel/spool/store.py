@@ -43,7 +43,7 @@ Ids: TypeAlias = tuple[int, int]
 #: The key of a sink, which span, and its bytes.
 Encoded: TypeAlias = tuple[str, Ids, bytes]
 #: Checks the bytes of a span, and lets it end at a time at the soonest; None for damaged ones.
-Reread: TypeAlias = Callable[[bytes, int], "bytes | None"]
+Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class Store:
                 origin = self._origins.get(run)
                 if run != self._run:
                     # Not ours: it may be damaged.
-                    body = self._reread(body, end_ns) if origin is not None else None
+                    body = None if origin is None else self._reread(body, end_ns, origin)
                 if body is None:
                     self._damaged.add(after)
                 else:

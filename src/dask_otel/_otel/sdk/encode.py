@@ -9,6 +9,7 @@ for traces and for metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -172,7 +173,7 @@ class Encoder:
         return _request(self.origin, [_metric(record, breathe) for record in records])
 
 
-def reread(body: bytes, end_ns: int) -> bytes | None:
+def reread(body: bytes, end_ns: int, origin: Origin) -> bytes | None:
     """Return the bytes of a span that may have waited in a file; None where they are damaged.
 
     Parameters
@@ -181,15 +182,27 @@ def reread(body: bytes, end_ns: int) -> bytes | None:
         Whatever the file holds.
     end_ns
         When the span has ended at the soonest: it may have been open.
+    origin
+        Its resource and scope. Damaged ones would make a server refuse the whole request.
     """
     span = _span_of(body)
-    if span is None:
+    if span is None or not _is_whole(origin):
         return None
     # That may be damaged as well.
     if not isinstance(end_ns, int) or span.end_time_unix_nano >= end_ns:
         return body
     span.end_time_unix_nano = end_ns
     return _bytes(span)
+
+
+@lru_cache(maxsize=8)
+def _is_whole(origin: Origin) -> bool:
+    try:
+        ResourceSpans.FromString(origin.resource)
+        ScopeSpans.FromString(origin.scope)
+    except (DecodeError, TypeError):
+        return False
+    return True
 
 
 def span_name(body: bytes) -> str | None:
