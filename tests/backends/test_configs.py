@@ -20,7 +20,7 @@ FindBinary = Callable[..., str]
 
 def _run(*command: str, **environment: str) -> str:
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output

@@ -206,7 +206,7 @@ def _losses_of_time() -> list[_Loss]:
             smaller(f"{averaged(LOOP)} * {grown(TIME)}", grown(IDLE)),
             f"({averaged(LOOP)}) > {limit('DaskEventLoopBlocked')}",
             "DaskEventLoopBlocked",
-            "The scheduler is held up: submit fewer and longer tasks.",
+            "The scheduler is late: give it a CPU, or longer tasks.",
         ),
     ]
 

@@ -99,7 +99,7 @@ PARTS = (
         "Off the CPU",
         ("off the CPU",),
         "blue",
-        "I/O, sleep, GPU or GIL. Is it the GIL? One thread per process helps.",
+        "I/O, sleep, GPU or GIL: look at its functions to tell which.",
         "DaskThreadsWait",
     ),
     Part(
