@@ -160,6 +160,12 @@ def test_hostile_names_and_keys_keep_the_columns(text: str, width: int) -> None:
     assert ["1.00 s" in line for line in lines] == [True, True]
 
 
+def test_a_group_of_many_tasks_is_counted() -> None:
+    tasks = [task(10 + n, f"load-{n}") for n in range(20_000)]
+    lines = tree(80, span(1, "root"), span(2, "load tasks", parent=1, kind="group"), *tasks)
+    assert lines[-1].endswith("19,998 more task spans")
+
+
 def test_a_deep_trace_ends_where_there_is_no_room() -> None:
     deep = [span(n, f"s{n}", parent=n - 1) for n in range(1, 3000)]
     assert 5 < len(tree(80, *deep)) < 20

@@ -112,7 +112,9 @@ def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
 def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
     roots, below = tree_of(account.run.spans)
     for root in roots[:_MOST]:
-        yield from _Trace(root, below, sheet).lines()
+        same = (span for span in account.run.spans if span.trace_id == root.trace_id)
+        end_ns = max(span.end_ns for span in same)
+        yield from _Trace(root, below, end_ns, sheet).lines()
     if len(roots) > _MOST:
         yield [(f"and {len(roots) - _MOST:,} more traces", "dim italic")]
 
@@ -120,7 +122,9 @@ def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
 class _Trace:
     """One trace as a tree: each span with its duration, where it lies in time, tasks, result."""
 
-    def __init__(self, root: Span, below: dict[tuple[str, str], list[Span]], sheet: Sheet) -> None:
+    def __init__(
+        self, root: Span, below: dict[tuple[str, str], list[Span]], end_ns: int, sheet: Sheet
+    ) -> None:
         self._root, self._below, self._sheet = root, below, sheet
         self._wide = sheet.width >= _WIDE
         self._right = 41 if self._wide else 19
@@ -128,13 +132,7 @@ class _Trace:
         self._timeline = min(_LONGEST, room) if room >= _SHORTEST else 0
         if self._timeline:
             self._right += self._timeline + 2
-        end = root.end_ns
-        ahead = [root]
-        while ahead:
-            span = ahead.pop()
-            end = max(end, span.end_ns)
-            ahead += below.get(span.key, ())
-        self._length = max(1, end - root.start_ns)
+        self._length = max(1, end_ns - root.start_ns)
 
     def lines(self) -> Iterator[Line]:
         yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
@@ -170,15 +168,17 @@ class _Trace:
         if above.type == "group" and above.number(semconv.TASK_COUNT) == 1:
             # The only task says what its group says.
             children = [child for child in children if child.failed]
-        left_out: dict[str, list[Span]] = {}
+        hidden: set[tuple[str, str]] = set()
+        notes: list[tuple[str, str]] = []
         for kind, most in (("group", self._sheet.groups), ("task", self._sheet.tasks)):
             same = [child for child in children if child.type == kind]
-            left_out[kind] = sorted(same, key=lambda one: (not one.failed, -one.seconds))[most:]
-        yield from (one for one in children if one not in left_out.get(one.type, ()))
-        for kind, spans in left_out.items():
-            if spans and self._sheet.tasks:
+            rest = sorted(same, key=lambda one: (not one.failed, -one.seconds))[most:]
+            hidden |= {one.key for one in rest}
+            if rest and self._sheet.tasks:
                 what = "more task group" if kind == "group" else "more task span"
-                yield words.counted(len(spans), what), "dim italic"
+                notes.append((words.counted(len(rest), what), "dim italic"))
+        yield from (child for child in children if child.key not in hidden)
+        yield from notes
 
     def _of(self, span: Span, guide: str, style: str) -> Line:
         queue = semconv.TASK_QUEUE_TIME if span.type == "task" else semconv.SPAN_QUEUE_TIME
@@ -282,10 +282,11 @@ def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
     if len(spans) < 2:
         return spans
     total = merged("all spans", spans)
-    small = [span for span in spans if span.seconds < _SMALL_SPAN * total.seconds]
+    least = _SMALL_SPAN * total.seconds
+    small = [span for span in spans if span.seconds < least]
     if len(small) < 2:
         return [total, *spans]
-    large = [span for span in spans if span not in small]
+    large = [span for span in spans if span.seconds >= least]
     return [total, *large, merged(f"{len(small)} small spans", small)]
 
 
