@@ -6,9 +6,11 @@ from typing import Any
 
 from dask_otel.report.document import Report
 from dask_otel.report.money import Price
-from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.model import Run, Span
 from dask_otel.report.telemetry.reader import Reader
 
+#: Text that tries to be markup.
+EVIL = "</script><script>window.pwned=1</script><img src=x onerror=pwned()>\"'><b>&amp;`${1}"
 #: When everything here begins.
 BEGIN = 1_790_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -144,4 +146,97 @@ def report_of(*requests: Any, price: float | None = None) -> Report:
 def run_of(*requests: Any) -> Run:
     """The run of some requests."""
     (run,) = report_of(*requests).runs
+    return run
+
+
+def everything(evil: str) -> list[dict[str, Any]]:
+    """Requests with a text in every place that takes one."""
+    keys = [
+        "dask.span.result",
+        "dask.span.root.id",
+        "dask.span.root.name",
+        "dask.task.prefix",
+        "dask.task.key",
+        "dask.worker.name",
+        "dask.task_group.name",
+        "error.type",
+        "code.file.path",
+        "dask.task.output.type",
+    ]
+    inner = dict.fromkeys(("exception.type", "exception.message", "exception.stacktrace"), evil)
+    events = (("exception", {**inner, "dask.task.key": evil}), (evil, {evil: evil}))
+    spans = []
+    for number, kind in enumerate(("span", "group", "task"), 1):
+        made = span(number, evil, parent=number - 1, kind=kind, failed=True, events=events)
+        made["attributes"] += [{"key": key, "value": {"stringValue": evil}} for key in keys]
+        made["attributes"] += [
+            {"key": evil, "value": {"stringValue": evil}},
+            {"key": "dask.span.tags", "value": {"arrayValue": {"values": [{"stringValue": evil}]}}},
+            {"key": "dask.span.idle.time", "value": {"doubleValue": 1.0}},
+            {"key": "dask.span.capacity.time", "value": {"doubleValue": 2.0}},
+            {"key": f"dask.span.activity.time.{evil}", "value": {"doubleValue": 1.0}},
+        ]
+        made["status"]["message"] = evil
+        spans.append(made)
+    labels = dict.fromkeys(
+        [
+            "dask.span.name",
+            "dask.span.root.name",
+            "dask.task.prefix",
+            "dask.activity",
+            "dask.worker.name",
+            "dask.task.outcome",
+            "dask.task.retry.reason",
+            "dask.otel.reason",
+        ],
+        evil,
+    )
+    names = "dask.span.execute.time dask.span.idle.time dask.span.capacity.time dask.cluster.time"
+    names += " dask.task.retried dask.task.finished dask.otel.dropped dask.cluster.capacity.time"
+    levels = "dask.worker.memory.usage dask.worker.memory.spilled dask.worker.cpu.utilization"
+    levels += " dask.cluster.inflight.time dask.worker.thread.count"
+    counted = metrics(
+        *(
+            counter(name, *(point(40 * t, labels, time=t) for t in range(1, 9)))
+            for name in names.split()
+        ),
+        *(level(name, *(point(t, labels, time=t) for t in range(9))) for name in levels.split()),
+    )
+    found = [traces(*spans), counted]
+    for request in found:
+        (entry,) = next(iter(request.values()))
+        for one in entry["resource"]["attributes"]:
+            one["value"] = {"stringValue": evil}
+        (scope,) = entry.get("scopeSpans") or entry["scopeMetrics"]
+        scope["scope"]["version"] = evil
+    return found
+
+
+def many(count: int) -> Run:
+    """A run of spans with the attributes that real ones have."""
+    run = Run("Scheduler-1", "cluster")
+    for number in range(count):
+        attributes: dict[str, Any] = {
+            "dask.span.type": "span",
+            "dask.span.id": f"{number:032x}",
+            "dask.span.root.id": f"{number // 10:032x}",
+            "dask.span.name": f"etl/step {number % 10}",
+            "dask.span.result": "success",
+            **{f"dask.span.activity.time.activity-{n}": number * 1.37e-4 + n for n in range(6)},
+            **{f"dask.task.{n}.count": number * n for n in range(9)},
+            "dask.span.idle.time": number * 1.7e-3,
+            "dask.span.capacity.time": number * 9.1e-3,
+        }
+        start = number * 7_919_000_000
+        run.spans.append(
+            Span(
+                f"{number // 10:032x}",
+                f"{number:016x}",
+                f"{number - 1:016x}" if number % 10 else "",
+                f"step {number % 10}",
+                start,
+                start + 5_000_000_000 + number * 1001,
+                attributes=attributes,
+            )
+        )
     return run

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,22 @@ import pytest
 
 pytest.importorskip("bokeh")
 
-from dask_otel.report.document import Report, read_report
+from dask_otel.report.document import Report
 from tests.browser import Page, browser, open_page
-from tests.unit.report_files import span, traces
-from tests.unit.test_report_page import EVIL, everything, many
+from tests.unit.report_files import EVIL, everything, many, report_of, span, traces
 
 READY = "document.documentElement.dataset.ready === '1'"
 TIMELINE = "document.querySelector('[data-timeline]').timeline"
+
+
+def in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test that asks a browser."""
+
+    @wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -38,135 +47,116 @@ async def show(address: str, path: Path, **options: Any) -> AsyncIterator[Page]:
         assert {url.split(":")[0] for url in page.requests} <= {"file", "data", "blob"}
 
 
+@in_event_loop
 @pytest.mark.parametrize(("dark", "width"), [(False, 1400), (True, 420)], ids=["wide", "narrow"])
-def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> None:
-    source = tmp_path / "run.jsonl"
-    lines = [json.dumps(one) + "\n" for one in everything(EVIL)]
-    source.write_text("".join(lines), encoding="utf-8")
-    report = read_report(source, price=1.0)
-    saved = report.save(tmp_path / "page.html")
+async def test_shows_itself(tmp_path: Path, address: str, dark: bool, width: int) -> None:
+    saved = report_of(*everything(EVIL), price=1.0).save(tmp_path / "page.html")
 
-    async def look() -> None:
-        async with show(address, saved, dark=dark, width=width) as page:
-            charts = "[...document.querySelectorAll('[data-chart]')]"
-            assert await page.ask(f"{charts}.length") == 4
-            await page.until(f"{charts}.every(one => one.dataset.ready && one.clientHeight > 60)")
-            assert await page.ask("document.documentElement.scrollWidth") <= width
-            ground = await page.ask("getComputedStyle(document.body).backgroundColor")
-            assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
-            # Each row that can be picked shows its attributes as text.
-            rows = await page.ask(f"{TIMELINE}.data.rows.length")
-            for row in range(rows):
-                await page.ask(f"{TIMELINE}.pick({row})")
-            picked = await page.ask("document.querySelector('.picked').textContent")
-            assert EVIL in picked
-            assert (
-                await page.ask("document.querySelectorAll('.picked script, .picked img').length")
-                == 0
-            )
-            assert await page.ask("window.pwned === undefined")
-
-    asyncio.run(look())
+    async with show(address, saved, dark=dark, width=width) as page:
+        charts = "[...document.querySelectorAll('[data-chart]')]"
+        assert await page.ask(f"{charts}.length") == 4
+        await page.until(f"{charts}.every(one => one.dataset.ready && one.clientHeight > 60)")
+        assert await page.ask("document.documentElement.scrollWidth") <= width
+        ground = await page.ask("getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+        # Each row that can be picked shows its attributes as text.
+        rows = await page.ask(f"{TIMELINE}.data.rows.length")
+        for row in range(rows):
+            await page.ask(f"{TIMELINE}.pick({row})")
+        picked = await page.ask("document.querySelector('.picked').textContent")
+        assert EVIL in picked
+        assert (
+            await page.ask("document.querySelectorAll('.picked script, .picked img').length") == 0
+        )
+        assert await page.ask("window.pwned === undefined")
 
 
-def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, address: str) -> None:
+@in_event_loop
+async def test_keys_stay_on_one_line_where_a_page_is_narrow(tmp_path: Path, address: str) -> None:
     keys = ["('load-partition-0a1b2c3d4e5f6071', 12)", "k" * 200]
     tasks = [
         span(2 + number, "load task", kind="task", parent=1, dask_task_key=key)
         for number, key in enumerate(keys)
     ]
-    source = tmp_path / "run.jsonl"
-    source.write_text(json.dumps(traces(span(1), *tasks)) + "\n", encoding="utf-8")
-    saved = read_report(source).save(tmp_path / "page.html")
+    saved = report_of(traces(span(1), *tasks)).save(tmp_path / "page.html")
 
-    async def look() -> None:
-        async with show(address, saved, width=390) as page:
-            lines = "one.offsetHeight / parseFloat(getComputedStyle(one).lineHeight)"
-            found = await page.ask(
-                "Object.fromEntries([...document.querySelectorAll('td > code')]"
-                f".map(one => [one.textContent, Math.round({lines})]))"
-            )
-            # A long one does not make all columns after it hard to find.
-            assert found == {keys[0]: 1, keys[1]: 4}
-            assert await page.ask("document.documentElement.scrollWidth") <= 390
-
-    asyncio.run(look())
+    async with show(address, saved, width=390) as page:
+        lines = "one.offsetHeight / parseFloat(getComputedStyle(one).lineHeight)"
+        found = await page.ask(
+            "Object.fromEntries([...document.querySelectorAll('td > code')]"
+            f".map(one => [one.textContent, Math.round({lines})]))"
+        )
+        # A long one does not make all columns after it hard to find.
+        assert found == {keys[0]: 1, keys[1]: 4}
+        assert await page.ask("document.documentElement.scrollWidth") <= 390
 
 
-def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) -> None:
+@in_event_loop
+async def test_stays_quick_with_ten_thousand_bars(tmp_path: Path, address: str) -> None:
     """Whatever there is, only the rows that can be seen are drawn."""
     saved = Report([many(10_000)]).save(tmp_path / "page.html")
 
-    async def look() -> None:
-        async with show(address, saved) as page:
-            await page.ask("document.querySelector('.open').click()")
-            assert await page.ask(f"{TIMELINE}.shown.length") == 10_000
-            # In one go, in which no frame of the browser's own comes between.
-            drawn = await page.ask(
-                f"(() => {{ const t = {TIMELINE}; let drawn = 0; const row = t.row.bind(t);"
-                " t.row = (...all) => { drawn += 1; row(...all); };"
-                " t.box.scrollTop = 100000; t.draw(); return drawn; })()"
-            )
-            assert 10 <= drawn <= 30
-
-    asyncio.run(look())
+    async with show(address, saved) as page:
+        await page.ask("document.querySelector('.open').click()")
+        assert await page.ask(f"{TIMELINE}.shown.length") == 10_000
+        # In one go, in which no frame of the browser's own comes between.
+        drawn = await page.ask(
+            f"(() => {{ const t = {TIMELINE}; let drawn = 0; const row = t.row.bind(t);"
+            " t.row = (...all) => { drawn += 1; row(...all); };"
+            " t.box.scrollTop = 100000; t.draw(); return drawn; })()"
+        )
+        assert 10 <= drawn <= 30
 
 
-def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) -> None:
+@in_event_loop
+async def test_the_box_says_which_rows_it_hides(tmp_path: Path, address: str) -> None:
     pages = {rows: Report([many(rows)]).save(tmp_path / f"{rows}.html") for rows in (5, 60)}
 
-    async def look() -> None:
-        hides = "document.querySelector('.more').textContent"
-        box = "document.querySelector('.timeline')"
-        async with show(address, pages[5]) as page:
-            assert await page.ask(hides) == ""
-            assert await page.ask(f"{box}.scrollHeight <= {box}.clientHeight")
-            # No empty ground below its rows.
-            assert await page.ask(f"{box}.clientHeight") == 5 * 20 + 24
-        async with show(address, pages[60]) as page:
-            # 20 rows of 20 pixels, and a part of the next.
-            assert await page.ask(hides) == "The box scrolls: 0 rows above, 40 below."
-            await page.ask(f"{box}.scrollTop = 200")
-            await page.until(f"{hides} === 'The box scrolls: 10 rows above, 30 below.'")
-            await page.ask(f"{box}.scrollTop = 100000")
-            await page.until(f"{hides}.endsWith(' 0 below.')")
-
-    asyncio.run(look())
+    hides = "document.querySelector('.more').textContent"
+    box = "document.querySelector('.timeline')"
+    async with show(address, pages[5]) as page:
+        assert await page.ask(hides) == ""
+        assert await page.ask(f"{box}.scrollHeight <= {box}.clientHeight")
+        # No empty ground below its rows.
+        assert await page.ask(f"{box}.clientHeight") == 5 * 20 + 24
+    async with show(address, pages[60]) as page:
+        # 20 rows of 20 pixels, and a part of the next.
+        assert await page.ask(hides) == "The box scrolls: 0 rows above, 40 below."
+        await page.ask(f"{box}.scrollTop = 200")
+        await page.until(f"{hides} === 'The box scrolls: 10 rows above, 30 below.'")
+        await page.ask(f"{box}.scrollTop = 100000")
+        await page.until(f"{hides}.endsWith(' 0 below.')")
 
 
-def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
+@in_event_loop
+async def test_searches_zooms_and_folds(tmp_path: Path, address: str) -> None:
     run = many(400)
     run.spans[123].failed = True
     run.spans[55].attributes["link"] = "https://example.org/x"
     run.spans[56].attributes["link"] = "javascript:alert(1)"
     saved = Report([run]).save(tmp_path / "page.html")
 
-    async def look() -> None:
-        async with show(address, saved) as page:
-            shown = f"{TIMELINE}.shown.map(index => {TIMELINE}.data.rows[index][3])"
+    async with show(address, saved) as page:
+        shown = f"{TIMELINE}.shown.map(index => {TIMELINE}.data.rows[index][3])"
 
-            async def put(name: str, change: str) -> None:
-                box = f"document.querySelector('{name}')"
-                await page.ask(f"{box}.{change}; {box}.dispatchEvent(new Event('input'))")
+        async def put(name: str, change: str) -> None:
+            box = f"document.querySelector('{name}')"
+            await page.ask(f"{box}.{change}; {box}.dispatchEvent(new Event('input'))")
 
-            await put(".failed", "checked = true")
-            # With what is above it.
-            assert await page.ask(shown) == ["step 0", "step 1", "step 2", "step 3"]
-            await put(".failed", "checked = false")
-            await put("[type=search]", "value = 'nothing is called so'")
-            assert await page.ask(shown) == []
-            await put("[type=search]", "value = 'STEP 9'")
-            assert len(await page.ask(shown)) == 400
-            await put("[type=search]", "value = ''")
-            await page.ask("document.querySelector('.close').click()")
-            assert set(await page.ask(shown)) == {"step 0"}
-            await page.ask(f"{TIMELINE}.focusOn(0)")
-            assert (
-                await page.ask(f"{TIMELINE}.end") < await page.ask(f"{TIMELINE}.data.length") / 100
-            )
-            for row, links in ((55, ["https://example.org/x"]), (56, [])):
-                await page.ask(f"{TIMELINE}.pick({row})")
-                found = "[...document.querySelectorAll('.picked a')].map(link => link.href)"
-                assert await page.ask(found) == links
-
-    asyncio.run(look())
+        await put(".failed", "checked = true")
+        # With what is above it.
+        assert await page.ask(shown) == ["step 0", "step 1", "step 2", "step 3"]
+        await put(".failed", "checked = false")
+        await put("[type=search]", "value = 'nothing is called so'")
+        assert await page.ask(shown) == []
+        await put("[type=search]", "value = 'STEP 9'")
+        assert len(await page.ask(shown)) == 400
+        await put("[type=search]", "value = ''")
+        await page.ask("document.querySelector('.close').click()")
+        assert set(await page.ask(shown)) == {"step 0"}
+        await page.ask(f"{TIMELINE}.focusOn(0)")
+        assert await page.ask(f"{TIMELINE}.end") < await page.ask(f"{TIMELINE}.data.length") / 100
+        for row, links in ((55, ["https://example.org/x"]), (56, [])):
+            await page.ask(f"{TIMELINE}.pick({row})")
+            found = "[...document.querySelectorAll('.picked a')].map(link => link.href)"
+            assert await page.ask(found) == links

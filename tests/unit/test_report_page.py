@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -16,10 +15,19 @@ pytest.importorskip("bokeh")
 
 from dask_otel.report.document import Report
 from dask_otel.report.page.payload import timeline
-from dask_otel.report.telemetry.model import Run, Span
-from tests.unit.report_files import counter, level, metrics, point, report_of, span, traces
+from tests.unit.report_files import (
+    EVIL,
+    counter,
+    everything,
+    level,
+    many,
+    metrics,
+    point,
+    report_of,
+    span,
+    traces,
+)
 
-EVIL = "</script><script>window.pwned=1</script><img src=x onerror=pwned()>\"'><b>&amp;`${1}"
 LINK = "javascript:alert(1)"
 
 
@@ -49,69 +57,6 @@ class _Page(HTMLParser):
             for attributes, text in self.scripts
             if attributes.get("type") == "text/plain"
         ]
-
-
-def everything(evil: str) -> list[dict[str, Any]]:
-    """Requests with a text in every place that takes one."""
-    keys = [
-        "dask.span.result",
-        "dask.span.root.id",
-        "dask.span.root.name",
-        "dask.task.prefix",
-        "dask.task.key",
-        "dask.worker.name",
-        "dask.task_group.name",
-        "error.type",
-        "code.file.path",
-        "dask.task.output.type",
-    ]
-    inner = dict.fromkeys(("exception.type", "exception.message", "exception.stacktrace"), evil)
-    events = (("exception", {**inner, "dask.task.key": evil}), (evil, {evil: evil}))
-    spans = []
-    for number, kind in enumerate(("span", "group", "task"), 1):
-        made = span(number, evil, parent=number - 1, kind=kind, failed=True, events=events)
-        made["attributes"] += [{"key": key, "value": {"stringValue": evil}} for key in keys]
-        made["attributes"] += [
-            {"key": evil, "value": {"stringValue": evil}},
-            {"key": "dask.span.tags", "value": {"arrayValue": {"values": [{"stringValue": evil}]}}},
-            {"key": "dask.span.idle.time", "value": {"doubleValue": 1.0}},
-            {"key": "dask.span.capacity.time", "value": {"doubleValue": 2.0}},
-            {"key": f"dask.span.activity.time.{evil}", "value": {"doubleValue": 1.0}},
-        ]
-        made["status"]["message"] = evil
-        spans.append(made)
-    labels = dict.fromkeys(
-        [
-            "dask.span.name",
-            "dask.span.root.name",
-            "dask.task.prefix",
-            "dask.activity",
-            "dask.worker.name",
-            "dask.task.outcome",
-            "dask.task.retry.reason",
-            "dask.otel.reason",
-        ],
-        evil,
-    )
-    names = "dask.span.execute.time dask.span.idle.time dask.span.capacity.time dask.cluster.time"
-    names += " dask.task.retried dask.task.finished dask.otel.dropped dask.cluster.capacity.time"
-    levels = "dask.worker.memory.usage dask.worker.memory.spilled dask.worker.cpu.utilization"
-    levels += " dask.cluster.inflight.time dask.worker.thread.count"
-    counted = metrics(
-        *(
-            counter(name, *(point(40 * t, labels, time=t) for t in range(1, 9)))
-            for name in names.split()
-        ),
-        *(level(name, *(point(t, labels, time=t) for t in range(9))) for name in levels.split()),
-    )
-    found = [traces(*spans), counted]
-    for request in found:
-        (entry,) = next(iter(request.values()))
-        for one in entry["resource"]["attributes"]:
-            one["value"] = {"stringValue": evil}
-        (scope,) = entry.get("scopeSpans") or entry["scopeMetrics"]
-        scope["scope"]["version"] = evil
-    return found
 
 
 def test_hostile_text_is_shown_and_never_markup() -> None:
@@ -197,51 +142,22 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
     assert "<!DOCTYPE html>" in (found["srcdoc"] or "")
 
 
-def many(count: int) -> Run:
-    """A run of spans with the attributes that real ones have."""
-    run = Run("Scheduler-1", "cluster")
-    for number in range(count):
-        attributes: dict[str, Any] = {
-            "dask.span.type": "span",
-            "dask.span.id": f"{number:032x}",
-            "dask.span.root.id": f"{number // 10:032x}",
-            "dask.span.name": f"etl/step {number % 10}",
-            "dask.span.result": "success",
-            **{f"dask.span.activity.time.activity-{n}": number * 1.37e-4 + n for n in range(6)},
-            **{f"dask.task.{n}.count": number * n for n in range(9)},
-            "dask.span.idle.time": number * 1.7e-3,
-            "dask.span.capacity.time": number * 9.1e-3,
-        }
-        start = number * 7_919_000_000
-        run.spans.append(
-            Span(
-                f"{number // 10:032x}",
-                f"{number:016x}",
-                f"{number - 1:016x}" if number % 10 else "",
-                f"step {number % 10}",
-                start,
-                start + 5_000_000_000 + number * 1001,
-                attributes=attributes,
-            )
-        )
-    return run
-
-
 def test_ten_thousand_spans_are_less_than_six_megabytes() -> None:
     assert len(Report([many(10_000)]).html()) < 6_000_000
 
 
-def test_workers_have_no_columns_of_what_nothing_tells() -> None:
+@pytest.mark.parametrize(
+    ("exported", "columns"), [([], []), (["dask.worker.memory.usage"], ["memory, at most"])]
+)
+def test_workers_have_no_columns_of_what_was_not_exported(
+    exported: list[str], columns: list[str]
+) -> None:
     """A short run ends before its first export of metrics."""
     task = span(2, "work", parent=1, kind="task", dask_worker_name="alice")
-    page = report_of(traces(span(1, "etl"), task)).html()
+    levels = [level(name, point(5.0, {"dask.worker.name": "alice"})) for name in exported]
+    page = report_of(traces(span(1, "etl"), task), metrics(*levels)).html()
     assert "tasks shown here" in page
-    assert "memory, at most" not in page
-    labels = {"dask.worker.name": "alice"}
-    told = metrics(level("dask.worker.memory.usage", point(5.0, labels)))
-    page = report_of(traces(span(1, "etl"), task), told).html()
-    assert "memory, at most" in page
-    assert "spilled, at most" not in page
+    assert [one for one in ("memory, at most", "spilled, at most") if one in page] == columns
 
 
 def test_the_run_lasted_as_long_as_its_thread_time_was_counted() -> None:

@@ -141,7 +141,7 @@ def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[s
     given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
     if given and arguments.price is None:
         verb = "says" if len(given) == 1 else "say"
-        yield f"{' and '.join(given)} {verb} nothing without --price, of which costs are made"
+        yield f"{' and '.join(given)} {verb} nothing without --price, which costs are made of"
     elif arguments.tag is not None:
         bills = [account.bill for account in report.accounts()]
         if not any(bill.tags for bill in bills if bill):

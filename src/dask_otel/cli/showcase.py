@@ -1,7 +1,7 @@
 """What ``dask-otel demo`` does, step by step.
 
-The bridge in the demo's scheduler writes files (``otel.files.path``), and what is in them is
-shown: what left the process, not what was meant to. Where the standard variables name an endpoint,
+The bridge in the demo's scheduler writes files (``otel.files.path``); the demo prints the report of
+these files, which is what left the process. Where the standard variables name an endpoint,
 or something listens at the default one, the bridge itself exports there, too.
 """
 
@@ -175,7 +175,7 @@ def _kept_messages() -> Iterator[dict[str, None]]:
 
 @contextmanager
 def _step(console: Console, marks: words.Glyphs, title: str) -> Iterator[None]:
-    """Show what is being done, and what has been done in which time."""
+    """Show a step while it runs, and how long it took."""
     begin = time.monotonic()
     mark, style = marks.failed, "red"
     spinner = "line" if console.options.ascii_only else "dots"

@@ -41,7 +41,7 @@ class Advice:
     severity: str
     title: str
     advice: str
-    #: Whose limit was passed; its page says more. Empty where no alert is about it.
+    #: The alert with this limit; empty where there is none.
     alert: str = ""
     #: Seconds that it is about, to put the largest first.
     weight: float = 0.0

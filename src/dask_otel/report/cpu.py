@@ -12,9 +12,9 @@ from dask_otel.report.telemetry.series import at
 #: Seconds that Dask's scheduler needs for a task, about, in six transitions or so.
 _TASK: Final = 0.001
 _TRANSITIONS: Final = 6
-#: Samples of a worker that ran two tasks or more, below which nothing is said.
+#: Fewest samples, of workers that ran two tasks or more, to judge by.
 _FEWEST: Final = 3
-#: The cores of a process whose threads take turns with the GIL.
+#: Cores that a process uses while its threads take turns with the GIL.
 _ONE_CORE: Final = (0.7, 1.3)
 #: From this share of the time on it matters that the scheduler had no CPU.
 _STARVED: Final = 0.1
@@ -27,9 +27,9 @@ def why_blocked(run: Run, tasks: float, late: float) -> str:
     seconds = run.metrics.seconds
     used = run.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
     starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
-    said = f"About {_TRANSITIONS * tasks / seconds:,.0f} transitions a second"
+    load = f"About {_TRANSITIONS * tasks / seconds:,.0f} transitions a second"
     if used is not None:
-        said += f", and {used / seconds:.0%} of a CPU"
+        load += f", and {used / seconds:.0%} of a CPU"
     reasons = (
         (
             (starved or 0.0) >= late / 2,
@@ -48,7 +48,7 @@ def why_blocked(run: Run, tasks: float, late: float) -> str:
         ),
         (True, ": it waited, for the GIL of its process, or for I/O of a plugin."),
     )
-    return said + next(reason for holds, reason in reasons if holds)
+    return load + next(reason for holds, reason in reasons if holds)
 
 
 def why_waiting(run: Run) -> str:
@@ -62,10 +62,10 @@ def why_waiting(run: Run) -> str:
     if len(samples) < _FEWEST:
         return f"For I/O, sleep, a GPU or the GIL{no_cpu}: too few samples of the workers tell."
     cores, running = (sum(values) / len(samples) for values in zip(*samples, strict=True))
-    said = f"A worker's process used {cores:.1f} cores while it ran {running:.1f} tasks"
+    used = f"A worker's process used {cores:.1f} cores while it ran {running:.1f} tasks"
     if _ONE_CORE[0] <= cores <= _ONE_CORE[1]:
-        return f"{said}: the GIL is likely{no_cpu}. One thread per process helps then."
-    return f"{said}: they waited for I/O, sleep or a GPU{no_cpu}, and hardly for the GIL."
+        return f"{used}: the GIL is likely{no_cpu}. One thread per process helps then."
+    return f"{used}: they waited for I/O, sleep or a GPU{no_cpu}, and hardly for the GIL."
 
 
 def _samples(run: Run) -> list[tuple[float, float]]:

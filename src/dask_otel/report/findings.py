@@ -172,7 +172,7 @@ class Gap:
     #: The span that was open; empty before the first task.
     span: str
     seconds: float
-    #: Seconds since the run began. None where only the metrics tell: between tasks of one group.
+    #: Seconds since the run began. None for a gap inside a group, which only the metrics show.
     after: float | None
     #: Bytes by which the memory of the workers' processes grew.
     grown: float

@@ -1,7 +1,7 @@
 """One colour per meaning: what Dask's activities are about, in the report and on every dashboard.
 
-``tools/dashboards`` and what is shown in terminals use these tables, too. Colours are Grafana's
-names where it has one; `HEX` says what they are elsewhere.
+``tools/dashboards`` and the text in terminals use these tables, too. Colours are Grafana's names
+where it has one; `HEX` has their values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEX: Final = {
     "dark-red": "#C4162A",
 }
 
-#: Whose colour says nothing: workers, functions, workflows, values without a limit.
+#: The colour without a meaning: workers, functions, workflows, values without a limit.
 NEUTRAL = "#4E9A9A"
 
 
@@ -87,11 +87,11 @@ class Part:
     """A part of the time that is paid for. Together the parts are all of it, each second once."""
 
     title: str
-    #: Of the table above; none for what is left.
+    #: Names in the table above; none for the rest.
     meanings: tuple[str, ...]
     colour: str
     advice: str
-    #: Whose runbook says more.
+    #: The alert with a runbook about it.
     alert: str
     #: Whether the alert has a limit for a share such as this one.
     limited: bool = True

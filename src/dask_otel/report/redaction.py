@@ -8,9 +8,9 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.report.telemetry.model import Event, Plain, Run
 
-#: Which of them it is must be told apart still: each gets a number.
+#: Replaced by numbers, so that they still differ.
 _NUMBERED: Final = {semconv.TASK_KEY: "task", semconv.TASK_GROUP_NAME: "group"}
-#: What can hold data, or tell of code. Names of spans, prefixes and workers stay.
+#: May hold data or code. Names of spans, prefixes and workers stay.
 _SECRET: Final = frozenset(
     {
         semconv.EXCEPTION_MESSAGE,

@@ -14,7 +14,7 @@ from dask_otel.report.meanings import MEANINGS, colour_of, meaning_of
 from dask_otel.report.seconds import IDLE, SpanTime, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 
-#: Pieces of a line with their styles, as rich names them; what is measured is not clean yet.
+#: Pieces of a line with their styles, in rich's words; `plain` makes them safe for a terminal.
 Line: TypeAlias = list[tuple[str, str]]
 
 

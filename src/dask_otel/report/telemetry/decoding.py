@@ -1,7 +1,7 @@
 """JSON values to spans and points: OTLP/JSON, and how Tempo and Jaeger wrap it.
 
-Read like a letter from a stranger: whatever has not the shape that it should is passed by and
-counted, nothing is believed to be short.
+The input may be hostile: a value without the right shape is skipped and counted, and nothing is
+assumed to be short.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files to JSON values: lines or one document, compressed or not, whole directories.
 
-What a killed process leaves behind, and what somebody else sent, is read as far as it goes: the
-rest is counted. Memory is bounded by `LONGEST` and by what the reader of the values keeps.
+A file of a killed process, or of a stranger, is read as far as possible; the rest is counted.
+Memory is bounded by `LONGEST`, and by the values that the reader keeps.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def values(path: Path, skipped: Skipped) -> Iterator[Any]:
     try:
         with _open(path) as file:
             if parse(file.readline(LONGEST + 1)) is None:
-                # One document over many lines, or lines of which the first is broken.
+                # One document over many lines, or a broken first line.
                 file.seek(0)
                 document = file.read(LONGEST + 1)
                 value = parse(document) if len(document) <= LONGEST else None

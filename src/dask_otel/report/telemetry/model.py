@@ -40,7 +40,7 @@ class Span:
     description: str = ""
     attributes: dict[str, Plain] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    #: Of which service it is, where that is another than Dask.
+    #: The name of its service, if that is not Dask.
     service: str = ""
     #: Announced by a sign of life, and never exported itself.
     unfinished: bool = False
@@ -151,7 +151,7 @@ class Run:
 
 @dataclass
 class Skipped:
-    """What could not be read, or had no place: counted, and said."""
+    """Counts what could not be read, or had no place."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
 
-#: Of which every point is kept (until there are too many): what is drawn over time.
+#: Metrics that are drawn over time: their points are kept, until there are too many.
 _DRAWN: Final = frozenset(
     metric.name
     for metric in (
@@ -34,7 +34,7 @@ History: TypeAlias = list[tuple[int, float]]
 
 #: Points of one series; beyond, every other one goes.
 MOST_POINTS: Final = 2_000
-#: Series of one run; what is beyond is counted as skipped.
+#: Most series of one run; further ones are counted as skipped.
 MOST_SERIES: Final = 20_000
 _LAST_NS: Final = 2**63
 #: Separate times that are remembered of one series of deltas; the nearest become one beyond.
