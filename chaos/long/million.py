@@ -41,9 +41,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.spans: Counter[str] = Counter()
-        self.tasks = 0
         self.ids: set[int] = set()
-        self.again = 0
+        self.tasks = self.again = 0
 
     def take(self, signal: str, request: Any) -> None:
         """Add up a request."""

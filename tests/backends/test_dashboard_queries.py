@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,15 +11,14 @@ from tests.contract import queries
 from tests.contract.test_dashboards import PAGES, PANELS, expressions
 from tests.contract.test_pages import Fence, of
 from tests.contract.test_rules import ALERTS, RECORDED
+from tests.waiting import eventually
 
 from .bridge_run import INTERVAL, Run
 from .clients import PrometheusClient, Series
-from .processes import eventually
+from .conftest import Start
 from .servers import start_prometheus
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
-
-Start = Callable[[Callable[[Path], Any]], Any]
 
 #: Queries that need a day of data: they must be valid, and are tested by promtool.
 NEED_A_DAY = {"span: How does its efficiency go on?"}
@@ -138,23 +135,29 @@ def test_the_parts_have_the_activities_that_they_say(bridge_run: Run) -> None:
         assert one.value == pytest.approx(seconds[activity] / everything, abs=0.05), title
 
 
-def test_runs_are_whole_and_none_is_missing(bridge_run: Run) -> None:
-    table = "overview: Which workflows cost the most?"
-    label = "dask_span_root_name"
-    assert column(bridge_run, table, "Runs", label) == {"nightly": 1, "broken": 1, "default": 1}
-    failed = column(bridge_run, table, "Failed", label)
-    assert failed == {"nightly": 0, "broken": 1, "default": 0}
+_RUNS, _ENDS = (
+    ("overview: Which workflows cost the most?", "dask_span_root_name", ".*"),
+    ("span: How did its spans end, and how long did they take?", "dask_span_name", "nightly"),
+)
+_PARTS = ("load", "compute", "meter", "spill", "shuffle", "again")
+_NIGHTLY = ("nightly", *(f"nightly/{name}" for name in _PARTS))
 
 
-def test_the_ends_of_spans_are_counted_one_by_one(bridge_run: Run) -> None:
-    table = "span: How did its spans end, and how long did they take?"
-    spans = ("load", "compute", "meter", "spill", "shuffle", "again")
-    names = {"nightly", *(f"nightly/{name}" for name in spans)}
-    for title in ("Ended", "Success"):
-        found = column(bridge_run, table, title, "dask_span_name", root="nightly")
-        assert found == dict.fromkeys(names, 1), title
-    found = column(bridge_run, table, "Failed", "dask_span_name", root="nightly")
-    assert found == dict.fromkeys(names, 0)
+@pytest.mark.parametrize(
+    ("table", "title", "shown"),
+    [
+        (_RUNS, "Runs", {"nightly": 1, "broken": 1, "default": 1}),
+        (_RUNS, "Failed", {"nightly": 0, "broken": 1, "default": 0}),
+        (_ENDS, "Ended", dict.fromkeys(_NIGHTLY, 1)),
+        (_ENDS, "Success", dict.fromkeys(_NIGHTLY, 1)),
+        (_ENDS, "Failed", dict.fromkeys(_NIGHTLY, 0)),
+    ],
+)
+def test_runs_and_ends_of_spans_are_counted_one_by_one(
+    table: tuple[str, str, str], title: str, shown: dict[str, float], bridge_run: Run
+) -> None:
+    panel, label, root = table
+    assert column(bridge_run, panel, title, label, root=root) == shown
 
 
 def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
@@ -226,8 +229,7 @@ def test_the_firing_alerts_are_listed(start: Start, tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
     config = tmp_path / "prometheus.yml"
     config.write_text("rule_files: [rules.yml]\n", encoding="utf-8")
-    server = start(lambda folder: start_prometheus(folder, config))
-    client = PrometheusClient(server.url)
+    client = PrometheusClient(start(start_prometheus, config).url)
     asked_for = [
         expression.replace("$cluster", ".*")
         for expression in expressions(PANELS["overview: Which alerts fire now?"])
