@@ -55,7 +55,7 @@ def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any
 
 def _wanted(given: argparse.Namespace, results: dict[str, Any], code: str) -> Iterator[Wanted]:
     """Yield scenarios that were asked for, or have no result for this code, by their keys."""
-    for one, protocol in ((one, p) for one in SCENARIOS.values() for p in one.protocols):
+    for one, protocol in [(s, protocol) for s in SCENARIOS.values() for protocol in s.protocols]:
         key = f"{one.name} {SHORT[protocol]}"
         before = results.get(key, {})
         done = before.get("code") == code and (not one.compared or "cost" in before)

@@ -38,7 +38,7 @@ class Scenario:
     name: str
     fault: str
     promise: str
-    #: Takes a `World` and returns the observation; an AssertionError says why the promise is broken.
+    #: Takes a `World`, returns the observation; an AssertionError says why the promise is broken.
     run: Run
     #: Section of the page.
     section: str

@@ -55,8 +55,9 @@ class Run:
     started: float = 0.0
 
     def selector(self, name: str, **labels: str) -> str:
-        """A selector of this cluster's series of a metric."""
-        wanted = {"dask_cluster_name": self.name, **labels}
+        """A selector of this cluster's series of a metric, of its scheduler once that is known."""
+        own = {"instance": self.instance} if self.instance else {}
+        wanted = {"dask_cluster_name": self.name, **own, **labels}
         matchers = ", ".join(f'{key}="{value}"' for key, value in wanted.items())
         return f"{name}{{{matchers}}}"
 
@@ -81,7 +82,7 @@ class Run:
 
     def await_export(self) -> None:
         """Wait for the next export, which has all values: its time is the one to ask at."""
-        selector = self.selector("dask_otel_running", instance=self.instance)
+        selector = self.selector("dask_otel_running")
         seen = self.prometheus.value(f"timestamp({selector})")
 
         def later() -> float | None:

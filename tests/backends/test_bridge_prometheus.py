@@ -221,7 +221,7 @@ def test_increase_is_right_across_a_scheduler_restart(prometheus: Running, tmp_p
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        run = OneInstance(client, name, started=time.time())
+        run = Run(client, name, started=time.time())
         with processes.cluster(folder) as dask, scheduler(dask, name, environment):
             observe(run, dask.address, folder)
         runs.append(run)
@@ -277,12 +277,3 @@ def test_nothing_is_lost_while_the_collector_is_away(
     gap = truth.pop("gap")
     assert found.pop("gap", 0) in (0, pytest.approx(gap))
     assert found == pytest.approx(truth)
-
-
-class OneInstance(Run):
-    """A run of one of several schedulers of the same cluster."""
-
-    def selector(self, name: str, **labels: str) -> str:
-        if self.instance:
-            labels = {"instance": self.instance, **labels}
-        return super().selector(name, **labels)

@@ -61,7 +61,7 @@ def test_what_was_accepted_survives_the_end_of_the_collector_while_the_backends_
     # Nothing is between the receiver and the queue, and the queue is what survives.
     for backend in ("otlp_grpc/jaeger", "otlp_grpc/tempo"):
         eventually(lambda backend=backend: _queued(collector, backend) >= 1)
-    eventually(lambda: _accepted(collector) == len(sent))
+    eventually(lambda: _own_metric(collector, "otelcol_receiver_accepted_spans") == len(sent))
 
     collector.restart(kill=end == "kill")
     assert [spans_of_file(path) for path in sink.files] == [[], []]
@@ -148,10 +148,6 @@ def _own_metric(collector: Running, name: str, label: str = "") -> float:
 def _queued(collector: Running, exporter: str) -> float:
     """Requests that wait for `exporter`, the one that is being sent included."""
     return _own_metric(collector, "otelcol_exporter_queue_size", f'exporter="{exporter}"')
-
-
-def _accepted(collector: Running) -> float:
-    return _own_metric(collector, "otelcol_receiver_accepted_spans")
 
 
 def test_tail_sampling_keeps_failed_traces_whole(

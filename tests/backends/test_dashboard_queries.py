@@ -171,11 +171,28 @@ def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
     assert mean.value != pytest.approx(sum(one.value for one in every) / len(every), rel=0.01)
 
 
-def test_the_wait_is_that_of_each_span(bridge_run: Run) -> None:
-    """A root's is that of the tree, and the spans below it are shown apart from it."""
-    (expression,) = expressions(PANELS["span: How long do its spans wait for their first task?"])
-    found = {one.labels["dask_span_name"] for one in asked(bridge_run, expression, root="nightly")}
-    assert {"nightly", "nightly/load"} <= found
+@pytest.mark.parametrize(
+    ("panel", "root", "label", "shown", "hidden"),
+    [
+        # A root's is that of the tree, and the spans below it are shown apart from it.
+        (
+            "span: How long do its spans wait for their first task?", "nightly", "dask_span_name",
+            {"nightly", "nightly/load"}, {"broken", "default"},
+        ),
+        # Tasks of other workflows are not shown.
+        (
+            "span: How long is one task?", "broken", "dask_task_prefix", {"fail"},
+            {"double", "spin", "meter", "block", "len", "abs"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_page_shows_what_belongs_to_its_workflow(
+    panel: str, root: str, label: str, shown: set[str], hidden: set[str], bridge_run: Run
+) -> None:
+    (expression,) = expressions(PANELS[panel])
+    found = {one.labels[label] for one in asked(bridge_run, expression, root=root)}
+    assert shown <= found
+    assert not found & hidden
 
 
 def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> None:
@@ -195,12 +212,6 @@ def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> N
     # By the whole range it would be a tenth of this, or less. It is an average of rates, and what
     # came before the second sample has none.
     assert 0.3 < shown.value / (total / seconds) < 3
-
-
-def test_tasks_of_other_workflows_are_not_shown(bridge_run: Run) -> None:
-    (expression,) = expressions(PANELS["span: How long is one task?"])
-    found = {one.labels["dask_task_prefix"] for one in asked(bridge_run, expression, "broken")}
-    assert found == {"fail"}
 
 
 RULES = """
