@@ -52,11 +52,10 @@ _READING = """
   collections of garbage not included (each entry point is called through an operator that nothing
   else uses, whose C function callgrind sees, and the same call of an empty function is subtracted);
   Dask's dispatch, as the difference that a plugin with an empty `transition` makes to the same
-  tasks of a simulated cluster; the message to a worker, serialized with the bridge's annotation and
-  without; and threads and collections of garbage, as differences of whole runs. The *remainder* is
-  what the difference of whole runs has more than that sum: it is within the noise of the totals
-  beside it, or something is hidden. Shares of a core come from the CPU time of a task without
-  valgrind and without the bridge.
+  tasks of a simulated cluster; and the message to a worker, serialized with the bridge's annotation
+  and without. The *remainder* is what the difference of whole runs has more than that sum. Threads
+  and collections of garbage are in it, and it is not settled: whole runs differ by as much. Shares
+  of a core come from the CPU time of a task without valgrind and without the bridge.
 - **Instructions** (row 1) are the quick check. Everything that Dask calls in the bridge is recorded
   on a real scheduler with simulated workers at Dask's interface, and replayed under callgrind into
   a fresh bridge and into nothing. They do not depend on what else the machine does: two runs
