@@ -60,7 +60,7 @@ from dask_otel.core.records import (
     Row,
     SpanIdentity,
     TaskCounts,
-    TaskPart,
+    TaskRun,
 )
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
@@ -100,7 +100,7 @@ def _finished(tags: tuple[Any, ...], dask_id: str, **more: Any) -> FinishedSpan:
         "dask_idle": 0.0,
         "activities": {"compute": 1.0},
     }
-    return FinishedSpan(_identity(tags, dask_id), **{**given, **more})
+    return FinishedSpan(identity=_identity(tags, dask_id), **{**given, **more})
 
 
 def _hostile(data: Data) -> FinishedSpan:
@@ -117,12 +117,12 @@ def _hostile(data: Data) -> FinishedSpan:
         )  # fmt: skip
 
     def task() -> FinishedTask:
-        return FinishedTask(
-            data.key(), 1, data.text(), data.text(), 1, data.number(), data.number(),
-            data.number(), data.choice((None, "w")), 1, data.number(), data.number(),
-            data.text(), (TaskPart("transfer", data.number(), data.number()),),
-            failure() if data.flag() else None,
+        run = TaskRun(
+            data.number(), 1, data.key(), data.choice((None, "w")), data.number(), data.number(),
+            1, data.number(), data.number(), data.text(),
+            (("transfer", data.number(), data.number()),),
         )  # fmt: skip
+        return FinishedTask(run, data.text(), data.text(), 1, failure() if data.flag() else None)
 
     return _finished(
         tuple(data.many(data.key)),

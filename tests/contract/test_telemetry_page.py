@@ -22,7 +22,7 @@ from dask_otel.core.records import (
     SpanIdentity,
     SpanRecord,
     TaskCounts,
-    TaskPart,
+    TaskRun,
 )
 from dask_otel.core.traces.translate import translate, translate_progress
 
@@ -193,21 +193,23 @@ EVERYTHING = FinishedSpan(
     dropped_groups=1,
     tasks=(
         FinishedTask(
-            key="k",
-            run=1,
+            TaskRun(
+                seconds=0.5,
+                number=1,
+                key="k",
+                worker="w",
+                start=2.5,
+                stop=3.0,
+                attempt=2,
+                queued=0.5,
+                nbytes=7,
+                type="int",
+                parts=(("transfer", 2.1, 0.1), ("disk-read", 2.3, 0.1)),
+            ),
             group="g",
             prefix="p",
             ordinal=1,
-            start=2.5,
-            stop=3.0,
-            seconds=0.5,
-            worker="w",
-            attempt=2,
-            queued=0.5,
-            nbytes=7,
-            type="int",
             failure=FAILURE,
-            parts=(TaskPart("transfer", 2.1, 0.1), TaskPart("disk-read", 2.3, 0.1)),
         ),
     ),
     dropped_tasks=1,

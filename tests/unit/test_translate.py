@@ -22,7 +22,7 @@ from dask_otel.core.records import (
     Progress,
     SpanIdentity,
     TaskCounts,
-    TaskPart,
+    TaskRun,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.exceptions import built_in_message, error_type
@@ -538,25 +538,28 @@ GROUPS = st.builds(
 )
 
 
-TASKS = st.builds(
-    FinishedTask,
+RUNS = st.builds(
+    TaskRun,
+    seconds=NUMBERS,
+    number=st.integers(0, 2**70),
     key=TEXTS,
-    run=st.integers(0, 2**70),
-    group=st.text(st.characters()),
-    prefix=TEXTS,
-    ordinal=st.integers(1, 3),
+    worker=st.none() | TEXTS,
     start=NUMBERS,
     stop=NUMBERS,
-    seconds=NUMBERS,
-    worker=st.none() | TEXTS,
     attempt=st.none() | NUMBERS,
     queued=st.none() | NUMBERS,
     nbytes=st.none() | NUMBERS,
     type=st.none() | TEXTS,
     parts=st.lists(
-        st.builds(TaskPart, TEXTS | st.sampled_from(["transfer", "disk-read"]), NUMBERS, NUMBERS),
-        max_size=3,
+        st.tuples(TEXTS | st.sampled_from(["transfer", "disk-read"]), NUMBERS, NUMBERS), max_size=3
     ).map(tuple),
+)
+TASKS = st.builds(
+    FinishedTask,
+    RUNS,
+    group=st.text(st.characters()),
+    prefix=TEXTS,
+    ordinal=st.integers(1, 3),
     failure=st.none() | FAILURES,
 )
 
@@ -663,23 +666,10 @@ def test_whatever_comes_the_records_are_valid(finished):
 # ------------------------------------------------------------------------------ tasks
 
 
-def make_task(**changes) -> FinishedTask:
-    task = FinishedTask(
-        key="load-1",
-        run=7,
-        group="load-123",
-        prefix="load",
-        ordinal=1,
-        start=T + 3,
-        stop=T + 5,
-        seconds=2.0,
-        worker="w-1",
-        attempt=1,
-        queued=0.5,
-        nbytes=100,
-        type="numpy.ndarray",
-    )
-    return replace(task, **changes)
+def make_task(failure: Failure | None = None, group: str = "load-123", **changes) -> FinishedTask:
+    run = TaskRun(2.0, 7, "load-1", "w-1", T + 3, T + 5, 1, 0.5, 100, "numpy.ndarray")
+    prefix = changes.pop("prefix", "load")
+    return FinishedTask(run._replace(**changes), group, prefix, 1, failure)
 
 
 def test_a_task_below_its_group() -> None:
@@ -721,7 +711,7 @@ def test_a_task_in_another_trace_and_generation_has_the_trace_of_its_span() -> N
 
 
 def test_what_was_done_for_a_task_begins_it() -> None:
-    parts = (TaskPart("transfer", T + 1, 0.5), TaskPart("disk-read", T + 2, 0.25))
+    parts = (("transfer", T + 1, 0.5), ("disk-read", T + 2, 0.25))
     _, task = translate(make_span(tasks=(make_task(parts=parts),)))
     assert (task.start_ns, task.end_ns) == (T_NS + 10**9, T_NS + 5 * 10**9)
     assert task.events == (
@@ -732,7 +722,7 @@ def test_what_was_done_for_a_task_begins_it() -> None:
 
 
 def test_nothing_is_done_for_a_task_before_its_span_or_after_its_begin() -> None:
-    parts = (TaskPart("transfer", T - 9, 0.5), TaskPart("disk-read", T + 9, 0.25))
+    parts = (("transfer", T - 9, 0.5), ("disk-read", T + 9, 0.25))
     _, task = translate(make_span(tasks=(make_task(parts=parts),)))
     assert [event.time_ns - T_NS for event in task.events] == [0, 3 * 10**9, 3 * 10**9]
     assert task.start_ns == T_NS

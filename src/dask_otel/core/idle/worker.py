@@ -8,6 +8,7 @@ those of the rules in `accounting`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
@@ -20,14 +21,13 @@ from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
 WINDOW: Final = 300.0
 
 
+@dataclass(slots=True, eq=False)
 class RecentMinimum:
     """Smallest value of the last one to two windows, in constant memory."""
 
-    __slots__ = ("_before", "_now", "_started")
-
-    def __init__(self) -> None:
-        self._started = -WINDOW
-        self._now = self._before = inf
+    _started: float = -WINDOW
+    _now: float = inf
+    _before: float = inf
 
     def observe(self, value: float, now: float) -> float:
         """Add `value` and get the recent minimum, which is at most `value`."""
@@ -78,7 +78,7 @@ class WorkerTime:
 
     def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
         self.threads = threads
-        self.tasks = WorkerTasks(now)
+        self.tasks = WorkerTasks(now, now)
         #: Threads that certainly do nothing, from `changed` on.
         self.free = threads
         self.changed = now

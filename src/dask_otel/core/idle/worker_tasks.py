@@ -8,6 +8,7 @@ in `accounting`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.core.idle.sharing import ActiveSpan
@@ -48,47 +49,26 @@ _Seceded: TypeAlias = tuple[float, float]
 _End: TypeAlias = tuple[float | None, float, _Seceded | None]
 
 
-class _Ends(NamedTuple):
-    """Seconds of ends before a cut, as in `Observed`, and of runs that began after it."""
-
-    owed: float
-    unlisted: float
-    after: float
-    late: float
-    excess: float
-
-
+@dataclass(slots=True, eq=False)
 class WorkerTasks:
     """The tasks that one worker may be running, and those that ended since its last cut."""
 
-    __slots__ = (
-        "_again",
-        "_ended",
-        "_executing",
-        "_vanished",
-        "cut",
-        "cut_before",
-        "processing",
-        "seceded",
-        "zombies",
-    )
-
-    def __init__(self, now: float) -> None:
-        #: When the last heartbeat was taken, and the one before it.
-        self.cut = self.cut_before = now
-        #: Spans of the tasks that the scheduler has in processing here, by key.
-        self.processing: dict[Hashable, ActiveSpan | None] = {}
-        #: Released while processing, and when (rule 5).
-        self.zombies: dict[Hashable, float] = {}
-        self.seceded: dict[Hashable, _Seceded] = {}
-        #: Elapsed seconds of the tasks that the last cut listed.
-        self._executing: dict[Hashable, float] = {}
-        #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
-        self._vanished: dict[Hashable, float] = {}
-        #: Ends of a key's runs since the last cut, in order. Mostly one.
-        self._ended: dict[Hashable, tuple[_End, ...]] = {}
-        #: When tasks were assigned here again: the next cut can list either run.
-        self._again: dict[Hashable, float] = {}
+    #: When the last heartbeat was taken, and the one before it.
+    cut: float
+    cut_before: float
+    #: Spans of the tasks that the scheduler has in processing here, by key.
+    processing: dict[Hashable, ActiveSpan | None] = field(default_factory=dict)
+    #: Released while processing, and when (rule 5).
+    zombies: dict[Hashable, float] = field(default_factory=dict)
+    seceded: dict[Hashable, _Seceded] = field(default_factory=dict)
+    #: Elapsed seconds of the tasks that the last cut listed.
+    _executing: dict[Hashable, float] = field(default_factory=dict)
+    #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
+    _vanished: dict[Hashable, float] = field(default_factory=dict)
+    #: Ends of a key's runs since the last cut, in order. Mostly one.
+    _ended: dict[Hashable, tuple[_End, ...]] = field(default_factory=dict)
+    #: When tasks were assigned here again: the next cut can list either run.
+    _again: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -224,12 +204,14 @@ class WorkerTasks:
         unseen += sum(end[0] is None for ends in self._ended.values() for end in ends)
         return running, unseen
 
-    def _observe_ends(self, running: Mapping[Hashable, float], at: float) -> _Ends:
+    def _observe_ends(
+        self, running: Mapping[Hashable, float], at: float
+    ) -> tuple[float, float, float, float, float]:
         """Separate the ends before the cut from those that wait for the next one.
 
-        `after` has the seconds of runs that began and ended after the cut, by their lengths. Two
-        runs of a key never overlap, so if one of them waits, the later ones wait, too, and the cut
-        lists the first of them.
+        Returns seconds: owed, unlisted, of runs that began and ended after the cut (by their
+        lengths), late and excess; see `Observed`. Two runs of a key never overlap, so if one of
+        them waits, the later ones wait, too, and the cut lists the first of them.
         """
         owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, tuple[_End, ...]] = {}
@@ -249,11 +231,11 @@ class WorkerTasks:
                         excess += more
                     kept[key] = (end,)
                     continue
-                if elapsed is None and not vanished and seconds is not None:
-                    if seconds <= announced - at:
-                        kept[key] = (end,)
-                        after += seconds
-                        continue
+                unseen = elapsed is None and not vanished
+                if unseen and seconds is not None and seconds <= announced - at:
+                    kept[key] = (end,)
+                    after += seconds
+                    continue
                 self._vanished.pop(key, None)
                 # Vanished seconds were owed at that cut.
                 more = elapsed or 0.0 if seconds is None else max(0.0, seconds - vanished)
@@ -269,7 +251,7 @@ class WorkerTasks:
                 # The previous cut saw this run, not a later one.
                 elapsed, vanished = None, 0.0
         self._ended = kept
-        return _Ends(owed, unlisted, after, late, excess)
+        return owed, unlisted, after, late, excess
 
     def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
         """Book the excess of listed tasks whose end is not known (rule 10)."""

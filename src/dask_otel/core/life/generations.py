@@ -95,33 +95,16 @@ class Generations:
             parent if that is a span which was opened inside a task, in the same trace.
         """
         root_id = ancestors[0] if ancestors else dask_id
-        parent_span_id, remote = None, False
+        root = self._opened(root_id, tags)
         if not ancestors:
-            trace = Trace(identity.trace_id(dask_id), _name(tags), None)
-            if caller is not None:
-                trace = Trace(caller.parent.trace_id, _name(tags), caller)
-                parent_span_id, remote = caller.parent.span_id, True
-            self._opened(root_id, tags).trace = trace
-        else:
-            known = self._opened(root_id, tags).trace
-            if known is None:
-                # The root's trace is forgotten, and so is where the span above was exported.
-                trace = Trace(identity.trace_id(dask_id), _name(tags))
-            else:
-                trace = known
-                parent_span_id = identity.span_id(ancestors[-1])
-                if caller is not None and _is_below(caller, trace):
-                    parent_span_id, remote = caller.parent.span_id, True
-        return SpanIdentity(
-            dask_id=dask_id,
-            root_id=root_id,
-            tags=tags,
-            generation=1,
-            trace_id=trace,
-            span_id=identity.span_id(dask_id),
-            parent_span_id=parent_span_id,
-            remote=remote,
-        )
+            root.trace = None
+        elif root.trace is None:
+            # The root's trace is forgotten, and so is where the span above was exported.
+            caller = None
+        ident = self._identity(dask_id, tags, ancestors, 1, root.trace, caller)
+        if not ancestors:
+            root.trace = Trace.of(ident.trace_id, _name(tags))
+        return ident
 
     def next(
         self,
@@ -150,29 +133,46 @@ class Generations:
         is_full = self._is_full(root_id)
         root = self._opened(root_id, tags)
         begun = root.trace if known is None else known.trace
-        parent_span_id, remote = None, False
-        if is_over or root.trace is None:
-            trace = Trace(identity.continuation_trace_id(dask_id, generation), _name(tags))
-            if caller is not None and not (is_full and caller.parent.trace_id == root.trace):
-                trace = Trace(caller.parent.trace_id, _name(tags), caller)
-                parent_span_id, remote = caller.parent.span_id, True
+        if is_full and caller is not None and caller.parent.trace_id == root.trace:
+            caller = None
+        trace = None if is_over else root.trace
+        first = None if begun is None else (begun, identity.span_id(dask_id))
+        return self._identity(dask_id, tags, ancestors, generation, trace, caller, first)
+
+    @staticmethod
+    def _identity(
+        dask_id: str,
+        tags: Tags,
+        ancestors: tuple[str, ...],
+        generation: int,
+        trace: Trace | None,
+        caller: Caller | None,
+        first: tuple[int, int] | None = None,
+    ) -> SpanIdentity:
+        """Return an identity in this trace; without one, in its caller's, or in one of its own."""
+        above = None
+        if trace is None:
+            own = identity.trace_id(dask_id)
+            if generation > 1:
+                own = identity.continuation_trace_id(dask_id, generation)
+            trace = Trace(own if caller is None else caller.parent.trace_id, _name(tags), caller)
         else:
             # A root's continuations hang below its first span, so that the trace keeps one
             # root; any other's below the same parent as the first.
-            trace = root.trace
-            parent_span_id = identity.span_id(ancestors[-1] if ancestors else dask_id)
-            if ancestors and caller is not None and _is_below(caller, trace):
-                parent_span_id, remote = caller.parent.span_id, True
+            above = identity.span_id(ancestors[-1] if ancestors else dask_id)
+            # A span that was opened inside a task of this trace is nearer.
+            nested = caller is not None and caller.nested and caller.parent.trace_id == trace
+            caller = caller if ancestors and nested else None
         return SpanIdentity(
             dask_id=dask_id,
-            root_id=root_id,
+            root_id=ancestors[0] if ancestors else dask_id,
             tags=tags,
             generation=generation,
             trace_id=trace,
             span_id=identity.span_id(dask_id, generation),
-            parent_span_id=parent_span_id,
-            first=None if begun is None else (begun, identity.span_id(dask_id)),
-            remote=remote,
+            parent_span_id=above if caller is None else caller.parent.span_id,
+            first=first,
+            remote=caller is not None,
         )
 
     def trace_of(self, dask_id: str, root_id: str, name: object = "") -> Trace | None:
@@ -269,11 +269,6 @@ class Generations:
         if ident.generation == 1:
             return Trace.of(ident.trace_id, _name(ident.tags))
         return None if ident.first is None else Trace.of(ident.first[0], _name(ident.tags))
-
-
-def _is_below(caller: Caller, trace: Trace) -> bool:
-    """Whether it is a span that was opened inside a task of this trace."""
-    return caller.nested and caller.parent.trace_id == trace
 
 
 def _name(tags: Tags) -> object:

@@ -24,7 +24,6 @@ in SETTLING whose workers have reported + spans exported). Finished trees are ne
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from enum import Enum
 from itertools import takewhile
@@ -42,6 +41,7 @@ from dask_otel.core.life.open_span import (
 )
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
+from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import (
     FinishedSpan,
@@ -130,8 +130,7 @@ class Lifecycle:
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
-        self._lingering: list[tuple[float, int, int, OpenSpan]] = []
-        self._sequence = 0
+        self._lingering = Schedule()
         self._ticked = 0.0
 
     # ----------------------------------------------------------------------- the spans
@@ -275,6 +274,7 @@ class Lifecycle:
 
     def _work_again(self, span: OpenSpan) -> None:
         self._stop_settling(span)
+        self._lingering.remove(span.identity.dask_id)
         self.reports.begin_anew(span)
 
     def _stop_settling(self, span: OpenSpan) -> None:
@@ -341,11 +341,8 @@ class Lifecycle:
         for span in list(takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)):
             self._settled(span, Trigger.TIMED_OUT, now)
             self.unsettled += 1
-        while self._lingering and self._lingering[0][0] <= now:
-            due, _, _, span = heapq.heappop(self._lingering)
-            # A span that was re-opened since has another due time, or none.
-            if span.phase is Phase.LINGERING and span.due == due:
-                self._elapse(span, now)
+        for dask_id in self._lingering.take(now):
+            self._elapse(self.open[dask_id], now)
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
@@ -359,11 +356,7 @@ class Lifecycle:
         latest = now + self._limits.linger
         for span in self.open.values():
             span.due = min(span.due, latest)
-        self._lingering = [
-            (min(due, latest), depth, sequence, span)
-            for due, depth, sequence, span in self._lingering
-        ]
-        heapq.heapify(self._lingering)
+        self._lingering.clock_set_back(latest)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
@@ -371,9 +364,8 @@ class Lifecycle:
         if self.notes is not None:
             self.notes.settled(span)
         span.due = now + self._limits.linger
-        self._sequence += 1
         # Children before their parents where they are due at the same time.
-        heapq.heappush(self._lingering, (span.due, -span.depth, self._sequence, span))
+        self._lingering.set(span.identity.dask_id, span.due, -span.depth)
 
     def _elapse(self, span: OpenSpan, now: float) -> None:
         while span.open_children == 0 and span.phase is Phase.LINGERING and span.due <= now:
@@ -406,12 +398,13 @@ class Lifecycle:
             self._step(span, Trigger.CLOSED)
             self._export(span, not unfinished, cut_off)
             self._stop_settling(span)
-        self._lingering.clear()
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.tasks.exported(span)
         finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
+        self._lingering.remove(span.identity.dask_id)
+        self._long.due.remove(span.identity.dask_id)
         if self.notes is not None:
             self.notes.ended(span)
         if span.parent is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from dask_otel.core.life.open_span import (
-    NOTHING,
     Cause,
     Group,
     Limits,
@@ -164,15 +163,13 @@ class SpanTasks:
             self._take_back_result(group)
         group.counts.erred += 1
         detailed = len(span.failed) < self._max_exceptions
-        if not span.failed:
-            span.failed = {}
         span.failed[key] = failure if detailed else None
         if stop:
             self._computed(group, failure.worker, start, stop, now)
-        elif now > span.last_stop:
-            span.last_stop = now
+        else:
+            self.went_on(span, now)
         if was_unfinished:
-            self._removed(group, now)
+            self._removed(span, now)
 
     def cancelled(
         self, group: Group, worker: str | None, now: float, run: Run | None = None
@@ -192,9 +189,8 @@ class SpanTasks:
             span.zombies |= {worker}
         if run is not None:
             self.ran(group, run, now)
-        if now > span.last_stop:
-            span.last_stop = now
-        self._removed(group, now)
+        self.went_on(span, now)
+        self._removed(span, now)
 
     @staticmethod
     def prepared(group: Group, start: float) -> None:
@@ -209,9 +205,8 @@ class SpanTasks:
     def blamed(self, group: Group, now: float) -> None:
         """A task will never run, because one that it depends on failed."""
         group.blamed += 1
-        if now > group.span.last_stop:
-            group.span.last_stop = now
-        self._removed(group, now)
+        self.went_on(group.span, now)
+        self._removed(group.span, now)
 
     def interrupted(
         self,
@@ -234,13 +229,10 @@ class SpanTasks:
         span = group.span
         if run is not None:
             self.ran(group, run, now)
-        if not span.reruns:
-            span.reruns = {}
         span.reruns[key] = reason
         self.coming_back += 1
-        if now > span.last_stop:
-            span.last_stop = now
-        self._removed(group, now)
+        self.went_on(span, now)
+        self._removed(span, now)
 
     def forgotten(self, group: Group, key: Hashable) -> None:
         """A task is gone. If it was to come back, it was cancelled after all."""
@@ -253,7 +245,7 @@ class SpanTasks:
     def cancel_all(self, span: OpenSpan) -> None:
         """Whatever is unfinished was cancelled: the scheduler was restarted."""
         self.coming_back -= len(span.reruns)
-        span.reruns = NOTHING
+        span.reruns.clear()
         for group in span.groups:
             group.counts.cancelled += max(0, group.unfinished)
 
@@ -302,8 +294,7 @@ class SpanTasks:
         if stop > span.last_stop:
             span.last_stop = stop
 
-    def _removed(self, group: Group, now: float) -> None:
-        span = group.span
+    def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
         if not span.unfinished:
             self._ended(span, now)
