@@ -46,7 +46,7 @@ def test_entries_of_what_was_removed_are_cleared():
         schedule.set(f"{number}", 1e9)
         schedule.remove(f"{number}")
         most = max(most, len(schedule))
-    assert SPARE <= most <= SPARE + 1
+    assert SPARE < most <= SPARE + 2
     schedule.set("seen", 1.0)
     for dask_id in schedule.take(2.0):
         # Again, while it is taken.

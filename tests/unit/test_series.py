@@ -294,20 +294,88 @@ def test_hours_by_which_the_clock_is_set_make_no_series_old(state, step):
     assert shown == [True] * 60 + [False] * 9
 
 
-def test_a_change_keeps_a_series_for_another_hour(state):
-    for seconds in (60, 3000):
-        state.apply(span_batch({CPU: 5.0}))
-        collect(state, seconds)
-    assert "dask.span.execute.time" in collect(state, 6599)
-    assert collect(state, 6600) == {}
+ACTIVE = "dask.span.active"
 
 
-def test_a_series_does_not_retire_before_its_last_value_was_accepted(state):
-    state.apply(span_batch({CPU: 5.0}))
-    for seconds in (60, 4000, 8000):
-        assert "dask.span.execute.time" in collect(state, seconds, ok=False)
-    assert "dask.span.execute.time" in collect(state, 8060)
-    assert collect(state, 8120) == {}
+def active(value) -> MetricBatch:
+    return MetricBatch(increments={(ACTIVE, ("a",)): value})
+
+
+THREADS, CPU_LEVEL = semconv.WORKER_THREAD_COUNT.name, semconv.WORKER_CPU_UTILIZATION.name
+TRANSFER = semconv.CLUSTER_TRANSFER_TIME.name
+GONE = [(THREADS, "a"), (CPU_LEVEL, "a")]
+
+
+def worker_levels(value, ended=()) -> MetricBatch:
+    levels = {} if value is None else {(THREADS, "a"): value, (CPU_LEVEL, "a"): 0.5}
+    return MetricBatch(levels=levels, ended=list(ended))
+
+
+LOAD = {"dask.span.execute.time": {("workflow/load", "workflow", "load", "thread-cpu"): 5.0}}
+TWICE = {"dask.span.execute.time": {("workflow/load", "workflow", "load", "thread-cpu"): 10.0}}
+FOUR = {THREADS: {("a",): 4}, CPU_LEVEL: {("a",): 0.5}}
+EIGHT = {THREADS: {("a",): 8}, CPU_LEVEL: {("a",): 0.5}}
+ZERO = {THREADS: {("a",): 0}}
+NO_LABELS = {"dask.otel.running": {(): 1}, "dask.otel.exported": {("traces",): 1}}
+
+
+#: What happens in turn: a batch, or an export: its seconds, whether it was accepted, its values.
+@pytest.mark.parametrize(
+    "history",
+    {
+        "a change keeps a series for another hour": [
+            span_batch({CPU: 5.0}), (60, True, LOAD),
+            span_batch({CPU: 5.0}), (3000, True, TWICE), (6599, True, TWICE), (6600, True, {}),
+        ],
+        "a series does not retire before its last value was accepted": [
+            span_batch({CPU: 5.0}),
+            (60, False, LOAD), (4000, False, LOAD), (8000, False, LOAD),
+            (8060, True, LOAD), (8120, True, {}),
+        ],
+        "what has no free labels stays for ever": [
+            MetricBatch(
+                levels={("dask.otel.running",): 1}, increments={("dask.otel.exported", "traces"): 1}
+            ),
+            (60, True, NO_LABELS), (10**6, True, NO_LABELS),
+        ],
+        "a sum of increments stays until it is back at zero": [
+            active(1), (60, True, {ACTIVE: {("a", "a"): 1}}),
+            (10_000, True, {ACTIVE: {("a", "a"): 1}}),
+            active(-1), (10_060, True, {ACTIVE: {("a", "a"): 0}}), (20_000, True, {}),
+        ],
+        "a level that is not set any more goes to zero and retires": [
+            MetricBatch(levels={(ACTIVE, ("a",)): 3}), (60, True, {ACTIVE: {("a", "a"): 3}}),
+            (4000, False, {ACTIVE: {("a", "a"): 0}}), (4060, True, {ACTIVE: {("a", "a"): 0}}),
+            (4120, True, {}),
+        ],
+        "levels that ended go to zero once and gauges go at once": [
+            worker_levels(4), (10, True, FOUR),
+            worker_levels(None, GONE), (20, True, ZERO), (30, True, {}),
+        ],
+        "the zero of a level that ended is sent until it is accepted": [
+            worker_levels(4), (10, True, FOUR), worker_levels(None, GONE),
+            (20, False, ZERO), (30, False, ZERO), (40, True, ZERO), (50, True, {}),
+        ],
+        "a level that comes back has not ended": [
+            worker_levels(4), (10, True, FOUR), worker_levels(None, GONE), worker_levels(8),
+            (20, True, EIGHT), (30, True, EIGHT),
+        ],
+        "the end of what never was or is no level harms nothing": [
+            worker_batch({("get-data", "network", "seconds"): 1.0}),
+            worker_levels(4, [("no.such.metric", "a"), (TRANSFER, "transmit", "network")]),
+            (10, True, {**FOUR, TRANSFER: {("transmit", "network"): 1.0},
+                        "dask.otel.sanitized": {("unknown_metric",): 1, ("shape",): 1}}),
+        ],
+    }.items(),
+    ids=lambda given: given[0],
+)  # fmt: skip
+def test_history(state, history):
+    for step in history[1]:
+        if isinstance(step, MetricBatch):
+            state.apply(step)
+        else:
+            seconds, accepted, expected = step
+            assert shown(state, seconds, accepted) == expected, seconds
 
 
 def test_nothing_retires_within_a_quarter_of_an_hour():
@@ -318,33 +386,8 @@ def test_nothing_retires_within_a_quarter_of_an_hour():
     assert not collect(state, 60 + MIN_RETIRE_AFTER_NS // S)
 
 
-def test_what_has_no_free_labels_stays_for_ever(state):
-    state.apply(MetricBatch(levels={("dask.otel.running",): 1}))
-    state.increment(("dask.otel.exported", "traces"), 1)
-    collect(state, 60)
-    assert set(collect(state, 10**6)) == {"dask.otel.running", "dask.otel.exported"}
-
-
-def test_a_sum_of_increments_stays_until_it_is_back_at_zero(state):
-    state.increment(("dask.span.active", ("a",)), 1)
-    collect(state, 60)
-    assert shown(state, 10_000) == {"dask.span.active": {("a", "a"): 1}}
-    state.increment(("dask.span.active", ("a",)), -1)
-    assert shown(state, 10_060) == {"dask.span.active": {("a", "a"): 0}}
-    assert shown(state, 20_000) == {}
-
-
-def test_a_level_that_nobody_sets_any_more_goes_to_zero_and_retires(state):
-    state.apply(MetricBatch(levels={("dask.span.active", ("a",)): 3}))
-    collect(state, 60)
-    assert shown(state, 4000, ok=False) == {"dask.span.active": {("a", "a"): 0}}
-    assert shown(state, 4060) == {"dask.span.active": {("a", "a"): 0}}
-    assert shown(state, 4120) == {}
-
-
 #: Names that are one when they are clean, and some that are not.
 NAMES = ["a\x00b", "a\ufffdb", "a\ud800b", "", "_EMPTY", "_OTHER", "w1", "w2", 1, "1", "y" * 300]
-THREADS = "dask.worker.thread.count"
 AGE = "dask.worker.last_seen.age"
 
 
@@ -554,11 +597,6 @@ def test_a_sampler_that_raises_costs_no_value():
     }
 
 
-# ------------------------------------------------------ distributions, and levels that end
-
-THREADS, CPU_LEVEL = semconv.WORKER_THREAD_COUNT.name, semconv.WORKER_CPU_UTILIZATION.name
-
-
 def durations(*seconds) -> Distribution:
     made = Distribution()
     for value in seconds:
@@ -568,11 +606,6 @@ def durations(*seconds) -> Distribution:
 
 def duration_batch(*seconds, prefix="load") -> MetricBatch:
     return MetricBatch(distributions={(semconv.TASK_DURATION.name, prefix): durations(*seconds)})
-
-
-def worker_levels(value, ended=()) -> MetricBatch:
-    levels = {} if value is None else {(THREADS, "a"): value, (CPU_LEVEL, "a"): 0.5}
-    return MetricBatch(levels=levels, ended=list(ended))
 
 
 def test_durations_are_counted_by_bucket_where_they_arise():
@@ -629,42 +662,6 @@ def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
     last = {p.attributes["dask.task.prefix"]: p.count for p in found["dask.task.duration"]}
     assert last == {"load": 1, "b": 0}
     assert found["dask.otel.sanitized"][-1].value == 2
-
-
-def test_levels_that_ended_go_to_zero_once_and_gauges_go_at_once(state):
-    state.apply(worker_levels(4))
-    assert shown(state, 10) == {THREADS: {("a",): 4}, CPU_LEVEL: {("a",): 0.5}}
-    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
-    assert shown(state, 20) == {THREADS: {("a",): 0}}
-    assert shown(state, 30) == {}
-
-
-def test_the_zero_of_a_level_that_ended_is_sent_until_it_is_accepted(state):
-    state.apply(worker_levels(4))
-    collect(state, 10)
-    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
-    for seconds in (20, 30):
-        assert shown(state, seconds, ok=False) == {THREADS: {("a",): 0}}
-    assert shown(state, 40) == {THREADS: {("a",): 0}}
-    assert shown(state, 50) == {}
-
-
-def test_a_level_that_comes_back_has_not_ended(state):
-    state.apply(worker_levels(4))
-    collect(state, 10)
-    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
-    state.apply(worker_levels(8))
-    for seconds in (20, 30):
-        assert shown(state, seconds) == {THREADS: {("a",): 8}, CPU_LEVEL: {("a",): 0.5}}
-
-
-def test_the_end_of_what_never_was_or_is_no_level_harms_nothing(state):
-    state.apply(worker_batch({("get-data", "network", "seconds"): 1.0}))
-    unknown = [("no.such.metric", "a"), (semconv.CLUSTER_TRANSFER_TIME.name, "transmit", "network")]
-    state.apply(worker_levels(4, ended=unknown))
-    found = shown(state, 10)
-    assert found[THREADS] == {("a",): 4}
-    assert found["dask.cluster.transfer.time"] == {("transmit", "network"): 1.0}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from itertools import takewhile
+from typing import Literal
 
 from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
@@ -219,19 +220,19 @@ class Lifecycle:
         span.active = True
         self._cluster.span_active(span, now)
         if not span.holds:
-            self._more_busy(span)
+            self._count_busy(span, 1)
 
     def _deactivate(self, span: OpenSpan, now: float) -> None:
         span.active = False
         self._cluster.span_inactive(span, now)
         if not span.holds:
-            self._less_busy(span, now)
+            self._count_busy(span, -1, now)
 
     def hold(self, span: OpenSpan) -> None:
         """Keep a span open: a client has entered its block."""
         span.holds += 1
         if span.holds == 1 and not span.active:
-            self._more_busy(span)
+            self._count_busy(span, 1)
 
     def unhold(self, span: OpenSpan, ended: float, now: float) -> None:
         """Undo one `hold`: the block was left, or its client is gone.
@@ -245,37 +246,35 @@ class Lifecycle:
         span.holds -= 1
         self.tasks.went_on(span, ended)
         if not span.holds and not span.active:
-            self._less_busy(span, now)
+            self._count_busy(span, -1, now)
 
-    def _more_busy(self, span: OpenSpan) -> None:
+    def _count_busy(self, span: OpenSpan, change: Literal[1, -1], now: float = 0.0) -> None:
+        """Count a busy part of a span; the first one and the last one count above it, too."""
         node: OpenSpan | None = span
         while node is not None:
-            node.busy += 1
-            if node.busy > 1:
+            node.busy += change
+            if node.busy != (change > 0):
                 return
-            self._step(node, Trigger.WORK)
-            self._work_again(node)
-            node = node.parent
-
-    def _less_busy(self, span: OpenSpan, now: float) -> None:
-        node: OpenSpan | None = span
-        while node is not None:
-            node.busy -= 1
             if node.busy:
-                return
-            self._step(node, Trigger.QUIET)
-            node.quiet_since = now
-            self._begin_to_settle(node)
+                self._work_began(node)
+            else:
+                self._work_ended(node, now)
             node = node.parent
+
+    def _work_began(self, span: OpenSpan) -> None:
+        self._step(span, Trigger.WORK)
+        self._stop_settling(span)
+        self._lingering.remove(span.identity.dask_id)
+        self.reports.begin_anew(span)
+
+    def _work_ended(self, span: OpenSpan, now: float) -> None:
+        self._step(span, Trigger.QUIET)
+        span.quiet_since = now
+        self._begin_to_settle(span)
 
     def _begin_to_settle(self, span: OpenSpan) -> None:
         self._settling[span] = None
         self.reports.wait_for(span)
-
-    def _work_again(self, span: OpenSpan) -> None:
-        self._stop_settling(span)
-        self._lingering.remove(span.identity.dask_id)
-        self.reports.begin_anew(span)
 
     def _stop_settling(self, span: OpenSpan) -> None:
         if span in self._settling:
@@ -305,12 +304,9 @@ class Lifecycle:
                 span.parent.open_children += 1
                 span.parent.busy += bool(span.busy)
             if span.busy and span.phase is not Phase.OPEN:
-                self._step(span, Trigger.WORK)
-                self._work_again(span)
+                self._work_began(span)
             elif not span.busy and span.phase is Phase.OPEN:
-                self._step(span, Trigger.QUIET)
-                span.quiet_since = now
-                self._begin_to_settle(span)
+                self._work_ended(span, now)
 
     def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
         self.tasks.recount(span, unfinished, now)
