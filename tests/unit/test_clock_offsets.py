@@ -102,7 +102,7 @@ class Worker:
         received = made + run.back
         _ = self.known
         told = self.clock(began) + self._estimate, self.clock(ended) + self._estimate
-        shown = self.clocks.shown("w", *told, repr(self.clock(made)), sent, received)
+        shown = self.clocks.corrected("w", *told, repr(self.clock(made)), sent, received)
         self._passed(received)
         return shown, (began, ended), sent, received
 
@@ -215,7 +215,7 @@ def test_a_step_in_the_middle_of_a_run_is_over_with_the_next(step):
     worker.now += 1.0
     worker.step(step)
     made = worker.clock(worker.now)
-    start, stop = worker.clocks.shown("w", began, made, repr(made), sent, worker.now)
+    start, stop = worker.clocks.corrected("w", began, made, repr(made), sent, worker.now)
     assert start <= stop <= worker.now
     (start, stop), (began, ended), *_ = worker.run(Run(0.001, 0.1, 0.0, 0.001))
     assert start == pytest.approx(began, abs=0.002)
@@ -266,7 +266,7 @@ def test_a_run_may_have_begun_before_it_was_sent():
     worker.beat(Beat(0.001, 0.001, 0.0, True))
     began, worker.now = worker.now, worker.now + 10.0
     sent, ended = worker.now - 6.0, worker.now
-    shown = worker.clocks.shown("w", began, ended, repr(ended), sent, ended + 0.002)
+    shown = worker.clocks.corrected("w", began, ended, repr(ended), sent, ended + 0.002)
     assert shown == pytest.approx((began, ended), abs=0.003)
     worker.now += 0.002
     worker.assert_known()
@@ -294,17 +294,17 @@ def test_noise_neither_raises_nor_stays(noise):
         if what == "beat":
             clocks.heartbeat("w", now, *values)
         else:
-            start, stop = clocks.shown("w", *values[:2], repr(values[2]), values[3], now)
+            start, stop = clocks.corrected("w", *values[:2], repr(values[2]), values[3], now)
             assert start <= stop <= now
-            start, stop = clocks.shown("w", *values[:2], "nothing", values[3], now)
+            start, stop = clocks.corrected("w", *values[:2], "nothing", values[3], now)
             assert start <= stop <= now
     now += 10.0
     # Two messages that make sense are enough to be right again.
     for _ in range(2):
         made = now - 0.001
-        clocks.shown("w", made - 0.1, made, repr(made), now - 0.102, now)
+        clocks.corrected("w", made - 0.1, made, repr(made), now - 0.102, now)
         clocks.heartbeat("w", now, 0.001, 0.002)
-    shown = clocks.shown("w", made - 0.1, made, repr(made), now - 0.102, now)
+    shown = clocks.corrected("w", made - 0.1, made, repr(made), now - 0.102, now)
     assert shown == pytest.approx((made - 0.1, made), abs=0.01)
 
 
@@ -320,10 +320,10 @@ def test_a_run_from_the_future_keeps_its_length():
     assert shifted(EPOCH + 1.0, EPOCH + 1.5, EPOCH) == (EPOCH - 0.5, EPOCH)
     clocks = ClockOffsets(read)
     times = EPOCH + 1.0, EPOCH + 1.5
-    assert clocks.shown("unknown", *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+    assert clocks.corrected("unknown", *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
     clocks.heartbeat("w", EPOCH, 0.0, None)
-    assert clocks.shown("w", *times, "nothing", 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
-    assert clocks.shown(None, *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+    assert clocks.corrected("w", *times, "nothing", 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
+    assert clocks.corrected(None, *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
 
 
 def test_a_worker_that_left_is_forgotten():
@@ -342,7 +342,7 @@ def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound
     assert clocks.offset("w") == 100.5
     # A run of one second that took 10 ms both ways: the worker takes the offset for 100.
     for _ in range(3):
-        clocks.shown("w", 1000.995, 1001.995, "task-finished-901.995", 1000.99, 1002.0)
+        clocks.corrected("w", 1000.995, 1001.995, "task-finished-901.995", 1000.99, 1002.0)
     assert clocks.offset("w") == pytest.approx(100.0, abs=0.006)
     clocks.left("w")
     assert clocks.offset("w") is None

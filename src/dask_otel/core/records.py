@@ -284,7 +284,7 @@ class Link(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who made a span: the bytes with which a request says so."""
+    """The maker of a span, as the bytes that a request has of it."""
 
     #: Of the resource, with ``service.instance.id`` and the like.
     resource: bytes
@@ -298,9 +298,9 @@ class Row:
 
     #: As OTLP has it; a `SpanRecord` where an application's provider takes it.
     body: Any
-    #: The run that it is of; None for this one.
+    #: The maker, if it is another run than this one.
     origin: Origin | None = None
-    #: Of its row in the spool; negative where it is in memory alone, 0 without a spool.
+    #: Number of its row in the spool; negative if it is in memory only, 0 without a spool.
     number: int = 0
     #: How often it has failed alone, in a row.
     strikes: int = 0
@@ -329,22 +329,22 @@ class SpanRecord:
 
 
 class Answer(NamedTuple):
-    """What became of one request."""
+    """The outcome of one request."""
 
     #: Whether it was taken, perhaps but for some of it.
     taken: bool
-    #: Why it was not; empty if it was.
+    #: Why it was not taken; empty if it was.
     reason: str = ""
-    #: Whether the server says that it is because of what was in it.
+    #: Whether the server blames the content of the request.
     blames: bool = False
-    #: Whether nobody answered: nobody listens, a name does not resolve, TLS that one side does not
-    #: want, a new connection that breaks.
+    #: Whether no answer came: nothing listens, the name does not resolve, one side does not want
+    #: TLS, or the new connection breaks.
     absent: bool = False
-    #: Seconds for which the server wants no other request; 0 if it said nothing of it.
+    #: Seconds for which the server wants no other request; 0 if it does not name any.
     pause: float = 0.0
     #: Items that were not taken, although the request was.
     lost: int = 0
-    #: What the server said about a request that it took.
+    #: The server's own words about a request that it took.
     said: str = ""
 
 

@@ -99,7 +99,7 @@ class WorkerOffset:
         self.settled = inf
         self._narrow(-inf, delay, received)
 
-    def shown(
+    def corrected(
         self, start: float, stop: float, stamped: float, sent: float, received: float
     ) -> tuple[float, float]:
         """Return when a run began and ended, on the scheduler's clock, and learn from it.
@@ -221,7 +221,7 @@ class ClockOffsets:
         lower, upper = known.lower, known.upper
         return (lower if lower > -inf else None), (upper if upper < inf else None)
 
-    def shown(
+    def corrected(
         self,
         worker: str | None,
         start: float,
@@ -243,7 +243,7 @@ class ClockOffsets:
         message
             Id of the message of the end, for `stimulus_time`.
         sent, received
-            See `WorkerOffset.shown`.
+            See `WorkerOffset.corrected`.
         """
         offset = self._workers.get(worker)
         if offset is None:
@@ -256,7 +256,7 @@ class ClockOffsets:
         stamped = self._stimulus_time(message)
         if stamped is None:
             return shifted(start, stop, received)
-        return offset.shown(start, stop, stamped, sent, received)
+        return offset.corrected(start, stop, stamped, sent, received)
 
 
 def shifted(start: float, stop: float, received: float) -> tuple[float, float]:

@@ -70,8 +70,8 @@ class Trigger(Enum):
     CLOSED = "closed"
 
 
-#: The whole life of a span. What is not listed can't happen. Work for an exported span is
-#: not listed either: it opens the next generation, in OPEN.
+#: The whole life of a span. Any other step can't happen. Work for an exported span is not listed,
+#: either: it opens the next generation, in OPEN.
 TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = {
     (Phase.OPEN, Trigger.QUIET): Phase.SETTLING,
     (Phase.SETTLING, Trigger.WORK): Phase.OPEN,
@@ -110,7 +110,7 @@ class Lifecycle:
         self._floor = limits.tasks.floor
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
-        #: What the workers' heartbeats say; the adapter feeds it.
+        #: The workers that owe metrics; the adapter feeds it.
         self.reports = Reports()
         #: Finished generations, in the order of their export, children first; the bridge
         #: takes them away.
@@ -119,7 +119,7 @@ class Lifecycle:
         self.progress: list[Progress] = []
         #: Spans that were exported at the settle timeout, since the start.
         self.unsettled = 0
-        #: What becomes of the spans' tasks; the adapter feeds it.
+        #: The outcomes of the spans' tasks; the adapter feeds it.
         self.tasks = SpanTasks(limits, self._activate, self._deactivate)
         if generations is None:
             generations = Generations(limits)
@@ -127,7 +127,7 @@ class Lifecycle:
             generations.resume(limits)
         self.generations = generations
         self._long = LongSpans(limits, generations, self.open)
-        #: What is noted of open spans, should the scheduler be lost; None without a spool.
+        #: Notes of open spans, in case the scheduler is lost; None without a spool.
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
@@ -155,7 +155,7 @@ class Lifecycle:
         enqueued
             ``Span.enqueued``.
         caller
-            Whose trace a root is to be in; the span inside a task that a span below hangs under.
+            A root joins its trace. A span below becomes the child of a caller inside a task.
         """
         ident = self.generations.first(dask_id, tags, ancestors, caller)
         return self._open(ident, ancestors, enqueued)
@@ -170,9 +170,9 @@ class Lifecycle:
     ) -> OpenSpan:
         """Return the span's open generation; open the next one if it has been exported.
 
-        So does a span that finished before the bridge came: its earlier life counts as a
-        generation that was never exported. A caller is asked for its trace only where the
-        generation begins one of its own.
+        A span that finished before the bridge came is continued, too: its earlier life counts as a
+        generation that was never exported. The caller matters only if the generation leaves its
+        root's trace.
         """
         span = self.open.get(dask_id)
         if span is not None:
@@ -209,7 +209,7 @@ class Lifecycle:
         return group
 
     def all_forgotten(self, now: float) -> None:
-        """The scheduler was restarted: whatever is unfinished was cancelled."""
+        """Cancel all unfinished work: the scheduler was restarted."""
         for span in self.open.values():
             self.tasks.cancel_all(span)
         self.repair({}, now)
@@ -240,11 +240,11 @@ class Lifecycle:
         Parameters
         ----------
         ended
-            When it was. The span ends no earlier: what a person put into the block is the whole
-            of it, work of the client's own included.
+            When it was. The span ends no earlier: it covers the whole block, the client's own work
+            included.
         """
         span.holds -= 1
-        self.tasks.went_on(span, ended)
+        self.tasks.at_work_until(span, ended)
         if not span.holds and not span.active:
             self._count_busy(span, -1, now)
 
@@ -282,7 +282,7 @@ class Lifecycle:
             self.reports.forget(span)
 
     def repair(self, unfinished: Mapping[str, int], now: float) -> None:
-        """Set right what an error of ours may have left wrong.
+        """Correct the state after an error of ours.
 
         Parameters
         ----------
@@ -291,8 +291,8 @@ class Lifecycle:
 
         Notes
         -----
-        Everything that is derived from the counts of unfinished tasks is derived again. A task
-        whose end was missed stays without an outcome. Costs O(open spans).
+        Derives everything from the counts of unfinished tasks again. A task whose end was missed
+        stays without an outcome. O(open spans).
         """
         spans = sorted(self.open.values(), key=lambda s: -s.depth)
         for span in spans:
@@ -342,7 +342,7 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
-        """Bring what lies in the future back, or an hour set back would be an hour's wait."""
+        """Bring future times back: otherwise an hour set back would be an hour's wait."""
         self.reports.clock_set_back(now)
         self._long.clock_set_back(now)
         if self.notes is not None:
@@ -381,13 +381,13 @@ class Lifecycle:
         Parameters
         ----------
         cut_off
-            The result of what is cut off: ``error`` where the scheduler closes, which ends the
-            work; ``unknown`` where the bridge alone is taken off, and the work goes on.
+            The result of a span that is cut off: ``error`` if the scheduler closes, which ends the
+            work; ``unknown`` if only the bridge is taken off, and the work goes on.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0
             if unfinished or span.holds:
-                self.tasks.went_on(span, now)
+                self.tasks.at_work_until(span, now)
             if span.active:
                 span.active = False
                 self._cluster.span_inactive(span, now)

@@ -296,8 +296,8 @@ class OpenSpan:
         activities[activity] = activities.get(activity, 0.0) + seconds
         self.execute_seconds += seconds
 
-    def begin_time(self, idle: float, capacity: float) -> None:
-        """Begin to credit time, less the outstanding time of an earlier generation."""
+    def owe_time(self, idle: float, capacity: float) -> None:
+        """Begin with a debt: the time of an earlier generation that is still to be credited."""
         self.idle, self.capacity = -idle, -capacity
 
     def credit(self, idle: float, capacity: float) -> None:
@@ -305,11 +305,11 @@ class OpenSpan:
         self.idle += idle
         self.capacity += capacity
 
-    def seen_in_part(self) -> None:
+    def mark_partial(self) -> None:
         """Note that some of its tasks ended unobserved."""
         self.partial = True
 
-    def asked_for(self, tags: Tags) -> None:
+    def note_requested(self, tags: Tags) -> None:
         """Note the requested name of work that Dask booked here instead."""
         self.requested = tags
 

@@ -1,8 +1,8 @@
-"""What is known of a Dask span's own work, over all its generations, also after its export.
+"""The sums of a Dask span's own work, over all its generations, also after its export.
 
-For those who ask from the client. The metrics themselves are Dask's to keep; this is what Dask
-forgets, or does not know: outcomes, true ends, idle seconds. The table is bounded; a span that is
-not in it any more has no outcome here, rather than a wrong one.
+They answer questions from the client. Dask keeps the metrics; these are the facts that Dask forgets
+or does not know: outcomes, true ends, idle seconds. The table is bounded. A span that is not in it
+any more has no outcome here, rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ class SpanSummary:
     capacity: float | None = None
     #: Workers that had not sent their last report at the settle timeout.
     unreported: frozenset[str] = frozenset()
-    #: Whether tasks may have ended that nobody saw: before the bridge was put on, or while it
-    #: was off.
+    #: Whether tasks may have ended unobserved: before the bridge was put on, or while it was off.
     partial: bool = False
 
     def add(self, other: SpanSummary) -> None:
@@ -61,7 +60,7 @@ def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> Spa
     )
     for group in span.groups:
         summary.counts.add(group.counts)
-        # Where the bridge is taken off: what goes on is the next one's to count.
+        # If the bridge is taken off, the next one counts the tasks that go on.
         summary.counts.tasks -= max(0, group.unfinished)
     return summary
 

@@ -1,8 +1,8 @@
 """Which runs of tasks become spans of their own, and how many of them are kept.
 
-There are three kinds: those that failed for good, the slowest of each group, and a part of all
-that is chosen by their keys. What is kept of a generation is bounded, and so is what is exported;
-what is beyond that is counted.
+There are three kinds: the runs that failed for good, the slowest of each group, and a sample that
+is chosen by the tasks' keys. The runs of a generation that are kept, and those that are exported,
+are bounded; the others are counted.
 
 Every task comes here, so a comparison with the group's `floor` comes first, and nothing else is
 done for a run that is not slow enough.
@@ -23,7 +23,7 @@ REPEATED: Final = 1000
 
 
 def repeated(span: OpenSpan, key: Hashable) -> None:
-    """A task is to run again."""
+    """Count a task that is to run again."""
     tasks = _runs(span)
     known = tasks.repeated.get(key)
     if known is not None or len(tasks.repeated) < REPEATED:
@@ -63,7 +63,7 @@ def failed(group: Group, run: TaskRun, failure: Failure, limits: TaskLimits) -> 
 
 
 def forgiven(span: OpenSpan, key: Hashable) -> None:
-    """A client has a task retried that had failed for good: it did not."""
+    """Forget a failure that did not stand: a client has the task retried."""
     if span.runs is not None:
         span.runs.failed.pop(key, None)
 
@@ -77,7 +77,7 @@ def _runs(span: OpenSpan) -> ShownRuns:
 def finish_tasks(
     span: OpenSpan, ordinals: Mapping[Group, int], limits: TaskLimits
 ) -> tuple[tuple[FinishedTask, ...], int]:
-    """Return the runs to be shown, and how many more there would be without the limit.
+    """Return the runs to export, and how many more there would be without the limit.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def finish_tasks(
 
 
 def _finished(run: TaskRun, group: Group, ordinal: int, failure: Failure | None) -> FinishedTask:
-    # As the group's own: nothing starts before it was asked for.
+    # As the group's own: no run starts before its span.
     start = max(run.start, group.span.start)
     run = run._replace(start=start, stop=max(start, run.stop))
     return FinishedTask(run, group.name, group.prefix, ordinal, failure)
@@ -112,7 +112,7 @@ def _finished(run: TaskRun, group: Group, ordinal: int, failure: Failure | None)
 def last_run(
     startstops: Iterable[Mapping[str, Any]],
 ) -> tuple[list[Mapping[str, Any]], float]:
-    """Return what a worker did for the last run of a task before it computed, and when it did.
+    """Return a worker's actions for the last run of a task, and when it computed.
 
     A worker appends to the list for as long as it knows the task, so earlier runs may be in it.
     """
