@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dask_otel.core.heartbeat_clock import WINDOW, HeartbeatClock
 from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.idle.sharing import IdleSharing
-from dask_otel.core.idle.worker import WINDOW, RecentMinimum
 from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
 
 #: Seconds: some messages of 1 ms each, on a few threads.
@@ -388,13 +388,14 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     assert not accounting._sharing._roots
 
 
-def test_recent_minimum_forgets_after_two_windows() -> None:
-    recent = RecentMinimum()
+def test_the_smallest_delay_is_forgotten_after_two_windows() -> None:
+    clock = HeartbeatClock()
     steps = [
-        (5.0, 0.0),
-        (3.0, 1.0),
-        (4.0, WINDOW + 1.0),
-        (6.0, 2 * WINDOW + 2.0),
-        (7.0, 9 * WINDOW),
+        (0.0, 5.0),
+        (1.0, 3.0),
+        (WINDOW + 1.0, 4.0),
+        (2 * WINDOW + 2.0, 6.0),
+        (9 * WINDOW, 7.0),
     ]
-    assert [recent.observe(*step) for step in steps] == [5.0, 3.0, 3.0, 4.0, 7.0]
+    late = [at - clock.made(at, delay) for at, delay in steps]
+    assert late == [0.0, 0.0, 1.0, 2.0, 0.0]

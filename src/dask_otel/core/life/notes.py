@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
+from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import Cluster, OpenSpan
-from dask_otel.core.life.progress import SHARE, counts_so_far
+from dask_otel.core.life.progress import SHARE
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.records import OpenNote
 
@@ -82,13 +83,12 @@ class OpenNotes:
 
     def _note(self, span: OpenSpan, now: float) -> OpenNote:
         facts = self._cluster.span_facts(span)
-        starts = [span.first_start, 0.0 if span.below is None else span.below.start]
         return OpenNote(
             identity=span.identity,
             start=span.start,
             time=now,
-            first_start=min((start for start in starts if start), default=None),
-            counts=counts_so_far(span) if span.groups or span.below is not None else None,
+            first_start=earliest(span.first_start, span.below.start if span.below else 0.0) or None,
+            counts=span.counts_so_far() if span.groups or span.below is not None else None,
             collections=facts.collections,
             code=facts.code,
             requested=span.requested,

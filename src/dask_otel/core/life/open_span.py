@@ -287,6 +287,20 @@ class OpenSpan:
         """Number of its tags: more than those of the span above."""
         return len(self.identity.tags)
 
+    def own_counts(self) -> TaskCounts:
+        """Return the counts of its own tasks."""
+        counts = TaskCounts()
+        for group in self.groups:
+            counts.add(group.counts)
+        return counts
+
+    def counts_so_far(self) -> TaskCounts:
+        """Return the counts of its own tasks, and of the spans below that have ended."""
+        counts = self.own_counts()
+        if self.below is not None:
+            counts.add(self.below.counts)
+        return counts
+
     # Changes that come from several modules.
 
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from dask_otel.core.life.schedule import Schedule
-from dask_otel.core.records import Progress, TaskCounts
+from dask_otel.core.records import Progress
 
 #: The least wait for the next sign, as a part of the span's age.
 SHARE: Final = 0.1
@@ -88,14 +88,4 @@ def _sign(span: OpenSpan, now: float) -> Progress:
     # The clock may have been set back.
     since = min(span.last_sign or span.start, now)
     span.last_sign = now
-    return Progress(span.identity, ordinal, since, now, counts_so_far(span))
-
-
-def counts_so_far(span: OpenSpan) -> TaskCounts:
-    """Return the counts of a span's own tasks, and of the spans below that have ended."""
-    counts = TaskCounts()
-    for group in span.groups:
-        counts.add(group.counts)
-    if span.below is not None:
-        counts.add(span.below.counts)
-    return counts
+    return Progress(span.identity, ordinal, since, now, span.counts_so_far())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import TaskCounts
 
@@ -32,8 +33,7 @@ class SpanSummary:
 
     def add(self, other: SpanSummary) -> None:
         """Add another generation, or another span."""
-        starts = [start for start in (self.first_start, other.first_start) if start]
-        self.first_start = min(starts, default=0.0)
+        self.first_start = earliest(self.first_start, other.first_start)
         self.stop = max(self.stop, other.stop)
         self.counts.add(other.counts)
         self.idle = _sum(self.idle, other.idle)
@@ -53,13 +53,13 @@ def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> Spa
     summary = SpanSummary(
         first_start=span.first_start,
         stop=span.last_stop,
+        counts=span.own_counts(),
         idle=idle,
         capacity=capacity,
         unreported=frozenset(span.owing or ()),
         partial=span.partial or span.unfinished > 0,
     )
     for group in span.groups:
-        summary.counts.add(group.counts)
         # If the bridge is taken off, the next one counts the tasks that go on.
         summary.counts.tasks -= max(0, group.unfinished)
     return summary
