@@ -403,18 +403,6 @@ def test_close_exports_what_is_open_and_says_what_was_cut_off(sim: Simulation) -
     ]
 
 
-def test_restart_cancels_what_is_unfinished(sim: Simulation) -> None:
-    a = done(sim)
-    sim.submit(a, "f")
-    sim.advance(3)
-    sim.restart()
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
-    settle(sim)
-    (span,) = exported(sim)
-    assert span.counts == TaskCounts(tasks=2, memory=1, cancelled=1)
-    assert (span.result, span.stop - span.start) == ("cancellation", 3.0)
-
-
 # ------------------------------------------------------------------------------ the clock
 
 
