@@ -232,17 +232,6 @@ def test_work_after_the_export_is_a_continuation(sim: Simulation) -> None:
     )
 
 
-def test_a_continuation_long_after_starts_a_trace_of_its_own(sim: Simulation) -> None:
-    a = sim.create(None)
-    settle(sim)
-    sim.advance(3601)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    settle(sim)
-    ident = exported(sim)[1].identity
-    assert ident.trace_id == identity.continuation_trace_id(a, 2)
-    assert ident.parent_span_id is None
-
-
 def test_a_full_trace_is_left_by_the_next_continuation() -> None:
     sim = Simulation(Limits(linger=LINGER, max_per_trace=4))
     a = sim.create(None)
@@ -269,19 +258,6 @@ def test_a_reopened_span_lingers_anew(sim: Simulation) -> None:
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
     after(sim, 0.5 * LINGER)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the first linger is over, this one not"
-
-
-def test_a_forgotten_span_never_gets_an_id_twice() -> None:
-    sim = Simulation(Limits(linger=LINGER, remember=1))
-    a = sim.create(None)
-    for _ in range(4):
-        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-        settle(sim)
-        # Pushes the one before out of the table.
-        sim.create(None)
-        settle(sim)
-    ids = [s.identity.span_id for s in exported(sim)]
-    assert len(ids) == len(set(ids)) == 8
 
 
 # -------------------------------------------------------------------------------- trees
