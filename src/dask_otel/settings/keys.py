@@ -21,22 +21,24 @@ from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.metrics import MetricSettings, PatternSettings
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
+    BAGGAGE_KEYS,
+    CLUSTER_NAME,
     DAY,
+    ENVIRONMENT_SCHEMA,
+    FILE_PATH,
+    FLAG,
+    FUNCTION_NAME,
     HOUR,
+    PROPAGATION,
+    RATIO,
+    TRACE_URL,
+    VARIABLE,
     YEAR,
-    baggage_keys,
-    cluster_name,
     count,
     duration,
     duration_or_never,
-    file_path,
-    flag,
-    function_name,
     one_of,
-    propagation,
-    ratio,
     size,
-    trace_url,
 )
 
 __all__ = [
@@ -74,7 +76,7 @@ class TaskSettings:
     )
     ratio: float = _knob(
         "0.0",
-        ratio(),
+        RATIO,
         """
         Which part of all tasks has a span of its own, chosen by a hash of the key
 
@@ -166,7 +168,7 @@ class SpanSettings:
     max_exceptions: int = _knob("16", count(0, 128), "Exception events on one span")
     exception_message: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the messages of exceptions are exported
 
@@ -175,7 +177,7 @@ class SpanSettings:
     )
     exception_stacktrace: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the stack traces of exceptions are exported
 
@@ -184,7 +186,7 @@ class SpanSettings:
     )
     code: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether file, line and function of the code that submitted a span's work are exported
 
@@ -193,7 +195,7 @@ class SpanSettings:
     )
     task_keys: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the keys of tasks are exported
 
@@ -202,7 +204,7 @@ class SpanSettings:
     )
     redact: str | None = _knob(
         "null",
-        function_name(),
+        FUNCTION_NAME,
         """
         A function, `module:function`, that is asked about each text of a user's before it is
         exported in a trace; `null` for none
@@ -240,7 +242,7 @@ class SpanSettings:
     )
     baggage: tuple[str, ...] = _knob(
         "[]",
-        baggage_keys(),
+        BAGGAGE_KEYS,
         """
         Keys of the caller's baggage that become attributes of the Dask spans that begin with its
         work
@@ -258,7 +260,7 @@ class WorkerSettings:
 
     context: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the Dask span of a task is the current OpenTelemetry span while the task runs
 
@@ -275,7 +277,7 @@ class LogSettings:
 
     inject: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether log records of workers name the trace, the span and the task that they come from
 
@@ -292,7 +294,7 @@ class ClientSettings:
 
     span_per_caller: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether work under a caller's span without a Dask span gets one Dask span for each caller's
         span
@@ -310,7 +312,7 @@ class FileSettings:
 
     path: str | None = _knob(
         "null",
-        file_path(),
+        FILE_PATH,
         """
         A folder into which all that is exported is written, as files of OTLP/JSON; `null` for none
 
@@ -340,7 +342,7 @@ class SpoolSettings:
 
     path: str | None = _knob(
         "null",
-        file_path(),
+        FILE_PATH,
         """
         A file on a local disk that keeps spans until the endpoint has taken them; `null` for none
 
@@ -366,7 +368,7 @@ class Settings:
 
     enabled: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the bridge runs
 
@@ -375,7 +377,7 @@ class Settings:
     )
     cluster_name: str | None = _knob(
         "null",
-        cluster_name(),
+        CLUSTER_NAME,
         """
         The resource attribute `dask.cluster.name`
 
@@ -395,7 +397,7 @@ class Settings:
     )
     propagation: Literal["adopt", "link", "off"] = _knob(
         "adopt",
-        propagation(),
+        PROPAGATION,
         """
         What becomes of the span that is current where work is submitted
 
@@ -406,7 +408,7 @@ class Settings:
     )
     baggage: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether the caller's baggage travels with its context
 
@@ -428,7 +430,7 @@ class Settings:
     )
     trace_url: str | None = _knob(
         "null",
-        trace_url(),
+        TRACE_URL,
         """
         Where a trace can be looked at; `null` for no links
 
@@ -436,9 +438,21 @@ class Settings:
         links are shown: on the client. See [links to a trace](context.md#links-to-a-trace).
         """,
     )
-    #: OTEL_* variable: value, for those that the scheduler's environment does not set.
-    #: Not in the repr: headers can hold credentials. A plain dict, as it has to be pickled.
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    #: Not in the repr: headers can hold credentials. A plain dict, because it is pickled.
+    environment: Mapping[str, str] = _knob(
+        "{}",
+        VARIABLE._replace(schema=ENVIRONMENT_SCHEMA),
+        """
+        Values for `OTEL_*` variables that the environment of the scheduler does not set
+
+        For deployments where Dask's configuration can be set but the environment cannot. A variable
+        that the environment has wins, but for `otel.provider: own`. Names must begin with `OTEL_`.
+        See [below](configuration.md#when-the-environment-cannot-be-set).
+        """,
+        default_factory=dict,
+        repr=False,
+        hash=False,
+    )
     client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
@@ -460,5 +474,17 @@ def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
 
 #: All sections with fixed names, and what holds their settings.
 SECTIONS: Final[Mapping[str, type[Any]]] = _sections("otel", Settings)
+#: Section: every name in it, sections too, as dask.config.canonical_name wants it.
+NAMES: Final[Mapping[str, Mapping[str, None]]] = {
+    section: dict.fromkeys(known.name.replace("_", "-") for known in fields(owner))
+    for section, owner in SECTIONS.items()
+}
+#: Every key, in the order of the docs.
+KNOBS: Final[Mapping[str, Knob]] = {
+    f"{section}.{known.name.replace('_', '-')}": known.metadata[KNOB]
+    for section, owner in SECTIONS.items()
+    for known in fields(owner)
+    if KNOB in known.metadata
+}
 
 put_into_dask()

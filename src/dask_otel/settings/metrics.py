@@ -8,15 +8,15 @@ from typing import Literal
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.rules import (
+    FLAG,
     HOUR,
+    NAME_RULES,
+    PATTERNS,
+    TAG_KEYS,
     YEAR,
     count,
     duration,
-    flag,
-    name_rules,
     one_of,
-    patterns,
-    tag_keys,
 )
 
 
@@ -26,7 +26,7 @@ class PatternSettings:
 
     allow: tuple[str, ...] = _knob(
         "[]",
-        patterns(),
+        PATTERNS,
         """
         Glob patterns of the names that are used as metric labels; without any, all are
 
@@ -35,7 +35,7 @@ class PatternSettings:
     )
     deny: tuple[str, ...] = _knob(
         "[]",
-        patterns(),
+        PATTERNS,
         """
         Glob patterns of the names that are not used as metric labels; they win over `allow`
 
@@ -80,7 +80,7 @@ class MetricSettings:
     )
     name_rules: tuple[NameRule, ...] = _knob(
         "[]",
-        name_rules(),
+        NAME_RULES,
         """
         What is replaced in span names before they become metric labels, such as ids and dates
 
@@ -92,7 +92,7 @@ class MetricSettings:
     )
     tag_attributes: tuple[str, ...] = _knob(
         "[]",
-        tag_keys(),
+        TAG_KEYS,
         """
         Keys of `key:value` tags that become a metric label `dask.tag.<key>`
 
@@ -111,7 +111,7 @@ class MetricSettings:
     )
     prometheus: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether the scheduler's own `/metrics` page has the series, for a
         [Prometheus](prometheus.md) that scrapes it
