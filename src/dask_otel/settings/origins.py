@@ -40,7 +40,7 @@ def settings_in_force(
     overrides
         What ``dask_otel.register`` was given.
     """
-    sources = [
+    sources: list[tuple[str, Mapping[str, Any]]] = [
         *((origin, valid_values(given.get("otel"))) for origin, given in _sources()),
         ("register()", valid_values(overrides)),
     ]
