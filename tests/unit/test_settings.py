@@ -110,8 +110,6 @@ LEAVES = leaves(SCHEMA["properties"], lambda _, part: part.get("properties"))
 SHIPPED = leaves(
     DEFAULTS, lambda name, part: name != "environment" and isinstance(part, dict) and part
 )
-    DEFAULTS, lambda name, part: name != "environment" and isinstance(part, dict) and part
-)
 
 
 def docs_rows() -> dict[str, tuple[str, Any, str]]:
