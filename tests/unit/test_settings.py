@@ -52,7 +52,7 @@ def shipped_defaults():
 
 def problems(overrides: Any = None) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
-        read_settings(overrides)
+        read_settings(overrides, own=True)
     return list(caught.value.problems)
 
 
@@ -435,6 +435,10 @@ BAD: dict[str, tuple[str, list[Any]]] = {
             *([{"pattern": "(?=(a*)*)b"}], [{"pattern": "a{99999999999}"}]),
         ],
     ),
+    "otel.spans.redact": (
+        "null, or module:function",
+        ["module", "module:", ":function", "a b:c", "a:b:c", "ä:b", 7, True, ""],
+    ),
     "otel.cluster-name": (
         "null, or a text of 1 to 1024 characters",
         ["", "  ", 7, "x" * 1025, "\ud800", ["a"]],
@@ -448,7 +452,10 @@ BAD: dict[str, tuple[str, list[Any]]] = {
     ),
 }
 #: Where the schema says all that the parser checks.
-EXACT = ("otel.trace-url", "otel.spans.baggage", "otel.spans.tasks.ratio", "otel.enabled")
+EXACT = (
+    *("otel.trace-url", "otel.spans.redact", "otel.spans.baggage", "otel.spans.tasks.ratio"),
+    "otel.enabled",
+)
 
 
 def cases(table: dict[str, Any]) -> list[tuple[str, Any]]:
