@@ -72,22 +72,22 @@ class MetricSettings:
         "full",
         one_of("full", "root"),
         """
-        What the label `dask.span.name` of a metric says
+        The name in the label `dask.span.name` of a metric
 
-        `full` is the span's own name, `root` that of the root above it: one label value for each
-        workflow. See [Cardinality](cardinality.md).
+        `full` is the span's own name, `root` the name of the root above it: one label value for
+        each workflow. See [Cardinality](cardinality.md).
         """,
     )
     name_rules: tuple[NameRule, ...] = _knob(
         "[]",
         NAME_RULES,
         """
-        What is replaced in span names before they become metric labels, such as ids and dates
+        Replacements in span names before they become metric labels, for ids and dates
 
         Each rule has a `pattern`, a regular expression of Python, and `replace`, empty if it is
         left out. The rules are applied to each tag, one after the other; a tag that becomes empty
-        is left out. A choice or a repetition inside a repetition is not allowed, because it can
-        take for ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
+        is left out. A choice or a repetition inside a repetition is not allowed: it can take for
+        ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
         """,
     )
     tag_attributes: tuple[str, ...] = _knob(
@@ -116,9 +116,9 @@ class MetricSettings:
         Whether the scheduler's own `/metrics` page has the series, for a
         [Prometheus](prometheus.md) that scrapes it
 
-        Needs the extra `prometheus`. `/metrics/otel` has them alone, with exemplars. Let Prometheus
-        have the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
-        unless something else takes them.
+        Needs the extra `prometheus`. `/metrics/otel` has only these, with exemplars. Prometheus
+        must get the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
+        unless another backend takes them.
         """,
     )
     span_names: PatternSettings = field(default_factory=PatternSettings)
