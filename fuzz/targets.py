@@ -66,9 +66,9 @@ from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.report.document import read_report
-from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.keys import KNOBS, ConfigurationError
 from dask_otel.settings.origins import settings_in_force, variables_in_force
-from dask_otel.settings.reading import knobs, read_settings
+from dask_otel.settings.reading import read_settings
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
@@ -288,7 +288,7 @@ def messages(data: Data) -> None:
 
 def settings(data: Data) -> None:
     """Any configuration: settings that are valid, or one error that can be printed."""
-    known = list(knobs())
+    known = list(KNOBS)
 
     def section() -> Any:
         found: dict[Any, Any] = {}
