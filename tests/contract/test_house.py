@@ -18,8 +18,6 @@ FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
 KNOWN_CIRCLES = (
     {"_dask.settled", "_wire", "scheduler.bridge", "scheduler.examination", "scheduler.plugin"},
 )
-#: Names that more than two files have, and how many; smaller numbers are entered here.
-KNOWN_NAMES = {"files.py": 3, "reading.py": 3}
 
 
 def imports() -> dict[str, set[str]]:
@@ -78,7 +76,7 @@ def test_no_files_import_each_other_but_those_that_are_known() -> None:
 
 def test_a_file_is_found_by_its_name() -> None:
     count = Counter(path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
-    assert {name: files for name, files in count.items() if files > 2} == KNOWN_NAMES
+    assert {name: files for name, files in count.items() if files > 2} == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
