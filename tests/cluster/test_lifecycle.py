@@ -448,6 +448,22 @@ def test_results_lost_after_the_export_are_recomputed_in_a_continuation(o):
     """)
 
 
+def test_scale_to_zero_and_back_while_work_is_queued():
+    with observed() as o:
+        o.cluster.scale(0)
+        eventually(lambda: not o.scheduler.workers)
+        with span("patient"):
+            futures = o.client.map(inc, range(4))
+        eventually(lambda: len(o.scheduler.tasks) == 4)
+        time.sleep(0.7)
+        assert len(o.adapter.lifecycle.open) == 1, "open while it waits"
+        o.cluster.scale(1)
+        assert o.client.gather(futures) == [1, 2, 3, 4]
+        o.assert_tree("patient success 0.7.. tasks=4 memory=4")
+        queued = o.named("patient").first_start - o.named("patient").start
+        assert queued >= 0.7 - o.witness.skew
+
+
 def test_a_task_that_asks_to_be_rescheduled_starts_with_its_first_run(o, tmp_path, flag):
     with span("moved"):
         future = o.client.submit(reschedule_once, str(tmp_path / "flag"), flag)

@@ -8,15 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import dask
 import pytest
-from distributed import Client, LocalCluster, Scheduler, Worker, span
+from distributed import Client, LocalCluster, Scheduler, span
 from distributed.spans import SpansSchedulerExtension
 
 import dask_otel
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
 from dask_otel.settings.keys import ConfigurationError
-from dask_otel.worker.plugin import TaskContextPlugin
 from tests.cluster.conftest import QUICK, Bridged, Start
 from tests.cluster.processes import cluster
 from tests.receiver import receiver
@@ -42,10 +40,6 @@ def inc(x: int) -> int:
 def has_bridge(dask_scheduler: Any) -> bool:
     plugin = dask_scheduler.plugins.get("dask-otel")
     return plugin is not None and plugin.bridge is not None
-
-
-def task_count(dask_scheduler: Any) -> int:
-    return len(dask_scheduler.tasks)
 
 
 def wrapped(dask_scheduler: Any) -> set[str]:
@@ -136,22 +130,6 @@ def test_a_plugin_registered_as_dask_does_it(start: Start) -> None:
         eventually(lambda: not wrapped(local.scheduler))
 
 
-def test_two_clusters_in_one_process(start: Start) -> None:
-    """Two bridges; closing one leaves the other alone."""
-    with start() as first:
-        with start() as second:
-            assert first.bridge is not second.bridge
-            with span("second"):
-                assert second.client.submit(inc, 1).result() == 2
-            second.exported()
-        with span("first"):
-            assert first.client.submit(inc, 1).result() == 2
-        first.exported()
-        assert {s.name for s in first.received.spans if s.type == "span"} == {"first"}
-    assert {s.name for s in second.received.spans if s.type == "span"} == {"second"}
-    assert first.received.last("dask.otel.running") == {(): 0}
-
-
 @pytest.mark.unreconciled("work was done between two bridges")
 def test_unloading_restores_everything(bridged: Bridged) -> None:
     extension = bridged.scheduler.extensions["spans"]
@@ -185,27 +163,6 @@ def test_a_wrapper_put_on_after_ours_stays(bridged: Bridged) -> None:
     seen = len(calls)
     eventually(lambda: len(calls) > seen)
     del extension.heartbeat
-
-
-@pytest.mark.unreconciled("nothing is exported")
-def test_one_config_section_may_name_the_module_for_every_kind_of_process(
-    tmp_path: Path,
-) -> None:
-    """On a worker it is the trace context of tasks and no more, and the same as the bridge's."""
-
-    async def run() -> None:
-        preload = ["dask_otel.preload"]
-        async with (
-            Scheduler(dashboard_address=":0", preload=preload) as scheduler,
-            Worker(scheduler.address, preload=preload, local_directory=tmp_path) as worker,
-        ):
-            assert has_bridge(scheduler)
-            plugins = [worker.plugins[name] for name in ("dask-otel", "dask-otel-preload")]
-            assert [type(plugin) for plugin in plugins] == [TaskContextPlugin] * 2
-            assert plugins[0].hooks is plugins[1].hooks
-
-    with dask.config.set({"otel.environment": {"OTEL_TRACES_EXPORTER": "none"}}):
-        asyncio.run(run())
 
 
 @pytest.mark.unreconciled("nothing is exported")

@@ -7,11 +7,10 @@ import operator
 import pytest
 from distributed import Event, span
 
-import dask_otel
 from dask_otel.core import identity
-from tests.cluster.conftest import QUICK, Bridged, Start
+from tests.cluster.conftest import QUICK, Bridged
 from tests.receiver import Receiver, Span
-from tests.waiting import eventually, last_reports
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -74,35 +73,3 @@ def check_whole(received: Receiver) -> None:
         assert above.start_ns <= sign.start_ns < sign.end_ns <= above.end_ns
         if sign.attributes["dask.span.type"] == "marker":
             assert (sign.start_ns, sign.end_ns) == (above.start_ns, above.start_ns + 1)
-
-
-def test_what_is_open_at_the_bridges_end_is_exported_with_its_own_result(start: Start) -> None:
-    with start({"spans": {**SOON["spans"], "linger": "1h"}}, ENVIRON) as bridged:
-        received = bridged.received
-        with span("unfinished"):
-            future = bridged.client.submit(wait_for, "never", timeout=100)
-        with span("settled"):
-            bridged.client.submit(operator.neg, 2, key="settled").result()
-        block = dask_otel.span("in its block")
-        block.__enter__()
-        bridged.client.submit(operator.neg, 3, key="held").result()
-        eventually(lambda: of_type(received, "progress"), what="progress")
-        held = bridged.bridge.adapter.blocks.blocks._holding
-        eventually(lambda: held, what="the block")
-        bridged.client.sync(last_reports, bridged.cluster.workers.values())
-        # The bridge goes first, with scheduler and client still there.
-        bridged.cluster.sync(bridged.scheduler.plugins["dask-otel"].close)
-        block.__exit__(None, None, None)
-        assert not future.done()
-        Event("never", client=bridged.client).set()
-    check_whole(received)
-    shown = {
-        s.name: (s.attributes["dask.span.result"], s.attributes["dask.span.complete"])
-        for s in of_type(received, "span")
-    }
-    assert shown == {
-        # (Where the scheduler closes it is an error: test_put_on_again.)
-        "unfinished": ("unknown", False),
-        "settled": ("success", True),
-        "in its block": ("success", True),
-    }

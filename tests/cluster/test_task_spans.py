@@ -12,7 +12,7 @@ from dask_otel import span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import FinishedTask
-from tests.cluster.conftest import Bridged, Start
+from tests.cluster.conftest import Bridged
 from tests.cluster.observed import Observed
 from tests.receiver import Receiver, Span
 
@@ -211,39 +211,44 @@ def test_in_a_chosen_task_its_own_span_is_the_current_one(bridged: Bridged) -> N
     assert found == {**dict.fromkeys(found, ids), **own}
 
 
-def test_no_task_names_a_parent_that_is_not_exported(start: Start) -> None:
-    settings = {"spans": {"max-groups": 1, "max-exceptions": 1, "tasks": {"slowest": 1, "max": 3}}}
-    with start(settings) as bridged:
-        with span("work"):
-            futures = [bridged.client.submit(timed, i, i / 20, key=f"group{i}-1") for i in range(4)]
-            bad = [bridged.client.submit(fail, 0.01, key=f"bad-{i}") for i in range(2)]
-            wait([*futures, *bad])
-        del futures, bad
-        received = bridged.exported()
-        ids = {s.span_id for s in received.spans}
-        tasks = [s for s in received.spans if s.type == "task"]
-        assert len(tasks) == 3
-        assert all(task.parent_id in ids for task in tasks)
-        # Those that failed, then the longest; the others are counted.
-        assert sum("error.type" in task.attributes for task in tasks) == 2
-        assert only(received, "span", "work").attributes["dask.span.dropped_task.count"] == 3
-        traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
-        assert len(traced) == 1
+@pytest.mark.options(
+    {"spans": {"max-groups": 1, "max-exceptions": 1, "tasks": {"slowest": 1, "max": 3}}}
+)
+def test_no_task_names_a_parent_that_is_not_exported(bridged: Bridged) -> None:
+    with span("work"):
+        futures = [bridged.client.submit(timed, i, i / 20, key=f"group{i}-1") for i in range(4)]
+        bad = [bridged.client.submit(fail, 0.01, key=f"bad-{i}") for i in range(2)]
+        wait([*futures, *bad])
+    del futures, bad
+    received = bridged.exported()
+    ids = {s.span_id for s in received.spans}
+    tasks = [s for s in received.spans if s.type == "task"]
+    assert len(tasks) == 3
+    assert all(task.parent_id in ids for task in tasks)
+    # Those that failed, then the longest; the others are counted.
+    assert sum("error.type" in task.attributes for task in tasks) == 2
+    found = only(received, "span", "work").attributes
+    assert found["dask.span.dropped_task.count"] == 3
+    shown = sum(s.type == "group" for s in received.spans)
+    assert (shown, found["dask.span.dropped.count"]) == (1, found["dask.task_group.count"] - 1)
+    traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
+    assert len(traced) == 1
 
 
-def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(start: Start) -> None:
-    settings = {"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}}
-    with start(settings) as bridged:
-        with span("work"):
-            futures = bridged.client.map(current, range(20))
-            bad = bridged.client.submit(fail, 0.01, key="bad")
-            wait([*futures, bad])
-            keys = {future.key for future in futures}
-        del futures, bad
-        received = bridged.exported()
-        work = only(received, "span", "work")
-        tasks = [s for s in received.spans if s.type == "task"]
-        assert {s.type for s in received.spans} == {"span", "task"}
-        assert {s.parent_id for s in tasks} == {work.span_id}
-        chosen = {key for key in keys if identity.is_sampled(key, 0.5)}
-        assert {s.attributes["dask.task.key"] for s in tasks} == {"bad", *chosen}
+@pytest.mark.options({"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}})
+def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(
+    bridged: Bridged,
+) -> None:
+    with span("work"):
+        futures = bridged.client.map(current, range(20))
+        bad = bridged.client.submit(fail, 0.01, key="bad")
+        wait([*futures, bad])
+        keys = {future.key for future in futures}
+    del futures, bad
+    received = bridged.exported()
+    work = only(received, "span", "work")
+    tasks = [s for s in received.spans if s.type == "task"]
+    assert {s.type for s in received.spans} == {"span", "task"}
+    assert {s.parent_id for s in tasks} == {work.span_id}
+    chosen = {key for key in keys if identity.is_sampled(key, 0.5)}
+    assert {s.attributes["dask.task.key"] for s in tasks} == {"bad", *chosen}
