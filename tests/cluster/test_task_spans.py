@@ -11,7 +11,7 @@ from distributed import Reschedule, get_worker, wait
 from dask_otel import span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from dask_otel.core.records import FinishedTask
+from dask_otel.core.records import TaskRun
 from tests.cluster.conftest import Bridged
 from tests.cluster.observed import Observed
 from tests.receiver import Receiver, Span
@@ -62,9 +62,9 @@ def fail_first(how: type[Exception]) -> int:
     return RUNS[how.__name__]
 
 
-def check(found: FinishedTask, key: Any, saw: tuple[float, float, int, str]) -> None:
+def check(found: TaskRun, key: Any, saw: tuple[float, float, int, str]) -> None:
     start, stop, run, worker = saw
-    assert (found.key, found.run, found.worker) == (key, run, worker)
+    assert (found.key, found.number, found.worker) == (key, run, worker)
     assert found.start == pytest.approx(start, abs=READING)
     assert found.stop == pytest.approx(stop, abs=READING)
     assert stop - start - CLOCK <= found.seconds <= stop - start + READING
@@ -90,8 +90,8 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Observed
     failed, *others = finished.tasks
     # Of the two that ran again the last run alone is known, in groups of their own.
     assert [task.prefix for task in others].count("fail_first") == 2
-    assert [task.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
-    first, second = [task for task in others if task.prefix == "timed"]
+    assert [task.run.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
+    first, second = [task.run for task in others if task.prefix == "timed"]
     known = dict(zip(keys, saw, strict=True))
     for task in (first, second):
         check(task, task.key, known.pop(task.key))
@@ -99,8 +99,11 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Observed
     longest = max(stop - start for start, stop, _, _ in known.values())
     assert longest - CLOCK <= second.seconds <= first.seconds
     assert (first.attempt, first.type, first.nbytes is None) == (1, "tuple", False)
-    assert (failed.key, failed.failure and failed.failure.text) == ("bad", "ValueError('as asked')")
-    assert 0.2 - CLOCK <= failed.seconds <= 0.2 + READING
+    assert (failed.run.key, failed.failure and failed.failure.text) == (
+        "bad",
+        "ValueError('as asked')",
+    )
+    assert 0.2 - CLOCK <= failed.run.seconds <= 0.2 + READING
     assert finished.dropped_tasks == 0
     assert not o.adapter.tasks._queued_since
 
@@ -114,7 +117,7 @@ def test_time_in_the_queue_is_what_tasks_waited_for(o: Observed) -> None:
         saw = sorted(o.client.gather(futures))
     del futures
     o.quiet()
-    by_run = {task.run: task for task in o.named("work").tasks}
+    by_run = {task.run.number: task.run for task in o.named("work").tasks}
     tasks = [by_run[run] for _, _, run, _ in saw]
     assert len(by_run) == len(tasks) == 8
     for order, (task, (start, stop, run, worker)) in enumerate(zip(tasks, saw, strict=True)):
@@ -148,13 +151,13 @@ def test_a_group_begins_with_the_first_transfer_which_is_an_event_of_its_task(
     # They take no time, and were waited for: so much at least came before.
     assert group.durations["transfer"] > group.durations["compute"]
     assert group.stop - group.start > group.durations["compute"]
-    tasks = [task for task in work.tasks if task.prefix == "len"]
-    told = [(task, part) for task in tasks for part in task.parts if part.action == "transfer"]
+    tasks = [task.run for task in work.tasks if task.prefix == "len"]
+    told = [(task, part) for task in tasks for part in task.parts if part[0] == "transfer"]
     # Several come in one message, which is booked on one of them.
     assert bool(told) == bool(slowest)
-    for task, part in told:
-        assert part.seconds > 0
-        assert part.start + part.seconds <= task.start + READING
+    for task, (_, start, seconds) in told:
+        assert seconds > 0
+        assert start + seconds <= task.start + READING
 
 
 def only(received: Receiver, kind: str, name: str) -> Span:
