@@ -162,8 +162,9 @@ class World:
         for number in range(workers):
             if behind is not None and number == workers - 1:
                 self._cluster.address = f"tcp://127.0.0.1:{behind(port_of(address)).port}"
-            worker = self._cluster.start_nanny if nannies else self._cluster.start_worker
-            self.workers.append(worker(f"w{number}", env=worker_env.get(number)))
+            self.workers.append(
+                self._cluster.start_worker(f"w{number}", nanny=nannies, env=worker_env.get(number))
+            )
         self.client = Client(address, set_as_default=False)
         self.client.wait_for_workers(workers, timeout=PATIENCE)
 

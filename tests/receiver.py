@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -374,8 +373,3 @@ def silent_server() -> Iterator[str]:
     """Accept connections, by the kernel's backlog, and never say a word; give the endpoint."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-def wait_briefly(seconds: float) -> Callable[[str], None]:
-    """Return a `before_answer` that answers late."""
-    return lambda signal: time.sleep(seconds)

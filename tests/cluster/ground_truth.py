@@ -282,17 +282,12 @@ def reported_time(received: Receiver) -> float:
     )
 
 
-def excess_time(received: Receiver) -> float:
-    """Return what was booked beyond the threads."""
-    return received.last("dask.cluster.excess.time")[()]
-
-
-def idle_points(received: Receiver) -> list[tuple[float, float]]:
-    """Return every exported (time, idle seconds)."""
+def idle_points(received: Receiver, activity: str = "idle") -> list[tuple[float, float]]:
+    """Return every exported (time, seconds) of idle, or of another activity."""
     return [
         (point.time_ns / 1e9, point.value)
         for point in received.points
-        if point.metric == "dask.cluster.time" and point.attributes["dask.activity"] == "idle"
+        if point.metric == "dask.cluster.time" and point.attributes["dask.activity"] == activity
     ]
 
 
@@ -319,7 +314,6 @@ def check(
     bridged: Watched,
     name: str,
     *,
-    boasted: float = 0.0,
     at_once: bool = False,
     in_order: bool = True,
     earlier: float = 0.0,
@@ -330,8 +324,6 @@ def check(
     ----------
     name
         Of the span with the work.
-    boasted
-        Seconds that tasks booked on themselves.
     at_once
         Whether idle needs no heartbeat to be seen: threads that certainly have no task.
     in_order
@@ -345,13 +337,10 @@ def check(
     beside = sum(run.seconds for run in BESIDE)
     # What is reported was compared with Dask's own figures before.
     reported = reported_time(received) + watch.unheard
-    overhead = max(0.0, reported - beside - (boasted or truth.ran()))
-    if boasted:
-        # It is hidden in what they booked.
-        overhead += sum(map(watch.before, RUNS))
+    overhead = max(0.0, reported - beside - truth.ran())
     # Nobody knows how much of it was in what did not come, in what was no thread's time, or in
     # what ran on when there was no more work.
-    elsewhere = boasted or BESIDE or any(run.stop > truth.end for run in RUNS)
+    elsewhere = BESIDE or any(run.stop > truth.end for run in RUNS)
     unsure = overhead if elsewhere else min(overhead, watch.unheard)
     cut_off = truth.cut_off()
     # Of what is lost, too, something was before the tasks' own code.
@@ -374,10 +363,10 @@ def check(
         previous = at
     idle = points[-1][1]
     assert truth.idle() - missing <= idle, (idle, truth.idle(), overhead, missing)
-    excess, exported = beside + max(0.0, boasted - truth.ran()), excess_time(received)
-    assert excess - within <= exported <= excess + overhead + within, (exported, excess, overhead)
+    exported = received.last("dask.cluster.excess.time")[()]
+    assert beside - within <= exported <= beside + overhead + within, (exported, beside, overhead)
     # What is in excess was metered, and took no idle thread.
-    unsure += max(0.0, exported - excess)
+    unsure += max(0.0, exported - beside)
     assert idle <= truth.idle() - overhead + unsure + within, (
         idle, truth.idle(), overhead, unsure, within,
     )  # fmt: skip

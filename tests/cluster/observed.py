@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from textwrap import dedent
 from typing import Any
 
+import dask
 from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
@@ -36,6 +37,7 @@ class Observer(SchedulerPlugin):
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.errors: list[str] = []
+        self.closed = False
         self.finished: list[FinishedSpan] = []
         self.progress: list[Progress] = []
         self.increments: dict[tuple[Any, ...], float] = {}
@@ -67,10 +69,12 @@ class Observer(SchedulerPlugin):
         self.adapter.remove_client(client)
 
     async def close(self) -> None:
-        self._ticking.cancel()
-        self.adapter.close(time())
-        self._take()
-        self.adapter.detach()
+        if not self.closed:
+            self.closed = True
+            self._ticking.cancel()
+            self.adapter.close(time())
+            self.take()
+            self.adapter.detach()
 
     async def prove(self) -> None:
         """Check what came against what Dask knows."""
@@ -81,9 +85,9 @@ class Observer(SchedulerPlugin):
             await asyncio.sleep(0.05)
             if self.ticking:
                 self.adapter.tick(time())
-            self._take()
+            self.take()
 
-    def _take(self) -> None:
+    def take(self) -> None:
         self.finished += self.adapter.take_finished()
         self.progress += self.adapter.take_progress()
         for series, value in self.adapter.batch.increments.items():
@@ -94,11 +98,15 @@ class Observer(SchedulerPlugin):
 class Observed:
     """What the tests look at."""
 
-    def __init__(self, cluster: LocalCluster, client: Client, observer: Observer) -> None:
+    def __init__(self, cluster: LocalCluster, client: Client, limits: Limits) -> None:
         self.cluster = cluster
         self.client = client
-        self.observer = observer
-        self.witness: Witness
+        self.observer = Observer(limits)
+        self.witness = Witness(cluster.scheduler, cluster.workers)
+
+    @property
+    def scheduler(self) -> Any:
+        return self.cluster.scheduler
 
     @property
     def adapter(self) -> SchedulerAdapter:
@@ -108,18 +116,47 @@ class Observed:
     def exported(self) -> list[FinishedSpan]:
         return self.observer.finished
 
+    async def attach(self) -> None:
+        """Put the observer on the scheduler, then the witness: its times are the later ones."""
+        await self.observer.start(self.scheduler)
+        for plugin in (self.observer, self.witness):
+            self.scheduler.add_plugin(plugin)
+
+    async def detach(self) -> None:
+        """Prove what came, and take off what `attach` has put on."""
+        await self.observer.prove()
+        await self.observer.close()
+        for plugin in (self.observer, self.witness):
+            self.scheduler.plugins.pop(plugin.name, None)
+
+    def running(self) -> int:
+        """How many tasks hold a thread, by the workers' own count."""
+        return sum(len(w.state.executing) for w in self.cluster.workers.values())
+
+    def close_worker_of(self, future: Any) -> None:
+        """Let the worker leave that has a result."""
+        (address,) = self.client.who_has([future])[future.key]
+        worker = next(w for w in self.cluster.workers.values() if w.address == address)
+        self.client.sync(worker.close)
+
+    def rest(self) -> None:
+        """Wait until the client's tasks have gone, and nothing runs on without them."""
+        eventually(lambda: not self.scheduler.tasks and not self.running(), what="the next test")
+
     def named(self, name: str) -> FinishedSpan:
         """The only exported span of that name."""
         (found,) = [s for s in self.exported if s.identity.tags[-1] == name]
         return found
 
-    def count(self, *series: Any) -> float:
-        """The sum of all increments of a series so far."""
+    def counted(self, metric: str, *series: Any) -> dict[tuple[Any, ...], float]:
+        """What was counted of a metric so far, by its other labels."""
         self.client.sync(self._flush)
-        return self.observer.increments.get(series, 0)
+        places = 1 + len(series)
+        found = self.observer.increments.items()
+        return {k[places:]: v for k, v in found if k[:places] == (metric, *series) and v}
 
     async def _flush(self) -> None:
-        self.observer._take()
+        self.observer.take()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -153,28 +190,30 @@ class Observed:
         """Nothing went wrong, nothing is left of what was exported."""
         assert self.observer.errors == []
         adapter = self.adapter
-        assert not adapter.spans.groups
-        assert not adapter.tasks.assigned
-        assert not adapter.lifecycle._settling
-        assert not adapter.blocks.blocks._holding
-        assert not adapter.blocks.leaving
-        assert not adapter.lifecycle._lingering
-        assert not adapter.callers._open
-        outside = uncovered(record for span in self.exported for record in translate(span))
-        assert not outside, outside
-        active = [k for k in self.observer.increments if k[0] == "dask.span.active"]
-        assert all(self.observer.increments[k] == 0 for k in active)
+        left = [
+            adapter.spans.groups,
+            adapter.tasks.assigned,
+            adapter.lifecycle._settling,
+            adapter.lifecycle._lingering,
+            adapter.blocks.blocks._holding,
+            adapter.blocks.leaving,
+            adapter.callers._open,
+            uncovered(record for span in self.exported for record in translate(span)),
+            self.counted("dask.span.active"),
+        ]
+        assert not any(left), left
 
     def assert_tree(self, expected: str) -> None:
-        """Compare all that was exported with lines ``name result shortest.. counts``.
+        """Wait until all is exported, and compare it with lines ``name result shortest.. counts``.
 
         The shortest length is what the tasks themselves take. None may be longer than the
         scheduler saw its work last; see `Witness`.
         """
+        if not self.observer.closed:
+            self.quiet()
         wanted = [line for line in dedent(expected).splitlines() if line.strip()]
-        lines = list(_lines(self.exported))
         shown = []
-        for index, (text, seconds, rest) in enumerate(lines):
+        for index, (text, seconds, rest) in enumerate(_lines(self.exported)):
             length = f"{seconds:.2f}"
             found = re.search(r"(\S+)\.\.", wanted[index]) if index < len(wanted) else None
             if found and float(found.group(1)) <= seconds + self.witness.skew:
@@ -217,31 +256,40 @@ def _line(span: FinishedSpan, indent: str) -> tuple[str, float, str]:
     return f"{indent}{name} {span.result}", span.stop - span.start, rest
 
 
-@contextmanager
-def observed(limits: Limits = LIMITS, attach: bool = True, **cluster: Any) -> Iterator[Observed]:
-    """Give a client on an observed local cluster: two workers with a thread each.
-
-    At the end, the adapter must have all that the scheduler knows.
-    """
+def plain_cluster(**options: Any) -> LocalCluster:
+    """Make a cluster of two workers with a thread each, but for the options."""
     settings: dict[str, Any] = {
         "n_workers": 2,
         "threads_per_worker": 1,
         "processes": False,
         "dashboard_address": "127.0.0.1:0",
-        "silence_logs": 50,
-        **cluster,
+        "silence_logs": False,
+        **options,
     }
-    with LocalCluster(**settings) as local, Client(local) as client:
-        observer = Observer(limits)
-        made = Observed(local, client, observer)
+    return LocalCluster(**settings)
 
-        async def add() -> None:
-            await observer.start(local.scheduler)
-            local.scheduler.add_plugin(observer)
-            made.witness = Witness(local.scheduler, local.workers)
-            local.scheduler.add_plugin(made.witness)
 
+@contextmanager
+def observed(
+    limits: Limits = LIMITS,
+    attach: bool = True,
+    local: LocalCluster | None = None,
+    config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[Observed]:
+    """Give a client on an observed cluster: on this one, or on a new one with these options.
+
+    At the end, the adapter must have all that the scheduler knows.
+    """
+    with (
+        dask.config.set(config or {}),
+        nullcontext(local) if local else plain_cluster(**options) as cluster,
+        Client(cluster) as client,
+    ):
+        made = Observed(cluster, client, limits)
         if attach:
-            client.sync(add)
+            client.sync(made.attach)
         yield made
-        local.sync(made.observer.prove)
+        cluster.sync(made.detach)
+    if local:
+        made.rest()

@@ -124,27 +124,16 @@ class Cluster:
         name: str = "w",
         *args: str,
         nthreads: int = 2,
+        nanny: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start one worker, without a nanny."""
-        return self._start(
-            f"worker-{name}", "worker", self.address, "--nthreads", str(nthreads), "--name", name,
-            "--no-nanny", "--no-dashboard", "--memory-limit", "0",
-            "--local-directory", str(self.folder), *args, env=env,
+        """Start one worker, below a nanny or without one."""
+        how = ("--nworkers", "1") if nanny else ("--no-nanny",)
+        process = Process(
+            self.folder / f"worker-{name}.log", "worker", self.address,
+            "--nthreads", str(nthreads), "--name", name, *how, "--no-dashboard",
+            "--memory-limit", "0", "--local-directory", str(self.folder), *args, env=env or {},
         )  # fmt: skip
-
-    def start_nanny(
-        self, name: str = "n", *args: str, env: Mapping[str, str] | None = None
-    ) -> Process:
-        """Start one worker below a nanny."""
-        return self._start(
-            f"worker-{name}", "worker", self.address, "--nthreads", "2", "--name", name,
-            "--nworkers", "1", "--no-dashboard", "--memory-limit", "0",
-            "--local-directory", str(self.folder), *args, env=env,
-        )  # fmt: skip
-
-    def _start(self, log: str, *args: str, env: Mapping[str, str] | None) -> Process:
-        process = Process(self.folder / f"{log}.log", *args, env=env or {})
         self.processes.append(process)
         return process
 

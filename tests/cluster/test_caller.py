@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -26,9 +23,8 @@ import dask_otel
 from dask_otel.client.hook import METHOD
 from dask_otel.core import identity
 from dask_otel.core.context import CARRIER_KEY, Traceparent, caller_dask_id
-from tests.cluster.conftest import Start
-from tests.cluster.observed import observed
-from tests.environment import run_instrumented
+from tests.cluster.conftest import Bridged
+from tests.cluster.observed import Observed
 from tests.waiting import eventually
 
 pytestmark = [
@@ -38,6 +34,7 @@ pytestmark = [
 
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
 OFF = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
+PER_CALLER = {"otel.client.span-per-caller": True}
 PRELOAD = {"distributed.client.preload": ["dask_otel.preload"]}
 
 
@@ -74,23 +71,18 @@ class Recorder(SchedulerPlugin):
         return {a.get(CARRIER_KEY, {}).get("traceparent") for a in self.take().values()}
 
 
-@contextmanager
-def recorded(**options: Any) -> Iterator[tuple[Client, Recorder]]:
-    with (
-        LocalCluster(
-            **{
-                "n_workers": 2,
-                "threads_per_worker": 2,
-                "processes": False,
-                "dashboard_address": "127.0.0.1:0",
-                **options,
-            }
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        recorder = Recorder(cluster.scheduler)
-        cluster.scheduler.add_plugin(recorder)
-        yield client, recorder
+@pytest.fixture
+def recorder(plain: LocalCluster) -> Iterator[Recorder]:
+    recorder = Recorder(plain.scheduler)
+    plain.scheduler.add_plugin(recorder)
+    yield recorder
+    plain.scheduler.remove_plugin(recorder.name)
+
+
+@pytest.fixture
+def client(plain: LocalCluster) -> Iterator[Client]:
+    with Client(plain) as client:
+        yield client
 
 
 @pytest.fixture(autouse=True)
@@ -122,19 +114,18 @@ SUBMISSIONS: dict[str, Callable[[Client], Any]] = {
 }
 
 
-def test_it_reaches_every_task_however_it_is_submitted() -> None:
-    with recorded() as (client, recorder):
-        dask_otel.instrument()
-        for number, (name, submit) in enumerate(SUBMISSIONS.items(), 1):
-            with calling(number):
-                submit(client)
-            assert recorder.callers() == {traceparent(number)}, name
+def test_it_reaches_every_task_however_it_is_submitted(client: Client, recorder: Recorder) -> None:
+    dask_otel.instrument()
+    for number, (name, submit) in enumerate(SUBMISSIONS.items(), 1):
+        with calling(number):
+            submit(client)
+        assert recorder.callers() == {traceparent(number)}, name
+    client.submit(inc, 1, pure=False).result()
+    assert recorder.callers() == {None}, "no span is active"
+    dask_otel.uninstrument()
+    with calling(1):
         client.submit(inc, 1, pure=False).result()
-        assert recorder.callers() == {None}, "no span is active"
-        dask_otel.uninstrument()
-        with calling(1):
-            client.submit(inc, 1, pure=False).result()
-        assert recorder.callers() == {None}
+    assert recorder.callers() == {None}
 
 
 async def _asynchronously(address: str) -> None:
@@ -158,59 +149,58 @@ async def _asynchronously(address: str) -> None:
         await asyncio.gather(*[request(number) for number in range(1, 9)])
 
 
-def test_it_follows_the_requests_of_an_asynchronous_client() -> None:
-    with recorded(protocol="tcp://", n_workers=1) as (client, recorder):
-        dask_otel.instrument()
-        asyncio.run(_asynchronously(client.scheduler.address))
-        taken = recorder.take()
-        assert len(taken) >= 8 * 7
-        for key, annotations in taken.items():
-            (number,) = {int(found) for found in re.findall(r"-(\d)\b", str(key))}
-            assert annotations[CARRIER_KEY] == {"traceparent": traceparent(number)}, key
+def test_it_follows_the_requests_of_an_asynchronous_client(
+    client: Client, recorder: Recorder
+) -> None:
+    dask_otel.instrument()
+    asyncio.run(_asynchronously(client.scheduler.address))
+    taken = recorder.take()
+    assert len(taken) >= 8 * 7
+    for key, sent in taken.items():
+        (number,) = {int(found) for found in re.findall(r"-(\d)\b", str(key))}
+        assert sent[CARRIER_KEY] == {"traceparent": traceparent(number)}, key
 
 
-def test_it_follows_threads_with_contexts_of_their_own() -> None:
-    with recorded(n_workers=1) as (client, recorder):
-        dask_otel.instrument()
+def test_it_follows_threads_with_contexts_of_their_own(client: Client, recorder: Recorder) -> None:
+    dask_otel.instrument()
 
-        def request(number: int) -> None:
-            for turn in range(5):
-                with calling(number):
-                    client.submit(inc, turn, key=f"{number}-{turn}").result()
-                client.submit(inc, turn, key=f"0-{number}-{turn}").result()
+    def request(number: int) -> None:
+        for turn in range(5):
+            with calling(number):
+                client.submit(inc, turn, key=f"{number}-{turn}").result()
+            client.submit(inc, turn, key=f"0-{number}-{turn}").result()
 
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(request, range(1, 9)))
-        taken = recorder.take()
-        assert len(taken) == 8 * 5 * 2
-        for key, annotations in taken.items():
-            number = int(key.split("-")[0])
-            wanted = {"traceparent": traceparent(number)} if number else None
-            assert annotations.get(CARRIER_KEY) == wanted, key
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(request, range(1, 9)))
+    taken = recorder.take()
+    assert len(taken) == 8 * 5 * 2
+    for key, sent in taken.items():
+        number = int(key.split("-")[0])
+        wanted = {"traceparent": traceparent(number)} if number else None
+        assert sent.get(CARRIER_KEY) == wanted, key
 
 
-def test_annotations_of_the_users_are_left_as_they_are() -> None:
-    with recorded() as (client, recorder):
-        dask_otel.instrument()
-        with calling(1), dask.annotate(team="risk", priority=3):
-            client.submit(inc, 1).result()
+def test_annotations_of_the_users_are_left_as_they_are(client: Client, recorder: Recorder) -> None:
+    dask_otel.instrument()
+    with calling(1), dask.annotate(team="risk", priority=3):
+        client.submit(inc, 1).result()
+    ((_, annotations),) = recorder.take().items()
+    assert annotations["team"] == "risk"
+    assert annotations["priority"] == 3
+    assert annotations[CARRIER_KEY] == {"traceparent": traceparent(1)}
+    with dask.annotate(team="layer", retries=2):
+        array = dask.array.ones(4, chunks=2)
+    with calling(2):
+        wait(dask.persist(array, optimize_graph=False))
+    for annotations in recorder.take().values():
+        assert (annotations["team"], annotations["retries"]) == ("layer", 2)
+        assert annotations[CARRIER_KEY] == {"traceparent": traceparent(2)}
+    for mine in ("mine", {"traceparent": "garbage"}, 1):
+        with calling(3), dask.annotate(**{CARRIER_KEY: mine}):
+            client.submit(inc, 3, pure=False).result()
         ((_, annotations),) = recorder.take().items()
-        assert annotations["team"] == "risk"
-        assert annotations["priority"] == 3
-        assert annotations[CARRIER_KEY] == {"traceparent": traceparent(1)}
-        with dask.annotate(team="layer", retries=2):
-            array = dask.array.ones(4, chunks=2)
-        with calling(2):
-            wait(dask.persist(array, optimize_graph=False))
-        for annotations in recorder.take().values():
-            assert (annotations["team"], annotations["retries"]) == ("layer", 2)
-            assert annotations[CARRIER_KEY] == {"traceparent": traceparent(2)}
-        for mine in ("mine", {"traceparent": "garbage"}, 1):
-            with calling(3), dask.annotate(**{CARRIER_KEY: mine}):
-                client.submit(inc, 3, pure=False).result()
-            ((_, annotations),) = recorder.take().items()
-            assert annotations[CARRIER_KEY] == mine
-        assert dask.get_annotations() == {}
+        assert annotations[CARRIER_KEY] == mine
+    assert dask.get_annotations() == {}
 
 
 def nest(number: int) -> None:
@@ -229,14 +219,11 @@ async def nest_asynchronously(number: int) -> None:
 
 
 def test_a_span_opened_inside_a_task_is_the_caller_of_what_is_submitted_there(
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As a batch system leaves it to a worker: not the caller of what its tasks submit.
     monkeypatch.setenv("TRACEPARENT", traceparent(9))
-    with (
-        dask.config.set({"otel.client.span-per-caller": True}),
-        recorded() as (client, recorder),
-    ):
+    with dask.config.set(PER_CALLER):
         dask_otel.instrument()
         client.submit(nest, 5, key="outer").result()
         client.submit(nest_asynchronously, 6, key="async").result()
@@ -260,10 +247,12 @@ def test_a_span_opened_inside_a_task_is_the_caller_of_what_is_submitted_there(
         assert ids == {(caller_dask_id(Traceparent(TRACE, 9)),)}, "none is made inside tasks"
 
 
-def test_submissions_under_one_caller_meet_in_one_dask_span() -> None:
+def test_submissions_under_one_caller_meet_in_one_dask_span(
+    client: Client, recorder: Recorder
+) -> None:
+    known = set(recorder.scheduler.extensions["spans"].spans)
     with (
-        dask.config.set({"otel.client.span-per-caller": True}),
-        recorded(n_workers=1) as (client, recorder),
+        dask.config.set(PER_CALLER),
         Client(client.cluster, set_as_default=False) as other,
     ):
         dask_otel.instrument()
@@ -276,16 +265,18 @@ def test_submissions_under_one_caller_meet_in_one_dask_span() -> None:
             with span("mine"):
                 client.submit(inc, 3, key="e").result()
         spans = recorder.scheduler.extensions["spans"].spans
-        names = [s.name for s in spans.values()]
+        names = [s.name for span_id, s in spans.items() if span_id not in known]
         assert sorted(names) == [("mine",), ("traced",), ("traced",)]
 
 
 # ------------------------------------------------------------------------------ ways in
 
 
-def test_the_clients_preload_does_the_same_and_is_taken_back() -> None:
+def test_the_clients_preload_does_the_same_and_is_taken_back(
+    plain: LocalCluster, recorder: Recorder
+) -> None:
     original = Client.__dict__[METHOD]
-    with dask.config.set(PRELOAD), recorded(n_workers=1) as (client, recorder):
+    with dask.config.set(PRELOAD), Client(plain) as client:
         dask_otel.instrument()
         with calling(1):
             client.submit(inc, 1).result()
@@ -314,195 +305,68 @@ print(found)
 """
 
 
-def test_a_client_loads_no_sdk_and_nothing_of_the_scheduler() -> None:
-    with recorded(n_workers=1, protocol="tcp://") as (client, _):
-        done = subprocess.run(
-            [sys.executable, "-c", CLIENT_ONLY, client.scheduler.address],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+def test_a_client_loads_no_sdk_and_nothing_of_the_scheduler(client: Client) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT_ONLY, client.scheduler.address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
-
-
-APPLICATION = """
-import json, sys
-from distributed import Client, LocalCluster, get_client
-from opentelemetry import trace
-
-def nested(x):
-    # Kept, so that it is still there when the application looks.
-    global kept
-    kept = get_client().submit(abs, -x, key="nested")
-    return kept.result()
-
-def annotations(dask_scheduler):
-    return {str(k): dict(t.annotations or {}) for k, t in dask_scheduler.tasks.items()}
-
-def hooks():
-    from distributed.client import Client
-    method, depth = Client._graph_to_futures, 0
-    while hasattr(method, "__wrapped__"):
-        method, depth = method.__wrapped__, depth + 1
-    return depth
-
-if __name__ == "__main__":
-    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=":0") as cluster:
-        with Client(cluster) as client:
-            with trace.get_tracer("app").start_as_current_span("request") as span:
-                future = client.submit(nested, 1, key="outer")
-                assert future.result() == 1
-                found = client.run_on_scheduler(annotations)
-            context = span.get_span_context()
-            print(json.dumps({
-                "recording": type(span).__name__,
-                "trace": f"{context.trace_id:032x}",
-                "span": f"{context.span_id:016x}",
-                "flags": f"{int(context.trace_flags):02x}",
-                "outer": found["outer"].get("dask_otel.context"),
-                "spans": [found[key].get("span") for key in ("outer", "nested")],
-                "hooks": [hooks(), *client.run(hooks).values()],
-            }))
-"""
-
-
-def test_opentelemetry_instrument_with_an_application_that_knows_nothing_of_us(
-    tmp_path: Path,
-) -> None:
-    variables = {**OFF, "DASK_OTEL__CLIENT__SPAN_PER_CALLER": "true"}
-    told = json.loads(run_instrumented(tmp_path, APPLICATION, variables)[-1])
-    assert told["recording"] == "_Span", "an SDK was configured"
-    # Its flags, too, of which later releases of the SDK set more than one.
-    assert told["outer"] == {"traceparent": f"00-{told['trace']}-{told['span']}-{told['flags']}"}
-    dask_id = caller_dask_id(Traceparent(int(told["trace"], 16), int(told["span"], 16)))
-    assert told["spans"] == [{"name": ["request"], "ids": [dask_id]}] * 2, "also of nested work"
-    # Once in the application; once in the worker's process, where OpenTelemetry's loader leaves
-    # its variable to child processes: that of 1.28 does not.
-    assert told["hooks"] in ([1, 1], [1, 0])
 
 
 # --------------------------------------------------------------- handles and attributes
 
 
-def test_attributes_end_on_the_span_with_the_preload_and_without() -> None:
-    given = {"tenant": "acme", "rows": 5, "dask.span.id": "mine", "\ud800": "\ud800"}
-    for config in ({}, PRELOAD):
-        with ExitStack() as stack:
-            stack.enter_context(dask.config.set(config))
-            o = stack.enter_context(observed())
-            with dask_otel.span("outer"), dask_otel.span("with", attributes=given):
-                o.client.submit(inc, 1).result()
-            with span("without"):
-                o.client.submit(inc, 2, key="other").result()
-            o.quiet()
-            expected = {"tenant": "acme", "rows": 5, "\ufffd": "\ufffd"}
-            assert o.named("with").attributes == expected
-            assert o.named("outer").attributes == {}
-            assert o.named("without").attributes == {}
+GIVEN = {"tenant": "acme", "rows": 5, "dask.span.id": "mine", "\ud800": "\ud800"}
 
 
-def test_an_older_scheduler_takes_the_blocks_of_a_message_with_attributes() -> None:
-    with observed() as o:
-        with dask_otel.span("a", attributes={"b": 1}):
-            o.client.submit(inc, 1).result()
-        o.quiet()
-        messages = [message for _, message in o.client.get_events("dask-otel")]
-        for message in messages:
-            # What the first version did with it.
-            assert all(len(block) == 2 for block in message["blocks"])
-        assert [b[0] for m in messages for b in m["blocks"]] == ["entered", "left"]
-        assert sum("attributes" in m for m in messages) == 1
+@pytest.mark.parametrize(
+    "config", [pytest.param(c, marks=pytest.mark.options(config=c)) for c in ({}, PRELOAD)]
+)
+def test_attributes_end_on_the_span_with_the_preload_and_without(o: Observed, config: Any) -> None:
+    with dask_otel.span("outer"), dask_otel.span("with", attributes=GIVEN):
+        o.client.submit(inc, 1).result()
+    with span("without"):
+        o.client.submit(inc, 2, key="other").result()
+    o.quiet()
+    assert {s.identity.tags[-1]: s.attributes for s in o.exported} == {
+        "with": {"tenant": "acme", "rows": 5, "\ufffd": "\ufffd"},
+        "outer": {},
+        "without": {},
+    }
+    # A scheduler of the first version takes a block as two texts.
+    messages = [message for _, message in o.client.get_events("dask-otel")]
+    assert {len(block) for message in messages for block in message["blocks"]} == {2}
+    assert sum("attributes" in message for message in messages) == 1
 
 
-@pytest.mark.parametrize("garbage", [1, ["a"], {"x": 1}, {"x": {"": 1}}, {"x": {}}])
-def test_attributes_that_are_none_on_the_wire(garbage: Any) -> None:
-    with observed(n_workers=0) as o:
+@pytest.mark.options(n_workers=0)
+def test_attributes_that_are_none_on_the_wire(o: Observed) -> None:
+    good = {"x": {"a": 1}}
+    for garbage in (1, ["a"], {"x": 1}, {"x": {"": 1}}, {"x": {}}, good):
         message = {"client": o.client.id, "blocks": [], "attributes": garbage}
         o.client.log_event("dask-otel", message)
-        o.client.log_event("dask-otel", {**message, "attributes": {"x": {"a": 1}}})
-        described = o.adapter.blocks.blocks._described
-        eventually(lambda: dict(described) == {"x": {"a": 1}}, 30, "the next message")
-        assert o.observer.errors == []
+    described = o.adapter.blocks.blocks._described
+    eventually(lambda: dict(described) == good, 30, "the last message")
+    assert o.observer.errors == []
 
 
-def test_a_handle_knows_what_an_adopting_scheduler_will_decide() -> None:
-    hashed = identity.trace_id
-    with recorded(n_workers=1) as (client, _):
-        with calling(1), dask_otel.span("nobody listens") as handle:
-            client.submit(inc, 1, pure=False).result()
-        assert handle.trace_id == f"{hashed(handle):032x}"
-        dask_otel.instrument()
-        with calling(1), dask_otel.span("called") as handle:
-            assert handle.trace_id == f"{TRACE:032x}"
-            client.submit(inc, 2, pure=False).result()
-            with dask_otel.span("below") as below:
-                assert below.trace_id == f"{TRACE:032x}"
-        assert handle.trace_id == f"{TRACE:032x}"
-        with dask.config.set({"otel.propagation": "link"}):
-            assert handle.trace_id == f"{hashed(handle):032x}"
-        # The first submission decides, and not the block.
-        with calling(1), dask_otel.span("detached") as handle:
-            with use_span(NonRecordingSpan(SpanContext(0, 0, False))):
-                client.submit(inc, 3, pure=False).result()
-            client.submit(inc, 4, pure=False).result()
-        assert handle.trace_id == f"{hashed(handle):032x}"
-        with dask_otel.span("later") as handle:
-            with calling(1):
-                client.submit(inc, 5, pure=False).result()
-            client.submit(inc, 6, pure=False).result()
-        assert handle.trace_id == f"{TRACE:032x}"
-
-
-def test_trace_context_asks_the_scheduler_where_it_may_have_decided(start: Start) -> None:
-    with start(environ=OFF) as bridged:
-        client = bridged.client
-        with dask_otel.span("root") as root, dask_otel.span("below") as below:
-            client.submit(inc, 1).result()
-            open_ids = bridged.bridge.adapter.lifecycle.open[below].identity
-        assert dask_otel.trace_context(below).decided is False, "no caller: nothing to ask"
-        asked = dask_otel.trace_context(str(below), client)
-        assert asked.decided
-        assert asked.trace_id == f"{open_ids.trace_id:032x}" == root.trace_id
-        assert asked.span_id == f"{open_ids.span_id:016x}" == below.span_id
-        unknown = dask_otel.trace_context("nobody", client)
-        assert (unknown.decided, unknown.trace_id) == (False, f"{identity.trace_id('nobody'):032x}")
-        metrics = dask_otel.span_metrics(client, below)
-        assert (metrics.trace_id, metrics.span_id) == (asked.trace_id, asked.span_id)
-        eventually(lambda: not bridged.bridge.adapter.lifecycle.open)
-        assert dask_otel.trace_context(str(below), client) == asked
-
-
-def test_trace_context_without_a_bridge_is_computed() -> None:
-    with recorded(n_workers=1) as (client, _):
-        dask_otel.instrument()
-        with calling(1), dask_otel.span("a") as handle:
-            client.submit(inc, 1).result()
-        context = dask_otel.trace_context(handle)
-        assert (context.decided, context.trace_id) == (False, handle.trace_id)
-
-
-def test_asynchronous_clients_get_an_awaitable() -> None:
-    async def run(address: str) -> None:
-        async with Client(address, asynchronous=True) as client:
-            with dask_otel.span("a") as handle:
-                await client.submit(inc, 1)
-            assert (await dask_otel.trace_context(handle)).trace_id == handle.trace_id
-            assert (await dask_otel.trace_context(str(handle), client)).span_id == handle.span_id
-
-    with recorded(n_workers=1, protocol="tcp://") as (client, _):
-        asyncio.run(run(client.scheduler.address))
-
-
-def test_attributes_are_exported_with_their_types(start: Start) -> None:
-    given = {"tenant": "acme", "rows": 5, "share": 0.5, "dry": True, "ids": ["a", "b"]}
-    with start() as bridged:
-        with dask_otel.span("outer"), dask_otel.span("with", attributes=given) as handle:
-            bridged.client.submit(inc, 1).result()
-        received = bridged.exported()
-        own = {s.name: {k: s.attributes.get(k) for k in given} for s in received.spans}
-        assert own["with"] == {**given, "ids": ("a", "b")}
-        assert set(own["outer"].values()) == {None}
-        (exported,) = [s for s in received.spans if s.name == "with"]
-        assert f"{exported.trace_id:032x}" == handle.trace_id
-        assert f"{exported.span_id:016x}" == handle.span_id
+@pytest.mark.options(environ=OFF)
+def test_trace_context_asks_the_scheduler_where_it_may_have_decided(bridged: Bridged) -> None:
+    client = bridged.client
+    with dask_otel.span("root") as root, dask_otel.span("below") as below:
+        client.submit(inc, 1).result()
+        open_ids = bridged.bridge.adapter.lifecycle.open[below].identity
+    assert dask_otel.trace_context(below).decided is False, "no caller: nothing to ask"
+    asked = dask_otel.trace_context(str(below), client)
+    ids = (f"{open_ids.trace_id:032x}", f"{open_ids.span_id:016x}")
+    assert (asked.decided, asked.trace_id, asked.span_id) == (True, *ids)
+    assert (root.trace_id, below.span_id) == ids
+    unknown = dask_otel.trace_context("nobody", client)
+    assert (unknown.decided, unknown.trace_id) == (False, f"{identity.trace_id('nobody'):032x}")
+    metrics = dask_otel.span_metrics(client, below)
+    assert (metrics.trace_id, metrics.span_id) == ids
+    eventually(lambda: not bridged.bridge.adapter.lifecycle.open)
+    assert dask_otel.trace_context(str(below), client) == asked

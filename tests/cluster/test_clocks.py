@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -180,66 +179,54 @@ def fail(seconds: float) -> None:
     raise ValueError(time.time())
 
 
-@contextmanager
-def clocks(folder: Path) -> Iterator[Clocks]:
-    """Give a cluster without workers."""
-    text = PRELOAD.replace("SLOW", str(SLOW)).replace("FOLDER", str(folder))
-    (folder / "clock.py").write_text(text)
-    with observed(n_workers=0, processes=True, preload=[str(folder / "clock.py")]) as o:
-        yield Clocks(o, folder)
+@pytest.fixture
+def c(tmp_path: Path) -> Iterator[Clocks]:
+    """A cluster without workers."""
+    text = PRELOAD.replace("SLOW", str(SLOW)).replace("FOLDER", str(tmp_path))
+    (tmp_path / "clock.py").write_text(text)
+    with observed(n_workers=0, processes=True, preload=[str(tmp_path / "clock.py")]) as o:
+        yield Clocks(o, tmp_path)
         o.quiet()
 
 
-def test_fresh_workers_show_when_their_tasks_ran(tmp_path):
-    with clocks(tmp_path) as c:
-        for i in range(3):
-            worker = c.add_worker(0.0)
-            c.run(f"fresh-{i}", worker)
-            c.await_estimate(worker)
-            c.run(f"known-{i}", worker)
-
-
-def test_a_failure_is_shown_when_it_happened(tmp_path):
-    with clocks(tmp_path) as c:
-        worker = c.add_worker(0.0)
-        c.await_estimate(worker)
-        c.run("before", worker)
-        client = c.observed.client
-        with span("failed"):
-            future = client.submit(fail, 0.25, workers=[worker])
-        wait(future)
-        (failed,) = future.exception().args
-        message = c.messages.told[future.key]
-        del future
-        finished = eventually(lambda: c.finished("failed"), 60, "its export")
-        tolerance = message.took + (message.made - failed) + READING
-        assert finished.failures[0].time == pytest.approx(failed, abs=tolerance)
-        assert finished.failures[0].time <= message.received
-        (group,) = finished.groups
-        assert group.start == pytest.approx(failed - 0.25, abs=tolerance)
+def test_a_failure_is_shown_when_it_happened(c):
+    worker = c.add_worker(0.0)
+    c.await_estimate(worker)
+    c.run("before", worker)
+    client = c.observed.client
+    with span("failed"):
+        future = client.submit(fail, 0.25, workers=[worker])
+    wait(future)
+    (failed,) = future.exception().args
+    message = c.messages.told[future.key]
+    del future
+    finished = eventually(lambda: c.finished("failed"), 60, "its export")
+    tolerance = message.took + (message.made - failed) + READING
+    assert finished.failures[0].time == pytest.approx(failed, abs=tolerance)
+    assert finished.failures[0].time <= message.received
+    (group,) = finished.groups
+    assert group.start == pytest.approx(failed - 0.25, abs=tolerance)
 
 
 @pytest.mark.parametrize("shift", [-2.0, 2.0])
-def test_workers_with_other_clocks_are_shown_on_the_schedulers(tmp_path, shift):
-    with clocks(tmp_path) as c:
-        right = c.add_worker(0.0)
-        c.run("right", right)
-        late = c.add_worker(shift)
-        c.run("late", late, shift)
-        c.run("right again", right)
-        c.run("late again", late, shift)
+def test_workers_with_other_clocks_are_shown_on_the_schedulers(c, shift):
+    right = c.add_worker(0.0)
+    c.run("right", right)
+    late = c.add_worker(shift)
+    c.run("late", late, shift)
+    c.run("right again", right)
+    c.run("late again", late, shift)
 
 
 @pytest.mark.parametrize("step", [-2.0, 2.0])
-def test_a_clock_that_is_set_is_followed(tmp_path, step):
-    with clocks(tmp_path) as c:
-        worker = c.add_worker(0.0)
-        c.run("before", worker)
-        c.observed.client.run(set_shift, step)
-        c.run("after", worker, step)
-        c.run("long after", worker, step, tasks=8)
-        c.observed.client.run(set_shift, 0.0)
-        c.run("as before", worker)
+def test_a_clock_that_is_set_is_followed(c, step):
+    worker = c.add_worker(0.0)
+    c.run("before", worker)
+    c.observed.client.run(set_shift, step)
+    c.run("after", worker, step)
+    c.run("long after", worker, step, tasks=8)
+    c.observed.client.run(set_shift, 0.0)
+    c.run("as before", worker)
 
 
 def test_workers_say_what_the_clocks_are_known_by():

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -86,172 +87,167 @@ async def bridged(
         yield scheduler, plugin.bridge
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(test(), 60)
+def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test that is a coroutine."""
 
-    asyncio.run(bounded())
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
 
 
 def total(pump: Pump, *series: Any) -> float:
     return sum(batch.increments.get(series, 0) for batch in pump.batches)
 
 
-def test_the_last_batch_of_a_close_is_the_last_where_exporters_come_late(
+@on_a_loop
+async def test_the_last_batch_of_a_close_is_the_last_where_exporters_come_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        pump, made = Pump(), threading.Event()
-        async with bridged(monkeypatch, pump, made) as (scheduler, _):
-            asyncio.get_running_loop().call_later(0.2, made.set)
-            assert await uninstall(scheduler) == "stopped"
-        assert pump.asked
-        assert [batch.levels[RUNNING] for batch in pump.batches] == [0]
-
-    run(test)
+    pump, made = Pump(), threading.Event()
+    async with bridged(monkeypatch, pump, made) as (scheduler, _):
+        asyncio.get_running_loop().call_later(0.2, made.set)
+        assert await uninstall(scheduler) == "stopped"
+    assert pump.asked
+    assert [batch.levels[RUNNING] for batch in pump.batches] == [0]
 
 
-def test_exporters_that_come_after_the_close_are_released(
+@on_a_loop
+async def test_exporters_that_come_after_the_close_are_released(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        pump, made = Pump(), threading.Event()
-        async with bridged(monkeypatch, pump, made, "100ms") as (scheduler, bridge):
-            assert await uninstall(scheduler) == "stopped"
-            assert not pump.started
-            assert "before its exporters were made" in caplog.text
-            made.set()
-            assert bridge._connecting is not None
-            await bridge._connecting
-            assert pump.started
-            assert pump.asked
-            assert not bridge._timers
-            assert pump.batches == []
-
-    run(test)
+    pump, made = Pump(), threading.Event()
+    async with bridged(monkeypatch, pump, made, "100ms") as (scheduler, bridge):
+        assert await uninstall(scheduler) == "stopped"
+        assert not pump.started
+        assert "before its exporters were made" in caplog.text
+        made.set()
+        assert bridge._connecting is not None
+        await bridge._connecting
+        assert pump.started
+        assert pump.asked
+        assert not bridge._timers
+        assert pump.batches == []
 
 
-def test_threads_that_can_not_be_started_end_the_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_threads_that_can_not_be_started_end_the_bridge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail() -> None:
         raise RuntimeError("can't start new thread")
 
-    async def test() -> None:
-        pump = Pump()
-        monkeypatch.setattr(pump, "start", fail)
-        async with bridged(monkeypatch, pump) as (scheduler, bridge):
-            await until(lambda: plugin_of(scheduler) is None)
-            assert not bridge._timers
-            assert not bridge.adapter.attached
-
-    run(test)
+    pump = Pump()
+    monkeypatch.setattr(pump, "start", fail)
+    async with bridged(monkeypatch, pump) as (scheduler, bridge):
+        await until(lambda: plugin_of(scheduler) is None)
+        assert not bridge._timers
+        assert not bridge.adapter.attached
 
 
-def test_a_close_does_not_wait_for_workers_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        pump = Pump()
-        # No tick comes, and no heartbeat.
-        monkeypatch.setattr(module, "TICK", 3600.0)
-        async with bridged(monkeypatch, pump) as (scheduler, bridge):
-            async with (
-                Worker(scheduler.address, nthreads=1, heartbeat_interval="1h"),
-                Client(scheduler.address, asynchronous=True) as client,
-            ):
-                assert await client.submit(pow, 2, 3) == 8
-            assert bridge.adapter.lifecycle.settling
-        assert not bridge.adapter.lifecycle.settling
-        assert pump.closed
-        assert len(bridge.adapter.lifecycle.open) == 0
-        assert bridge.adapter.lifecycle.unsettled == 0
-
-    run(test)
+@on_a_loop
+async def test_a_close_does_not_wait_for_workers_that_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pump = Pump()
+    # No tick comes, and no heartbeat.
+    monkeypatch.setattr(module, "TICK", 3600.0)
+    async with bridged(monkeypatch, pump) as (scheduler, bridge):
+        async with (
+            Worker(scheduler.address, nthreads=1, heartbeat_interval="1h"),
+            Client(scheduler.address, asynchronous=True) as client,
+        ):
+            assert await client.submit(pow, 2, 3) == 8
+        assert bridge.adapter.lifecycle.settling
+    assert not bridge.adapter.lifecycle.settling
+    assert pump.closed
+    assert len(bridge.adapter.lifecycle.open) == 0
+    assert bridge.adapter.lifecycle.unsettled == 0
 
 
 @pytest.mark.parametrize("step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.metrics"])
-def test_an_error_of_ours_leaves_no_pump_behind(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+@on_a_loop
+async def test_an_error_of_ours_leaves_no_pump_behind(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("ours")
 
-    async def test() -> None:
-        pump = Pump()
-        async with bridged(monkeypatch, pump) as (scheduler, bridge):
-            await until(lambda: pump.batches)
-            owner, name = step.split(".")
-            monkeypatch.setattr(getattr(bridge, owner), name, fail)
-            assert await uninstall(scheduler) == "stopped"
-        assert pump.asked
-        assert pump.closed
-
-    run(test)
+    pump = Pump()
+    async with bridged(monkeypatch, pump) as (scheduler, bridge):
+        await until(lambda: pump.batches)
+        owner, name = step.split(".")
+        monkeypatch.setattr(getattr(bridge, owner), name, fail)
+        assert await uninstall(scheduler) == "stopped"
+    assert pump.asked
+    assert pump.closed
 
 
-def test_a_hand_over_that_fails_loses_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        pump = Pump()
-        async with bridged(monkeypatch, pump) as (_, bridge):
-            levels, failures = bridge.adapter._levels, iter(range(3))
+@on_a_loop
+async def test_a_hand_over_that_fails_loses_no_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pump = Pump()
+    async with bridged(monkeypatch, pump) as (_, bridge):
+        levels, failures = bridge.adapter._levels, iter(range(3))
 
-            def fail() -> Any:
-                for _ in failures:
-                    raise RuntimeError("ours")
-                return levels()
+        def fail() -> Any:
+            for _ in failures:
+                raise RuntimeError("ours")
+            return levels()
 
-            monkeypatch.setattr(bridge.adapter, "_levels", fail)
-            await until(lambda: total(pump, semconv.OTEL_INTERNAL_ERRORS.name, "metrics") == 3)
-
-    run(test)
+        monkeypatch.setattr(bridge.adapter, "_levels", fail)
+        await until(lambda: total(pump, semconv.OTEL_INTERNAL_ERRORS.name, "metrics") == 3)
 
 
-def test_while_every_exporter_hangs_time_is_kept_by_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: set[Tags] = {("work",)}
-
-    async def test() -> None:
-        pump = Pump()
-        pump.accepts = False
-        async with (
-            bridged(monkeypatch, pump) as (scheduler, bridge),
-            Worker(scheduler.address, nthreads=2, heartbeat_interval="50ms"),
-            Client(scheduler.address, asynchronous=True) as client,
-        ):
-            ids = []
-            for number in range(5):
-                with span("work") as span_id:
-                    ids.append(span_id)
-                    assert await client.submit(pow, number, 2, key=f"k{number}") == number**2
-            accounting = bridge.adapter.time._accounting
-            idle = semconv.SPAN_IDLE_TIME.name
-
-            def kept() -> Any:
-                batch = bridge.adapter.batch
-                return (
-                    set(ids) == set(batch.span_deltas)
-                    and {series[1] for series in batch.increments if series[0] == idle} == names
-                )
-
-            await until(kept)
-            await until(lambda: not accounting._span_reported and not accounting._sharing.shares)
-            assert pump.batches == []
-            pump.accepts = True
-            await until(lambda: pump.batches)
-            cluster = total(pump, semconv.CLUSTER_TIME.name, "idle")
-            assert cluster > 0
-            assert total(pump, idle, ("work",)) == pytest.approx(cluster)
-
-    run(test)
-
-
-def test_spans_that_no_exporter_was_there_for_are_counted_and_measured(
+@on_a_loop
+async def test_while_every_exporter_hangs_time_is_kept_by_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        pump, made = Pump(), threading.Event()
-        monkeypatch.setattr(hand_over, "MAX_WAITING", 2)
-        async with bridged(monkeypatch, pump, made) as (_, bridge):
-            bridge.adapter.lifecycle.finished += [finished(n, groups=1) for n in range(5)]
-            await until(lambda: len(bridge.hand_over._waiting) == 2)
-            made.set()
-            dropped = (semconv.OTEL_DROPPED.name, "traces", "not_ready")
-            # A span and its group each.
-            await until(lambda: total(pump, *dropped) == 6)
-            await until(lambda: len([o for b in pump.batches for o in b.observations]) == 5)
+    names: set[Tags] = {("work",)}
 
-    run(test)
+    pump = Pump()
+    pump.accepts = False
+    async with (
+        bridged(monkeypatch, pump) as (scheduler, bridge),
+        Worker(scheduler.address, nthreads=2, heartbeat_interval="50ms"),
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        ids = []
+        for number in range(5):
+            with span("work") as span_id:
+                ids.append(span_id)
+                assert await client.submit(pow, number, 2, key=f"k{number}") == number**2
+        accounting = bridge.adapter.time._accounting
+        idle = semconv.SPAN_IDLE_TIME.name
+
+        def kept() -> Any:
+            batch = bridge.adapter.batch
+            return (
+                set(ids) == set(batch.span_deltas)
+                and {series[1] for series in batch.increments if series[0] == idle} == names
+            )
+
+        await until(kept)
+        await until(lambda: not accounting._span_reported and not accounting._sharing.shares)
+        assert pump.batches == []
+        pump.accepts = True
+        await until(lambda: pump.batches)
+        cluster = total(pump, semconv.CLUSTER_TIME.name, "idle")
+        assert cluster > 0
+        assert total(pump, idle, ("work",)) == pytest.approx(cluster)
+
+
+@on_a_loop
+async def test_spans_that_no_exporter_was_there_for_are_counted_and_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pump, made = Pump(), threading.Event()
+    monkeypatch.setattr(hand_over, "MAX_WAITING", 2)
+    async with bridged(monkeypatch, pump, made) as (_, bridge):
+        bridge.adapter.lifecycle.finished += [finished(n, groups=1) for n in range(5)]
+        await until(lambda: len(bridge.hand_over._waiting) == 2)
+        made.set()
+        dropped = (semconv.OTEL_DROPPED.name, "traces", "not_ready")
+        # A span and its group each.
+        await until(lambda: total(pump, *dropped) == 6)
+        await until(lambda: len([o for b in pump.batches for o in b.observations]) == 5)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from distributed import Client
@@ -15,11 +13,9 @@ from opentelemetry.instrumentation import auto_instrumentation
 
 import dask_otel
 from tests.cluster import tasks
-from tests.cluster.conftest import Start
 from tests.cluster.processes import cluster
 from tests.cluster.test_task_context import exported, start_scheduler
 from tests.receiver import receiver
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -93,23 +89,3 @@ def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_pat
         outside = [line for line in said.values() if not line["dask.task.key"]]
         assert outside
         assert {line["trace_id"] for line in outside} == {""}
-
-
-def test_it_is_off_unless_asked_for_and_leaves_with_the_bridge(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = logging.Logger.makeRecord
-    with start(n_workers=2) as bridged:
-        assert logging.Logger.makeRecord is before
-        bridged.client.submit(tasks.logs, "off").result()
-    with start({"logs": {"inject": True}}, n_workers=2) as bridged:
-        assert logging.Logger.makeRecord is not before
-        bridged.client.submit(tasks.logs, "on").result()
-        bridged.exported()
-        assert dask_otel.unregister(bridged.client) == "stopped"
-        eventually(lambda: logging.Logger.makeRecord is before)
-    records: dict[str, Any] = {r.getMessage(): vars(r) for r in caplog.records if r.name == "user"}
-    eventually(lambda: {"off", "on"} == set(records))
-    assert "dask.task.key" not in records["off"]
-    assert records["on"]["dask.span.name"] == "default"
-    assert records["on"]["dask.task.key"].startswith("logs-")

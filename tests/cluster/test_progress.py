@@ -7,11 +7,10 @@ import operator
 import pytest
 from distributed import Event, span
 
-import dask_otel
 from dask_otel.core import identity
-from tests.cluster.conftest import QUICK, Start
+from tests.cluster.conftest import QUICK, Bridged
 from tests.receiver import Receiver, Span
-from tests.waiting import eventually, last_reports
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -27,40 +26,38 @@ def wait_for(event: str, timeout: float = 30.0) -> bool:
     return Event(event).wait(timeout)
 
 
-def test_a_long_span_is_visible_before_it_ends(start: Start) -> None:
-    with start(SOON, ENVIRON) as bridged:
-        received = bridged.received
-        with span("long") as span_id, span("step"):
-            future = bridged.client.submit(wait_for, "go", timeout=60)
-            done = bridged.client.submit(operator.neg, 1)
-            done.result()
-        eventually(
-            lambda: (
-                {s.name for s in of_type(received, "progress")} == {"long running", "step running"}
-            ),
-            what="progress",
-        )
-        early = list(received.spans)
-        assert {s.attributes["dask.span.type"] for s in early} == {"marker", "progress"}
-        assert {s.name for s in early} == {
-            "long started", "long running", "step started", "step running",
-        }  # fmt: skip
-        for s in early:
-            assert s.trace_id == identity.trace_id(span_id)
-            assert s.attributes["dask.span.root.id"] == span_id
-            assert s.attributes["dask.span.root.name"] == "long"
-            assert "dask.span.result" not in s.attributes
+@pytest.mark.options(SOON, ENVIRON)
+def test_a_long_span_is_visible_before_it_ends(bridged: Bridged) -> None:
+    received = bridged.received
+    with span("long") as span_id, span("step"):
+        future = bridged.client.submit(wait_for, "go", timeout=60)
+        done = bridged.client.submit(operator.neg, 1)
+        done.result()
+    eventually(
+        lambda: {s.name for s in of_type(received, "progress")} == {"long running", "step running"},
+        what="progress",
+    )
+    early = list(received.spans)
+    assert {s.attributes["dask.span.type"] for s in early} == {"marker", "progress"}
+    assert {s.name for s in early} == {
+        "long started", "long running", "step started", "step running",
+    }  # fmt: skip
+    for s in early:
+        assert s.trace_id == identity.trace_id(span_id)
+        assert s.attributes["dask.span.root.id"] == span_id
+        assert s.attributes["dask.span.root.name"] == "long"
+        assert "dask.span.result" not in s.attributes
 
-        def done_shows() -> bool:
-            step = [s for s in of_type(received, "progress") if s.name == "step running"][-1]
-            assert step.attributes["dask.task.count"] == 2
-            return bool(step.attributes["dask.task.memory.count"] == 1)
+    def done_shows() -> bool:
+        step = [s for s in of_type(received, "progress") if s.name == "step running"][-1]
+        assert step.attributes["dask.task.count"] == 2
+        return bool(step.attributes["dask.task.memory.count"] == 1)
 
-        eventually(done_shows)
-        Event("go", client=bridged.client).set()
-        future.result()
-        bridged.exported()
-        check_whole(received)
+    eventually(done_shows)
+    Event("go", client=bridged.client).set()
+    future.result()
+    bridged.exported()
+    check_whole(received)
 
 
 def check_whole(received: Receiver) -> None:
@@ -76,53 +73,3 @@ def check_whole(received: Receiver) -> None:
         assert above.start_ns <= sign.start_ns < sign.end_ns <= above.end_ns
         if sign.attributes["dask.span.type"] == "marker":
             assert (sign.start_ns, sign.end_ns) == (above.start_ns, above.start_ns + 1)
-
-
-def test_short_spans_and_those_that_are_metrics_only_show_nothing(start: Start) -> None:
-    # What is short is so on a busy machine, too.
-    config = {"spans": {**SOON["spans"], "default": "metrics-only", "progress-after": "3s"}}
-    with start(config, ENVIRON) as bridged:
-        future = bridged.client.submit(wait_for, "go", key="default")
-        with span("other"):
-            other = bridged.client.submit(wait_for, "go", key="other")
-        eventually(lambda: of_type(bridged.received, "progress"), what="progress of the other")
-        Event("go", client=bridged.client).set()
-        bridged.client.gather([future, other])
-        with span("short"):
-            bridged.client.submit(operator.neg, 1).result()
-        short = lambda: [s for s in bridged.received.spans if s.name == "short"]  # noqa: E731
-        eventually(short, what="the short span")
-        signs = {s.name for s in bridged.received.spans if s.name.endswith(("started", "running"))}
-        assert signs == {"other started", "other running"}
-
-
-def test_what_is_open_at_the_bridges_end_is_exported_with_its_own_result(start: Start) -> None:
-    with start({"spans": {**SOON["spans"], "linger": "1h"}}, ENVIRON) as bridged:
-        received = bridged.received
-        with span("unfinished"):
-            future = bridged.client.submit(wait_for, "never", timeout=100)
-        with span("settled"):
-            bridged.client.submit(operator.neg, 2, key="settled").result()
-        block = dask_otel.span("in its block")
-        block.__enter__()
-        bridged.client.submit(operator.neg, 3, key="held").result()
-        eventually(lambda: of_type(received, "progress"), what="progress")
-        held = bridged.bridge.adapter.blocks.blocks._holding
-        eventually(lambda: held, what="the block")
-        bridged.client.sync(last_reports, bridged.cluster.workers.values())
-        # The bridge goes first, with scheduler and client still there.
-        bridged.cluster.sync(bridged.scheduler.plugins["dask-otel"].close)
-        block.__exit__(None, None, None)
-        assert not future.done()
-        Event("never", client=bridged.client).set()
-    check_whole(received)
-    shown = {
-        s.name: (s.attributes["dask.span.result"], s.attributes["dask.span.complete"])
-        for s in of_type(received, "span")
-    }
-    assert shown == {
-        # (Where the scheduler closes it is an error: test_put_on_again.)
-        "unfinished": ("unknown", False),
-        "settled": ("success", True),
-        "in its block": ("success", True),
-    }

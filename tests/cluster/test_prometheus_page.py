@@ -17,10 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 import dask_otel
 from dask_otel.core import identity
-from dask_otel.pump.pump import MAX_METRIC_BATCHES
-from tests.cluster.conftest import QUICK, Start
+from tests.cluster.conftest import QUICK, Bridged, Start
 from tests.cluster.truth import UNITS, own_values, text_keys
-from tests.receiver import silent_server
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -89,99 +87,47 @@ def work(client: Client, name: str) -> str:
     return str(span_id)
 
 
-def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(start: Start) -> None:
-    with start(ON) as bridged:
-        span_id = work(bridged.client, "page")
-        scheduler = bridged.scheduler
-        eventually(lambda: bridged.bridge._routes)
+@pytest.mark.options(ON)
+def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(bridged: Bridged) -> None:
+    span_id = work(bridged.client, "page")
+    scheduler = bridged.scheduler
+    eventually(lambda: bridged.bridge._routes)
 
-        def reconciled() -> bool:
-            truth = text_keys(bridged.client.run_on_scheduler(own_values))
-            assert fine_metrics(scrape(scheduler)) == pytest.approx(truth)
-            assert fine_metrics(scrape(scheduler, "/metrics/otel")) == pytest.approx(truth)
-            return any(key[:2] == ("page", "execute") for key in truth)
+    def reconciled() -> bool:
+        truth = text_keys(bridged.client.run_on_scheduler(own_values))
+        assert fine_metrics(scrape(scheduler)) == pytest.approx(truth)
+        assert fine_metrics(scrape(scheduler, "/metrics/otel")) == pytest.approx(truth)
+        return any(key[:2] == ("page", "execute") for key in truth)
 
-        eventually(reconciled, 30, "everything is on the page")
-        received = bridged.exported()
-        page = scrape(scheduler)
-        over_otlp = {
-            tuple((label.replace(".", "_"), text) for label, text in labels): value
-            for labels, value in received.last("dask.task.finished").items()
-        }
-        assert over_otlp == {
-            tuple(label for label in labels if label[0] not in RESOURCE_LABELS): value
-            for (name, *labels), value in page.items()
-            if name == "dask_task_finished_total"
-        }
-        # Every series that went out over OTLP is here, too.
-        metrics = {point.metric for point in received.points}
-        names = {key[0] for key in page}
-        for metric in metrics:
-            assert any(name.startswith(metric.replace(".", "_")) for name in names), metric
-        # Dask's own series are there as they were.
-        assert ("dask_scheduler_clients",) in page
-        text, kind = get(scheduler, "/metrics/otel", OPENMETRICS)
-        assert kind.startswith("application/openmetrics-text; version=")
-        exemplars = [
-            s.exemplar.labels for f in parse_openmetrics(text) for s in f.samples
-            if s.exemplar and s.labels["dask_span_name"] == "page"
-        ]  # fmt: skip
-        assert {(e["trace_id"], e["span_id"]) for e in exemplars} == {
-            (f"{identity.trace_id(span_id):032x}", f"{identity.span_id(span_id):016x}")
-        }
-        assert get(scheduler, "/metrics")[1].startswith("text/plain; version=0.0.4")
-
-
-# With the oldest exporters over gRPC, its thread ends two minutes after the test.
-@pytest.mark.timeout(400)
-@pytest.mark.unreconciled("nothing comes over OTLP; the page is compared")
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_goes_on_while_the_endpoint_never_answers(start: Start, protocol: str) -> None:
-    with silent_server() as endpoint:
-        environ = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "5",
-            "OTEL_METRIC_EXPORT_INTERVAL": "100",
-        }
-        with start(ON, environ) as bridged:
-            scheduler = bridged.scheduler
-            eventually(lambda: bridged.bridge._routes)
-            pump = bridged.bridge._pump
-            hanging, _ = pump._metrics
-            for number in range(4):
-                # The exporter hangs from its first request on, with more behind it each time.
-                name = f"work-{number}"
-                work(bridged.client, name)
-
-                def reconciled(name: str = name) -> bool:
-                    truth = text_keys(bridged.client.run_on_scheduler(own_values))
-                    assert fine_metrics(scrape(scheduler)) == pytest.approx(truth)
-                    return any(key[0] == name for key in truth)
-
-                eventually(reconciled, 30, "everything is on the page")
-            assert len(hanging._batches) <= 2 * MAX_METRIC_BATCHES
-            assert pump.accepts_metrics()
-
-
-@pytest.mark.unreconciled("nothing comes over OTLP")
-def test_needs_no_exporter_and_scraping_changes_nothing(start: Start) -> None:
-    off = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
-    with start(ON, environ={**off, "OTEL_METRIC_EXPORT_INTERVAL": "3600000"}) as bridged:
-        eventually(lambda: bridged.bridge._routes)
-
-        def filled() -> str | None:
-            text = get(bridged.scheduler, "/metrics/otel")[0]
-            return text if "dask_otel_running" in text else None
-
-        page = eventually(filled)
-        assert page
-        assert ("dask_otel_running", 1) in {
-            (key[0], value) for key, value in scrape(bridged.scheduler, "/metrics/otel").items()
-        }
-        assert get(bridged.scheduler, "/metrics/otel", OPENMETRICS)[0].endswith("# EOF\n")
-        assert get(bridged.scheduler, "/metrics/otel")[0] == page
-        assert not bridged.received.requests
+    eventually(reconciled, 30, "everything is on the page")
+    received = bridged.exported()
+    page = scrape(scheduler)
+    over_otlp = {
+        tuple((label.replace(".", "_"), text) for label, text in labels): value
+        for labels, value in received.last("dask.task.finished").items()
+    }
+    assert over_otlp == {
+        tuple(label for label in labels if label[0] not in RESOURCE_LABELS): value
+        for (name, *labels), value in page.items()
+        if name == "dask_task_finished_total"
+    }
+    # Every series that went out over OTLP is here, too.
+    metrics = {point.metric for point in received.points}
+    names = {key[0] for key in page}
+    for metric in metrics:
+        assert any(name.startswith(metric.replace(".", "_")) for name in names), metric
+    # Dask's own series are there as they were.
+    assert ("dask_scheduler_clients",) in page
+    text, kind = get(scheduler, "/metrics/otel", OPENMETRICS)
+    assert kind.startswith("application/openmetrics-text; version=")
+    exemplars = [
+        s.exemplar.labels for f in parse_openmetrics(text) for s in f.samples
+        if s.exemplar and s.labels["dask_span_name"] == "page"
+    ]  # fmt: skip
+    assert {(e["trace_id"], e["span_id"]) for e in exemplars} == {
+        (f"{identity.trace_id(span_id):032x}", f"{identity.span_id(span_id):016x}")
+    }
+    assert get(scheduler, "/metrics")[1].startswith("text/plain; version=0.0.4")
 
 
 @pytest.mark.unreconciled("nothing comes over OTLP")
@@ -252,15 +198,15 @@ def test_our_error_leaves_dasks_page_alone(start: Start, caplog: pytest.LogCaptu
     assert "its metrics page hook" in caplog.text
 
 
-def test_below_a_prefix(start: Start) -> None:
-    with start(ON, scheduler_kwargs={"http_prefix": "/dask/cluster"}) as bridged:
-        eventually(lambda: bridged.bridge._routes)
-        # It is put on the server before the first values are on it.
-        eventually(
-            lambda: [k for k in scrape(bridged.scheduler, "/dask/cluster/metrics") if is_ours(k)]
-        )
-        assert status(bridged.scheduler, "/dask/cluster/metrics/otel") == 200
-        assert status(bridged.scheduler, "/metrics/otel") == 404
+@pytest.mark.options(ON, scheduler_kwargs={"http_prefix": "/dask/cluster"})
+def test_below_a_prefix(bridged: Bridged) -> None:
+    eventually(lambda: bridged.bridge._routes)
+    # It is put on the server before the first values are on it.
+    eventually(
+        lambda: [k for k in scrape(bridged.scheduler, "/dask/cluster/metrics") if is_ours(k)]
+    )
+    assert status(bridged.scheduler, "/dask/cluster/metrics/otel") == 200
+    assert status(bridged.scheduler, "/metrics/otel") == 404
 
 
 @pytest.mark.unreconciled("no bridge runs")

@@ -79,92 +79,79 @@ def assert_told_once(received: Receiver) -> None:
         assert [link[:2] for link in continued.links] == [(first.trace_id, first.span_id)]
 
 
-def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(start: Start) -> None:
-    with start() as bridged:
-        client, received = bridged.client, bridged.received
-        with span("outer"), span("job") as job_id:
-            futures = [client.submit(behind, gate, key=gate) for gate in "abc"]
-        eventually(lambda: running(bridged) == 2)
-        assert dask_otel.unregister(client) == "stopped"
-        for name in ("outer", "job"):
-            (first,) = of(received, name)
-            assert first.attributes["dask.span.result"] == "unknown"
-            assert first.attributes["dask.span.complete"] is False
-            assert first.status == UNSET
-            assert "error.type" not in first.attributes
-        # How long it takes is not known, nor whether anything is queued.
-        assert not [p for p in received.points if p.metric == "dask.span.duration"]
+def test_a_healthy_job_is_not_red_and_goes_on_as_its_next_generation(bridged: Bridged) -> None:
+    client, received = bridged.client, bridged.received
+    with span("outer"), span("job") as job_id:
+        futures = [client.submit(behind, gate, key=gate) for gate in "abc"]
+    eventually(lambda: running(bridged) == 2)
+    assert dask_otel.unregister(client) == "stopped"
+    for name in ("outer", "job"):
+        (first,) = of(received, name)
+        assert first.attributes["dask.span.result"] == "unknown"
+        assert first.attributes["dask.span.complete"] is False
+        assert first.status == UNSET
+        assert "error.type" not in first.attributes
+    # How long it takes is not known, nor whether anything is queued.
+    assert not [p for p in received.points if p.metric == "dask.span.duration"]
 
-        GATES["a"].set()
-        eventually(futures[0].done)
-        assert dask_otel.register(client) == "started"
-        GATES["b"].set()
-        GATES["c"].set()
-        assert client.gather(futures) == [0, 0, 0]
-        received.wait_for(lambda r: len(of(r, "job")) == 2)
-        first, second = of(received, "job")
-        assert results([first, second]) == ["unknown", "success"]
-        assert second.trace_id == first.trace_id
-        assert second.parent_id == first.parent_id
-        assert second.start_ns >= first.end_ns
-        assert second.attributes["dask.span.complete"] is True
-        # One ended while nobody looked.
-        assert second.attributes["dask.task.count"] == 2
-        metrics = dask_otel.span_metrics(client, job_id)
-        assert metrics.result is None
-        assert metrics.counts is not None
-        assert (metrics.counts["tasks"], metrics.counts["memory"]) == (2, 2)
-
-        # And once more: the third is no second.
-        GATES["a"].clear()
-        again = client.submit(behind, "a", 1, key="behind-again")
-        del futures
-        assert dask_otel.unregister(client) == "stopped"
-        assert dask_otel.register(client) == "started"
-        GATES["a"].set()
-        assert again.result() == 0 + 1
-        received.wait_for(lambda r: of(r, "default"))
-        assert_told_once(received)
+    GATES["a"].set()
+    eventually(futures[0].done)
+    assert dask_otel.register(client) == "started"
+    GATES["b"].set()
+    GATES["c"].set()
+    assert client.gather(futures) == [0, 0, 0]
+    received.wait_for(lambda r: len(of(r, "job")) == 2)
+    first, second = of(received, "job")
+    assert results([first, second]) == ["unknown", "success"]
+    assert second.trace_id == first.trace_id
+    assert second.parent_id == first.parent_id
+    assert second.start_ns >= first.end_ns
+    assert second.attributes["dask.span.complete"] is True
+    # One ended while nobody looked.
+    assert second.attributes["dask.task.count"] == 2
+    metrics = dask_otel.span_metrics(client, job_id)
+    assert metrics.result is None
+    assert metrics.counts is not None
+    assert (metrics.counts["tasks"], metrics.counts["memory"]) == (2, 2)
+    assert_told_once(received)
 
 
-def test_a_continuation_after_it_was_put_on_again_is_the_next_one(start: Start) -> None:
+def test_a_continuation_after_it_was_put_on_again_is_the_next_one(bridged: Bridged) -> None:
     """Dask books more work of one function on its first span, as long as a future lives."""
-    with start() as bridged:
-        client, received = bridged.client, bridged.received
-        with span("kept"):
-            kept = [client.submit(behind, "a", 1)]
-        GATES["a"].set()
-        assert client.gather(kept) == [1]
-        received.wait_for(lambda r: len(of(r, "kept")) == 1)
-        for number in (2, 3):
-            assert dask_otel.unregister(client) == "stopped"
-            assert dask_otel.register(client) == "started"
-            kept.append(client.submit(behind, "a", number))
-            assert client.gather(kept)[-1] == number
-            received.wait_for(lambda r, n=number: len(of(r, "kept")) == n)
-        assert [generation(s) for s in of(received, "kept")] == [1, 2, 3]
-        assert results(of(received, "kept")) == ["success"] * 3
-        assert_told_once(received)
-
-
-def test_a_failure_is_one_although_the_rest_is_not_known(start: Start) -> None:
-    with start() as bridged:
-        client, received = bridged.client, bridged.received
-        with span("bad") as bad_id:
-            failing = client.submit(boom)
-            going_on = client.submit(behind, "a", 1)
-        eventually(lambda: failing.status == "error")
+    client, received = bridged.client, bridged.received
+    with span("kept"):
+        kept = [client.submit(behind, "a", 1)]
+    GATES["a"].set()
+    assert client.gather(kept) == [1]
+    received.wait_for(lambda r: len(of(r, "kept")) == 1)
+    for number in (2, 3):
         assert dask_otel.unregister(client) == "stopped"
-        (first,) = of(received, "bad")
-        assert (first.status, first.attributes["dask.span.result"]) == (ERROR, "failure")
-        assert first.attributes["error.type"] == "KeyError"
         assert dask_otel.register(client) == "started"
-        GATES["a"].set()
-        assert going_on.result() == 1
-        received.wait_for(lambda r: len(of(r, "bad")) == 2)
-        assert results(of(received, "bad")) == ["failure", "success"]
-        # Asked for the whole, it has failed.
-        assert dask_otel.span_metrics(client, bad_id).result == "failure"
+        kept.append(client.submit(behind, "a", number))
+        assert client.gather(kept)[-1] == number
+        received.wait_for(lambda r, n=number: len(of(r, "kept")) == n)
+    assert [generation(s) for s in of(received, "kept")] == [1, 2, 3]
+    assert results(of(received, "kept")) == ["success"] * 3
+    assert_told_once(received)
+
+
+def test_a_failure_is_one_although_the_rest_is_not_known(bridged: Bridged) -> None:
+    client, received = bridged.client, bridged.received
+    with span("bad") as bad_id:
+        failing = client.submit(boom)
+        going_on = client.submit(behind, "a", 1)
+    eventually(lambda: failing.status == "error")
+    assert dask_otel.unregister(client) == "stopped"
+    (first,) = of(received, "bad")
+    assert (first.status, first.attributes["dask.span.result"]) == (ERROR, "failure")
+    assert first.attributes["error.type"] == "KeyError"
+    assert dask_otel.register(client) == "started"
+    GATES["a"].set()
+    assert going_on.result() == 1
+    received.wait_for(lambda r: len(of(r, "bad")) == 2)
+    assert results(of(received, "bad")) == ["failure", "success"]
+    # Asked for the whole, it has failed.
+    assert dask_otel.span_metrics(client, bad_id).result == "failure"
 
 
 def test_a_scheduler_that_closes_ends_the_work(start: Start) -> None:
@@ -179,100 +166,86 @@ def test_a_scheduler_that_closes_ends_the_work(start: Start) -> None:
     assert cut.status == ERROR
 
 
-@pytest.mark.parametrize("way", ["register", "plugin", "another name"])
-def test_a_plugin_that_is_replaced_without_a_word(start: Start, way: str) -> None:
+async def by_register(scheduler: Any) -> None:
+    await scheduler.unregister_scheduler_plugin(NAME)
+    assert await install({}, scheduler) == "started"
+
+
+async def by_plugin(scheduler: Any, name: str | None = None) -> None:
+    if name is None:
+        await scheduler.unregister_scheduler_plugin(NAME)
+    plugin = OtelSchedulerPlugin()
+    await scheduler.register_scheduler_plugin(plugin, name=name, idempotent=True)
+
+
+async def beside_it(scheduler: Any) -> None:
+    """Nothing changes."""
+    await by_plugin(scheduler, "mine")
+
+
+async def while_it_leaves(scheduler: Any) -> None:
+    leaving = asyncio.ensure_future(uninstall(scheduler))
+    await asyncio.sleep(0)
+    assert scheduler.plugins[NAME].bridge.leaving
+    assert [await install({}, scheduler), await leaving] == ["started", "stopped"]
+
+
+@pytest.mark.parametrize("replace", [by_register, by_plugin, beside_it, while_it_leaves])
+def test_a_plugin_that_is_replaced_without_a_word(bridged: Bridged, replace: Any) -> None:
     """`Client.unregister_scheduler_plugin` tells it nothing, and the next one comes at once."""
-    with start() as bridged:
-        client, received = bridged.client, bridged.received
-        with span("job"):
-            future = client.submit(behind, "a", 1)
-        eventually(lambda: running(bridged) == 1)
-        before = bridged.bridge
-
-        async def replace() -> None:
-            scheduler = bridged.scheduler
-            if way != "another name":
-                await scheduler.unregister_scheduler_plugin(NAME)
-            if way == "register":
-                assert await install({}, scheduler) == "started"
-            else:
-                name = "mine" if way == "another name" else None
-                plugin = OtelSchedulerPlugin()
-                await scheduler.register_scheduler_plugin(plugin, name=name, idempotent=True)
-
-        client.sync(replace)
-        assert (bridged.bridge is before) == (way == "another name")
-        GATES["a"].set()
-        assert future.result() == 1
-        number = 1 if way == "another name" else 2
-        received.wait_for(lambda r: len(of(r, "job")) == number)
-        eventually(lambda: bridged.exporting)
-        client.sync(bridged.bridge.close)
-        expected = ["success"] if way == "another name" else ["unknown", "success"]
-        assert results(of(received, "job")) == expected
-        assert_told_once(received)
+    client, received, before = bridged.client, bridged.received, bridged.bridge
+    with span("job"):
+        future = client.submit(behind, "a", 1)
+    eventually(lambda: running(bridged) == 1)
+    client.sync(replace, bridged.scheduler)
+    assert (bridged.bridge is before) == (replace is beside_it)
+    GATES["a"].set()
+    assert future.result() == 1
+    expected = ["success"] if replace is beside_it else ["unknown", "success"]
+    received.wait_for(lambda r: len(of(r, "job")) == len(expected))
+    eventually(lambda: bridged.exporting)
+    client.sync(bridged.bridge.close)
+    assert results(of(received, "job")) == expected
+    assert_told_once(received)
 
 
-def test_registered_while_it_is_being_taken_off(start: Start) -> None:
-    with start() as bridged:
-        client = bridged.client
-        with span("job"):
-            future = client.submit(behind, "a", 1)
-        eventually(lambda: running(bridged) == 1)
-
-        async def both() -> list[str]:
-            leaving = asyncio.ensure_future(uninstall(bridged.scheduler))
-            await asyncio.sleep(0)
-            assert bridged.bridge.leaving
-            return [await install({}, bridged.scheduler), await leaving]
-
-        assert client.sync(both) == ["started", "stopped"]
-        GATES["a"].set()
-        assert future.result() == 1
-        bridged.received.wait_for(lambda r: len(of(r, "job")) == 2)
-        assert_told_once(bridged.received)
-
-
-def test_totals_begin_anew_and_nothing_is_booked_twice(start: Start) -> None:
-    with start() as bridged:
-        client, received = bridged.client, bridged.received
-        with span("job"):
-            first = client.submit(time.sleep, 0.4)
-            going_on = client.submit(behind, "a")
-        first.result()
-        eventually(lambda: running(bridged) == 1)
-        # What Dask knows is compared: no heartbeat may come between the two.
-        client.sync(last_reports, bridged.cluster.workers.values())
-        assert executed(bridged) >= 0.4
-        assert dask_otel.unregister(client) == "stopped"
-        off = time.time_ns()
-        count = len(received.points)
-        told = total(received.points)
-        known = executed(bridged)
-        assert told == pytest.approx(known)
-        assert last(received.points, "dask.span.active", "job") == 0
-        assert dask_otel.register(client) == "started"
-        client.sync(report_again, bridged.cluster.workers.values())
-        GATES["a"].set()
-        going_on.result()
-        received.wait_for(lambda r: len(of(r, "job")) == 2)
-        client.sync(last_reports, bridged.cluster.workers.values())
-        assert dask_otel.unregister(client) == "stopped"
-        points = received.points[count:]
-        # Seconds that were told before are not told again; those of the run that went on are.
-        assert total(points) == pytest.approx(executed(bridged) - known)
-        assert last(points, "dask.span.active", "job") == 0
-        for point in points:
-            if point.kind in ("sum", "histogram") and point.start_ns:
-                assert off <= point.start_ns <= point.time_ns, point
-        # Every counter begins with 0 at a time of its own, so that a reset is seen as one.
-        for series in {p.series for p in points if p.monotonic}:
-            values = [p for p in points if p.series == series]
-            assert values[0].value == 0 or values[0].start_ns >= off, series
-            assert values[0].time_ns >= off
-        assert {p.resource["service.instance.id"] for p in received.points} == {
-            bridged.scheduler.id
-        }
+def test_totals_begin_anew_and_nothing_is_booked_twice(bridged: Bridged) -> None:
+    client, received = bridged.client, bridged.received
+    with span("job"):
+        first = client.submit(time.sleep, 0.4)
+        going_on = client.submit(behind, "a")
+    first.result()
+    eventually(lambda: running(bridged) == 1)
+    # What Dask knows is compared: no heartbeat may come between the two.
+    client.sync(last_reports, bridged.cluster.workers.values())
+    assert executed(bridged) >= 0.4
+    assert dask_otel.unregister(client) == "stopped"
+    off = time.time_ns()
+    count = len(received.points)
+    told = total(received.points)
+    known = executed(bridged)
+    assert told == pytest.approx(known)
+    assert last(received.points, "dask.span.active", "job") == 0
+    assert dask_otel.register(client) == "started"
+    client.sync(report_again, bridged.cluster.workers.values())
+    GATES["a"].set()
+    going_on.result()
+    received.wait_for(lambda r: len(of(r, "job")) == 2)
+    client.sync(last_reports, bridged.cluster.workers.values())
+    assert dask_otel.unregister(client) == "stopped"
+    points = received.points[count:]
+    # Seconds that were told before are not told again; those of the run that went on are.
+    assert total(points) == pytest.approx(executed(bridged) - known)
+    assert last(points, "dask.span.active", "job") == 0
+    for point in points:
+        if point.kind in ("sum", "histogram") and point.start_ns:
+            assert off <= point.start_ns <= point.time_ns, point
+    # Every counter begins with 0 at a time of its own, so that a reset is seen as one.
+    for series in {p.series for p in points if p.monotonic}:
+        values = [p for p in points if p.series == series]
+        assert values[0].value == 0 or values[0].start_ns >= off, series
+        assert values[0].time_ns >= off
+    assert {p.resource["service.instance.id"] for p in received.points} == {bridged.scheduler.id}
 
 
 async def report_again(workers: Iterable[Any]) -> None:

@@ -10,7 +10,7 @@ from operator import attrgetter
 import pytest
 from distributed import Future, span, wait
 
-from tests.cluster.observed import LIMITS, Observed, Observer, observed
+from tests.cluster.observed import LIMITS, Observed, Observer
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -52,22 +52,22 @@ class Saboteur:
         setattr(owner, name, spoiled)
 
 
-class Calls:
-    """Counts the calls of Dask's own methods, below our wrappers."""
+def count_calls(extension: object) -> dict[str, int]:
+    """Count the calls of methods, as they are now: Dask's own, or with what wraps them."""
+    counts = {"heartbeat": 0, "observe_tasks": 0}
 
-    def __init__(self, extension: object) -> None:
-        self.count = {"heartbeat": 0, "observe_tasks": 0}
-        for name in self.count:
-            self._watch(extension, name)
-
-    def _watch(self, extension: object, name: str) -> None:
+    def watch(name: str) -> None:
         original = getattr(extension, name)
 
         def watched(*args, **kwargs):
-            self.count[name] += 1
+            counts[name] += 1
             return original(*args, **kwargs)
 
         setattr(extension, name, watched)
+
+    for name in counts:
+        watch(name)
+    return counts
 
 
 def inc(x, delay=0.01):
@@ -96,90 +96,74 @@ def workload(o: Observed) -> None:
 
 @pytest.mark.unreconciled("hooks fail on purpose")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_errors_at_random_hurt_nobody_and_every_span_still_ends(seed: int) -> None:
-    with observed(attach=False) as o:
-        scheduler = o.cluster.scheduler
-        extension = scheduler.extensions["spans"]
-        workers = set(scheduler.workers)
-        saboteur = Saboteur(seed)
-        above = {"heartbeat": 0, "observe_tasks": 0}
+@pytest.mark.options(attach=False)
+def test_errors_at_random_hurt_nobody_and_every_span_still_ends(o: Observed, seed: int) -> None:
+    scheduler = o.cluster.scheduler
+    extension = scheduler.extensions["spans"]
+    workers = set(scheduler.workers)
+    saboteur = Saboteur(seed)
 
-        async def add():
-            nonlocal below
-            below = Calls(extension)
-            # What an error has lost is not waited for.
-            o.observer = Observer(replace(LIMITS, settle_timeout=5.0))
-            await o.observer.start(scheduler)
-            for part, names in RAISES.items():
-                for name in names:
-                    saboteur.spoil(attrgetter(part)(o), name)
-            scheduler.add_plugin(o.observer)
-            for name in above:
-                watch_from_above(name)
+    async def add():
+        below = count_calls(extension)
+        # What an error has lost is not waited for.
+        o.observer = Observer(replace(LIMITS, settle_timeout=5.0))
+        await o.observer.start(scheduler)
+        for part, names in RAISES.items():
+            for name in names:
+                saboteur.spoil(attrgetter(part)(o), name)
+        scheduler.add_plugin(o.observer)
+        return below, count_calls(extension)
 
-        def watch_from_above(name):
-            wrapped = getattr(extension, name)
-
-            def counted(*args, **kwargs):
-                above[name] += 1
-                return wrapped(*args, **kwargs)
-
-            setattr(extension, name, counted)
-
-        below: Calls
-        o.client.sync(add)
-        workload(o)
-        assert set(scheduler.workers) == workers, "a worker was lost"
-        eventually(lambda: not scheduler.tasks)
-        saboteur.active = False
-        # From here on nothing fails: what the errors left wrong is set right.
-        eventually(lambda: not o.adapter.lifecycle.open, what="every span ends")
-        assert len(saboteur.raised) >= 10, saboteur.raised
-        assert o.observer.errors
-        assert below.count == above, "each call reached Dask's own method exactly once"
-        assert above["heartbeat"] > 4
-        assert above["observe_tasks"] >= 9
-        assert not o.adapter.spans.groups
-        eventually(lambda: not o.adapter.tasks.assigned)
-        exported = [s.identity.span_id for s in o.exported]
-        assert len(exported) == len(set(exported))
-        assert {s.identity.tags[-1] for s in o.exported} >= {"root", "a", "b", "c"}
+    below, above = o.client.sync(add)
+    workload(o)
+    assert set(scheduler.workers) == workers, "a worker was lost"
+    eventually(lambda: not scheduler.tasks)
+    saboteur.active = False
+    # From here on nothing fails: what the errors left wrong is set right.
+    eventually(lambda: not o.adapter.lifecycle.open, what="every span ends")
+    assert len(saboteur.raised) >= 10, saboteur.raised
+    assert o.observer.errors
+    assert below == above, "each call reached Dask's own method exactly once"
+    assert above["heartbeat"] > 4
+    assert above["observe_tasks"] >= 9
+    assert not o.adapter.spans.groups
+    eventually(lambda: not o.adapter.tasks.assigned)
+    exported = [s.identity.span_id for s in o.exported]
+    assert len(exported) == len(set(exported))
+    assert {s.identity.tags[-1] for s in o.exported} >= {"root", "a", "b", "c"}
 
 
-def test_dasks_own_errors_pass() -> None:
-    with observed() as o:
-        extension = o.cluster.scheduler.extensions["spans"]
+def test_dasks_own_errors_pass(o: Observed) -> None:
+    extension = o.scheduler.extensions["spans"]
 
-        async def call():
-            ws = next(iter(o.cluster.scheduler.workers.values()))
-            extension.heartbeat(ws, {("execute", "no such span", "f", "x", "seconds"): 1.0})
+    async def call():
+        ws = next(iter(o.scheduler.workers.values()))
+        extension.heartbeat(ws, {("execute", "no such span", "f", "x", "seconds"): 1.0})
 
-        with pytest.raises(KeyError, match="no such span"):
-            o.client.sync(call)
-        assert o.observer.errors == []
-
-
-def test_anything_can_be_logged_under_dasks_topics() -> None:
-    with observed() as o:
-        for topic in ("scheduler", "stealing"):
-            for message in ("text", 1, None, [], {}, ("confirm",), {"action": "update-graph"}):
-                o.client.log_event(topic, message)
-        o.check()
+    with pytest.raises(KeyError, match="no such span"):
+        o.client.sync(call)
+    assert o.observer.errors == []
 
 
-def test_restart_hook_releases_what_is_still_counted() -> None:
+def test_anything_can_be_logged_under_dasks_topics(o: Observed) -> None:
+    for topic in ("scheduler", "stealing"):
+        for message in ("text", 1, None, [], {}, ("confirm",), {"action": "update-graph"}):
+            o.client.log_event(topic, message)
+    o.check()
+
+
+def test_restart_hook_releases_what_is_still_counted(o: Observed) -> None:
     """Also where Dask clears its tasks without any transition."""
-    with observed() as o:
-        with o.held():
-            with span("restarted"):
-                future = o.client.submit(inc, 1, delay=1.0)
-            eventually(lambda: o.adapter.tasks.assigned)
+    with o.held():
+        with span("restarted"):
+            future = o.client.submit(inc, 1, delay=1.0)
+        eventually(lambda: o.adapter.tasks.assigned)
 
-            async def restart():
-                o.observer.restart(o.cluster.scheduler)
-                assert not o.adapter.tasks.assigned
+        async def restart():
+            o.observer.restart(o.cluster.scheduler)
+            assert not o.adapter.tasks.assigned
 
-            o.client.sync(restart)
-            (opened,) = o.adapter.lifecycle.open.values()
-            assert opened.unfinished == 0
-        assert isinstance(future, Future)
+        o.client.sync(restart)
+        (opened,) = o.adapter.lifecycle.open.values()
+        assert opened.unfinished == 0
+    assert isinstance(future, Future)

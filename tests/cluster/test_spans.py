@@ -13,7 +13,6 @@ from dask import dataframe as dd
 from distributed import span, wait
 
 import dask_otel
-from dask_otel import semconv
 from tests.cluster.conftest import Bridged, Start
 from tests.cluster.truth import own_values, tree
 from tests.receiver import Receiver
@@ -88,27 +87,6 @@ def assert_types(received: Receiver) -> None:
             assert type(value) is expected_type(key), (key, value)
 
 
-def assert_metric_types(received: Receiver) -> None:
-    """Every metric is one of the contract, with the contract's unit, instrument and type."""
-    for point in received.points:
-        metric = semconv.METRICS[point.metric]
-        assert point.unit == metric.unit, point
-        kind = {"counter": "sum", "updowncounter": "sum"}.get(metric.instrument, metric.instrument)
-        assert point.kind == kind, point
-        if kind == "sum":
-            assert point.monotonic == (metric.instrument == "counter"), point
-            assert point.temporality == 2, point
-        if point.is_int is not None:
-            assert point.is_int == metric.integer, point
-        keys = {
-            key
-            for label in metric.labels
-            for key in (semconv.SPAN_KEYS if label == semconv.SPAN else (label,))
-        }
-        assert point.attributes.keys() == keys, point
-        assert all(type(value) is str and value for value in point.attributes.values())
-
-
 def named(bridged: Bridged, name: str) -> Any:
     (found,) = [s for s in bridged.received.spans if s.type == "span" and s.name == name]
     return found
@@ -142,100 +120,73 @@ def test_collections_and_a_p2p_shuffle(start: Start) -> None:
         assert any(key[1] == "p2p" for key in truth), "no p2p metrics to compare"
         assert received.last("dask.span.p2p.time")
         assert received.last("dask.cluster.transfer.time")
-        groups = [s for s in received.spans if s.type == "group"]
-        owners = {s.span_id: s for s in received.spans if s.type == "span"}
-        assert len(groups) > 5
-        for group in groups:
-            owner = owners[group.parent_id or 0]
-            assert owner.start_ns <= group.start_ns < group.end_ns <= owner.end_ns
+        # Output tasks move to the worker that has their part: as they wish, no trouble.
+        moved = named(bridged, "shuffle")
+        assert moved.attributes["dask.task.rescheduled.count"] >= 1
+        assert not {"dask.task.retried", "exception"} & {event[0] for event in moved.events}
         assert_types(received)
-        assert_metric_types(received)
 
 
-def test_detail_span_leaves_the_groups_out(start: Start) -> None:
-    with start({"spans": {"detail": "span"}}) as bridged:
-        with span("plain"):
-            assert bridged.client.gather(bridged.client.map(inc, range(4))) == [1, 2, 3, 4]
-        received = bridged.exported()
-        assert {s.type for s in received.spans} == {"span"}
-        assert named(bridged, "plain").attributes["dask.task_group.count"] == 1
-
-
-def test_groups_beyond_the_cap_are_counted(start: Start) -> None:
-    with start({"spans": {"max-groups": 2}}) as bridged:
-        with span("many"):
-            futures = [bridged.client.submit(inc, i, key=f"g{i}-{i}") for i in range(5)]
-            bridged.client.gather(futures)
-        received = bridged.exported()
-        many = named(bridged, "many")
-        assert len([s for s in received.spans if s.type == "group"]) == 2
-        assert many.attributes["dask.task_group.count"] == 5
-        assert many.attributes["dask.span.dropped.count"] == 3
-
-
-def test_untagged_work_can_stay_out_of_the_traces(start: Start) -> None:
+@pytest.mark.options({"spans": {"default": "metrics-only"}})
+def test_untagged_work_can_stay_out_of_the_traces(bridged: Bridged) -> None:
     """`otel.spans.default: metrics-only` keeps its metrics."""
-    with start({"spans": {"default": "metrics-only"}}) as bridged:
-        assert bridged.client.submit(inc, 1).result() == 2
-        with span("mine"):
-            assert bridged.client.submit(inc, 10, key="mine-1").result() == 11
-        received = bridged.received
-        received.wait_for(lambda r: [s for s in r.spans if s.name == "mine"])
-        received.wait_for(
-            lambda r: (
-                {dict(k)["dask.span.name"] for k in r.last("dask.span.duration")}
-                == {"default", "mine"}
-            )
+    assert bridged.client.submit(inc, 1).result() == 2
+    with span("mine"):
+        assert bridged.client.submit(inc, 10, key="mine-1").result() == 11
+    received = bridged.received
+    received.wait_for(lambda r: [s for s in r.spans if s.name == "mine"])
+    received.wait_for(
+        lambda r: (
+            {dict(k)["dask.span.name"] for k in r.last("dask.span.duration")} == {"default", "mine"}
         )
-        assert not [s for s in received.spans if s.attributes["dask.span.root.name"] == "default"]
+    )
+    assert not [s for s in received.spans if s.attributes["dask.span.root.name"] == "default"]
 
 
 HOSTILE: list[Any] = ["", "a/b\\c", "NUL\0", "x" * 100_000, 17, None, b"\xff\xfe", ("t", 1), "ü🎉"]
 
 
 @pytest.mark.relabelled("names are cleaned")
-def test_hostile_tags_lose_nothing(start: Start) -> None:
+def test_hostile_tags_lose_nothing(bridged: Bridged) -> None:
     """Tags are anything in Dask: they are exported clean, with the rest of the batch intact."""
-    with start() as bridged:
-        for index, tag in enumerate(HOSTILE):
-            with span("root", tag), span(f"below {index}"):
-                assert bridged.client.submit(inc, index, key=f"k{index}-0").result() == index + 1
-        received = bridged.received
+    for index, tag in enumerate(HOSTILE):
+        with span("root", tag), span(f"below {index}"):
+            assert bridged.client.submit(inc, index, key=f"k{index}-0").result() == index + 1
+    received = bridged.received
 
-        def complete(r: Receiver) -> bool:
-            assert {s.name for s in r.spans if s.type == "span"} >= {
-                f"below {i}" for i in range(len(HOSTILE))
-            }
-            roots = [s for s in r.spans if s.type == "span" and s.name == "root"]
-            return len(roots) == len(HOSTILE)
+    def complete(r: Receiver) -> bool:
+        assert {s.name for s in r.spans if s.type == "span"} >= {
+            f"below {i}" for i in range(len(HOSTILE))
+        }
+        roots = [s for s in r.spans if s.type == "span" and s.name == "root"]
+        return len(roots) == len(HOSTILE)
 
-        received.wait_for(complete)
-        for one in received.spans:
-            for value in one.attributes.values():
-                texts = value if isinstance(value, tuple) else (value,)
-                assert all(len(t) <= 1024 and "\0" not in t for t in texts if isinstance(t, str))
-            assert len(one.name) <= 1024
-        paths = {s.path for s in received.spans if s.type == "span"}
-        assert "root/a\\/b\\\\c" in paths
-        assert "root/17" in paths
-        assert "root/ü🎉" in paths
-        received.wait_for(lambda r: sum(r.last("dask.otel.sanitized").values()) > 0)
-        names = {dict(k)["dask.span.name"] for k in received.last("dask.span.active")}
-        assert all(0 < len(name) <= 210 for name in names)
-        assert not received.last("dask.otel.internal.errors")
+    received.wait_for(complete)
+    for one in received.spans:
+        for value in one.attributes.values():
+            texts = value if isinstance(value, tuple) else (value,)
+            assert all(len(t) <= 1024 and "\0" not in t for t in texts if isinstance(t, str))
+        assert len(one.name) <= 1024
+    paths = {s.path for s in received.spans if s.type == "span"}
+    assert "root/a\\/b\\\\c" in paths
+    assert "root/17" in paths
+    assert "root/ü🎉" in paths
+    received.wait_for(lambda r: sum(r.last("dask.otel.sanitized").values()) > 0)
+    names = {dict(k)["dask.span.name"] for k in received.last("dask.span.active")}
+    assert all(0 < len(name) <= 210 for name in names)
+    assert not received.last("dask.otel.internal.errors")
 
 
-def test_ids_that_are_no_uuid(start: Start) -> None:
+def test_ids_that_are_no_uuid(bridged: Bridged) -> None:
     """Any string can be a span id: it is hashed as it is."""
-    with start() as bridged:
-        ids = ("not a uuid", "ü" * 40)
-        with dask.annotate(span={"name": ("odd", "child"), "ids": ids}):
-            assert bridged.client.submit(inc, 1).result() == 2
-        received = bridged.exported()
-        child = named(bridged, "child")
-        assert child.attributes["dask.span.id"] == ids[1]
-        assert child.parent_id == named(bridged, "odd").span_id
-        assert_types(received)
+    ids = ("not a uuid", "ü" * 40)
+    with dask.annotate(span={"name": ("odd", "child"), "ids": ids}):
+        assert bridged.client.submit(inc, 1).result() == 2
+    received = bridged.exported()
+    child = named(bridged, "child")
+    assert child.attributes["dask.span.id"] == ids[1]
+    assert child.parent_id == named(bridged, "odd").span_id
+    assert_types(received)
 
 
 def test_where_the_code_was_submitted(start: Start) -> None:
@@ -251,26 +202,3 @@ def test_where_the_code_was_submitted(start: Start) -> None:
         assert coded["code.file.path"].endswith("test_spans.py")
         assert coded["code.line.number"] > 0
         assert coded["code.function.name"] == "test_where_the_code_was_submitted"
-
-
-def test_work_that_dask_adds_later_is_a_continuation(start: Start) -> None:
-    """The first generation stands; the next one is linked to it."""
-    with start() as bridged:
-        client = bridged.client
-        with span("early") as dask_id:
-            kept = client.submit(inc, 1)
-            assert kept.result() == 2
-        bridged.exported()
-        assert client.submit(inc, 2).result() == 3  # joins the group of the first
-        received = bridged.received
-        received.wait_for(lambda r: len([s for s in r.spans if s.name == "early"]) == 2)
-        first, second = (s for s in received.spans if s.name == "early")
-        assert second.attributes["dask.span.generation"] == 2
-        assert second.attributes["dask.span.id"] == dask_id
-        assert [(t, s) for t, s, _ in second.links] == [(first.trace_id, first.span_id)]
-        assert second.parent_id == first.span_id
-        assert second.attributes["dask.task.count"] == 1
-        assert second.attributes["dask.span.collision"] is True
-        assert second.attributes["dask.span.requested.name"] == "default"
-        assert second.start_ns >= first.end_ns
-        assert_types(received)

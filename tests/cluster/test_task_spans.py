@@ -12,8 +12,8 @@ from dask_otel import span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
 from dask_otel.core.records import TaskRun
-from tests.cluster.conftest import Start
-from tests.cluster.observed import observed
+from tests.cluster.conftest import Bridged
+from tests.cluster.observed import Observed
 from tests.receiver import Receiver, Span
 
 pytestmark = pytest.mark.cluster
@@ -23,6 +23,10 @@ pytestmark = pytest.mark.cluster
 READING = 10.0
 #: A clock of milliseconds, read twice.
 CLOCK = 0.005
+
+
+def limits(**tasks: Any) -> Limits:
+    return Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(**tasks))
 
 
 def timed(number: int, seconds: float) -> tuple[float, float, int, str]:
@@ -67,114 +71,93 @@ def check(found: TaskRun, key: Any, saw: tuple[float, float, int, str]) -> None:
     assert found.stop - found.start == pytest.approx(found.seconds, abs=1e-4)
 
 
-def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
-    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=2))
+@pytest.mark.options(limits(slowest=2))
+def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Observed) -> None:
     # Far apart: what a busy machine adds does not change the order.
     lengths = [0.01, 0.6, 0.02, 0.01, 0.9, 0.03, 0.3, 0.01]
-    with observed(limits) as made:
-        with span("work"), made.held():
-            futures = made.client.map(timed, range(len(lengths)), lengths)
-            bad = made.client.submit(fail, 0.2, key="bad")
-            wait([*futures, bad])
-            again = made.client.submit(fail_first, ZeroDivisionError, retries=2)
-            moved = made.client.submit(fail_first, Reschedule)
-            assert (again.result(), moved.result()) == (2, 2)
-            saw = made.client.gather(futures)
-            keys = [future.key for future in futures]
-        del futures, bad, again, moved
-        made.quiet()
-        finished = made.named("work")
-        failed, *others = finished.tasks
-        # Of the two that ran again the last run alone is known, in groups of their own.
-        assert [task.prefix for task in others].count("fail_first") == 2
-        assert [task.run.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
-        first, second = [task.run for task in others if task.prefix == "timed"]
-        assert first.attempt == 1
-        assert first.seconds >= second.seconds
-        known = dict(zip(keys, saw, strict=True))
-        for task in (first, second):
-            check(task, task.key, known.pop(task.key))
-        # Of a busy machine, too: none of the others took longer.
-        longest = max(stop - start for start, stop, _, _ in known.values())
-        assert longest <= second.seconds + CLOCK
-        assert first.nbytes is not None
-        assert first.type == "tuple"
-        assert failed.run.key == "bad"
-        assert failed.failure is not None
-        assert failed.failure.text == "ValueError('as asked')"
-        assert 0.2 - CLOCK <= failed.run.seconds <= 0.2 + READING
-        assert finished.dropped_tasks == 0
-        assert not made.adapter.tasks._queued_since
+    with span("work"), o.held():
+        futures = o.client.map(timed, range(len(lengths)), lengths)
+        bad = o.client.submit(fail, 0.2, key="bad")
+        wait([*futures, bad])
+        again = o.client.submit(fail_first, ZeroDivisionError, retries=2)
+        moved = o.client.submit(fail_first, Reschedule)
+        assert (again.result(), moved.result()) == (2, 2)
+        saw = o.client.gather(futures)
+        keys = [future.key for future in futures]
+    del futures, bad, again, moved
+    o.quiet()
+    finished = o.named("work")
+    failed, *others = finished.tasks
+    # Of the two that ran again the last run alone is known, in groups of their own.
+    assert [task.prefix for task in others].count("fail_first") == 2
+    assert [task.run.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
+    first, second = [task.run for task in others if task.prefix == "timed"]
+    known = dict(zip(keys, saw, strict=True))
+    for task in (first, second):
+        check(task, task.key, known.pop(task.key))
+    # Of a busy machine, too: none of the others took longer.
+    longest = max(stop - start for start, stop, _, _ in known.values())
+    assert longest - CLOCK <= second.seconds <= first.seconds
+    assert (first.attempt, first.type, first.nbytes is None) == (1, "tuple", False)
+    assert (failed.run.key, failed.failure and failed.failure.text) == (
+        "bad",
+        "ValueError('as asked')",
+    )
+    assert 0.2 - CLOCK <= failed.run.seconds <= 0.2 + READING
+    assert finished.dropped_tasks == 0
+    assert not o.adapter.tasks._queued_since
 
 
-def test_time_in_the_queue_is_what_tasks_waited_for() -> None:
-    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=0, ratio=1.0))
-    with observed(limits, n_workers=1) as made:
-        with span("work"):
-            submitted = time.time()
-            futures = made.client.map(timed, range(8), [0.1] * 8)
-            wait(futures)
-            saw = sorted(made.client.gather(futures))
-        del futures
-        made.quiet()
-        by_run = {task.run.number: task.run for task in made.named("work").tasks}
-        tasks = [by_run[run] for _, _, run, _ in saw]
-        assert len(by_run) == len(tasks) == 8
-        for order, (task, (start, stop, run, worker)) in enumerate(zip(tasks, saw, strict=True)):
-            check(task, task.key, (start, stop, run, worker))
-            assert task.queued is not None
-            # One runs and one waits on the worker, as its saturation of 1.1 says: the next one is
-            # sent when the last but one is over, and before it starts.
-            least = saw[order - 2][1] - saw[0][0] - CLOCK if order > 1 else 0.0
-            assert least <= task.queued <= start - submitted + CLOCK
-        assert [task.queued for task in tasks[:2]] == [0.0, 0.0]
+@pytest.mark.options(limits(slowest=0, ratio=1.0), n_workers=1)
+def test_time_in_the_queue_is_what_tasks_waited_for(o: Observed) -> None:
+    with span("work"):
+        submitted = time.time()
+        futures = o.client.map(timed, range(8), [0.1] * 8)
+        wait(futures)
+        saw = sorted(o.client.gather(futures))
+    del futures
+    o.quiet()
+    by_run = {task.run.number: task.run for task in o.named("work").tasks}
+    tasks = [by_run[run] for _, _, run, _ in saw]
+    assert len(by_run) == len(tasks) == 8
+    for order, (task, (start, stop, run, worker)) in enumerate(zip(tasks, saw, strict=True)):
+        check(task, task.key, (start, stop, run, worker))
+        assert task.queued is not None
+        # One runs and one waits on the worker, as its saturation of 1.1 says: the next one is
+        # sent when the last but one is over, and before it starts.
+        least = saw[order - 2][1] - saw[0][0] - CLOCK if order > 1 else 0.0
+        assert least <= task.queued <= start - submitted + CLOCK
+    assert [task.queued for task in tasks[:2]] == [0.0, 0.0]
 
 
-def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
-    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=10))
-    with observed(limits) as made:
-        one, other = made.cluster.scheduler.workers
-        with span("work"), made.held():
-            data = made.client.map(bytes, range(10_000_000, 10_000_010), workers=[one])
-            wait(data)
-            began = time.time()
-            sizes = made.client.map(len, data, workers=[other])
-            assert made.client.gather(sizes) == list(range(10_000_000, 10_000_010))
-            ended = time.time()
-        del data, sizes
-        made.quiet()
-        tasks = [task.run for task in made.named("work").tasks if task.prefix == "len"]
-        assert len(tasks) == 10
-        told = [(task, p) for task in tasks for p in task.parts if p[0] == "transfer"]
-        # Several come in one message, which is booked on one of them; and within a process they
-        # take so little that one may seem to be over before its task was sent.
-        assert told
-        for task, (_, start, seconds) in told:
-            assert 0 < seconds < ended - began
-            assert began - READING <= start
-            assert start + seconds <= task.start + READING
-
-
-@pytest.mark.parametrize("slowest", [1, 0])
-def test_a_group_begins_with_the_first_transfer_for_it(slowest: int) -> None:
-    limits = Limits(linger=0.3, settle_timeout=30.0, tasks=TaskLimits(slowest=slowest))
+@pytest.mark.parametrize(
+    "slowest",
+    [pytest.param(n, marks=pytest.mark.options(limits(slowest=n), processes=True)) for n in (1, 0)],
+)
+def test_a_group_begins_with_the_first_transfer_which_is_an_event_of_its_task(
+    o: Observed, slowest: int
+) -> None:
     # Between processes: within one, nothing is copied.
-    with observed(limits, processes=True) as made:
-        one, other = made.cluster.scheduler.workers
-        with span("work"), made.held():
-            data = made.client.map(bytes, range(50_000_000, 50_000_003), workers=[one])
-            wait(data)
-            sizes = made.client.map(len, data, workers=[other])
-            assert made.client.gather(sizes) == list(range(50_000_000, 50_000_003))
-        del data, sizes
-        made.quiet()
-        work = made.named("work")
-        (group,) = [group for group in work.groups if group.prefix == "len"]
-        # They take no time, and were waited for: so much at least came before.
-        assert group.durations["transfer"] > group.durations["compute"]
-        assert group.stop - group.start > group.durations["compute"]
-        if slowest:
-            assert any(task.run.parts for task in work.tasks if task.prefix == "len")
+    one, other = o.cluster.scheduler.workers
+    with span("work"), o.held():
+        data = o.client.map(bytes, range(50_000_000, 50_000_003), workers=[one])
+        wait(data)
+        sizes = o.client.map(len, data, workers=[other])
+        assert o.client.gather(sizes) == list(range(50_000_000, 50_000_003))
+    del data, sizes
+    o.quiet()
+    work = o.named("work")
+    (group,) = [group for group in work.groups if group.prefix == "len"]
+    # They take no time, and were waited for: so much at least came before.
+    assert group.durations["transfer"] > group.durations["compute"]
+    assert group.stop - group.start > group.durations["compute"]
+    tasks = [task.run for task in work.tasks if task.prefix == "len"]
+    told = [(task, part) for task in tasks for part in task.parts if part[0] == "transfer"]
+    # Several come in one message, which is booked on one of them.
+    assert bool(told) == bool(slowest)
+    for task, (_, start, seconds) in told:
+        assert seconds > 0
+        assert start + seconds <= task.start + READING
 
 
 def only(received: Receiver, kind: str, name: str) -> Span:
@@ -182,92 +165,93 @@ def only(received: Receiver, kind: str, name: str) -> Span:
     return found
 
 
-def test_what_is_exported_of_a_task_has_the_ids_that_its_worker_knows(start: Start) -> None:
-    with start({"spans": {"tasks": {"slowest": 2}}}) as bridged:
-        with span("work") as work:
-            futures = bridged.client.map(timed, range(4), [0.01, 0.3, 0.02, 0.6])
-            bad = bridged.client.submit(fail, 0.01, key=("bad", 1, "x"))
-            wait([*futures, bad])
-            keys = [future.key for future in futures]
-            saw = bridged.client.gather(futures)
-        del futures, bad
-        received = bridged.exported()
-        tasks = {s.span_id: s for s in received.spans if s.type == "task"}
-        assert len(tasks) == 3
-        ids = [identity.task_span_id(work, key, s[2]) for key, s in zip(keys, saw, strict=True)]
-        shown = [number for number in range(4) if ids[number] in tasks]
-        assert len(shown) == 2
-        least = min(tasks[ids[number]].end_ns - tasks[ids[number]].start_ns for number in shown)
-        for number in {*range(4)} - {*shown}:
-            assert saw[number][1] - saw[number][0] <= least / 1e9 + CLOCK
-        for number in shown:
-            found = tasks[ids[number]]
-            assert found.name == "timed task"
-            assert found.parent_id == only(received, "group", "timed tasks").span_id
-            assert found.trace_id == identity.trace_id(work)
-            assert found.attributes["dask.task.key"] == keys[number]
-            assert found.attributes["dask.worker.name"] == saw[number][3]
-            assert found.start_ns / 1e9 == pytest.approx(saw[number][0], abs=READING)
-            assert found.end_ns / 1e9 == pytest.approx(saw[number][1], abs=READING)
-        bad_one = only(received, "task", "bad task")
-        assert bad_one.attributes["dask.task.key"] == "('bad', 1, 'x')"
-        assert bad_one.attributes["error.type"] == "ValueError"
-        # On a busy machine its arguments can take long enough to be told of, too.
-        events = [e[0] for e in bad_one.events if e[0] != "dask.task.disk_read"]
-        assert events == ["dask.task.compute", "exception"]
+@pytest.mark.options({"spans": {"tasks": {"slowest": 2}}})
+def test_what_is_exported_of_a_task_has_the_ids_that_its_worker_knows(bridged: Bridged) -> None:
+    with span("work") as work:
+        futures = bridged.client.map(timed, range(4), [0.01, 0.3, 0.02, 0.6])
+        bad = bridged.client.submit(fail, 0.01, key=("bad", 1, "x"))
+        wait([*futures, bad])
+        saw = {future.key: future.result() for future in futures}
+    del futures, bad
+    received = bridged.exported()
+    tasks = {s.span_id: s for s in received.spans if s.type == "task"}
+    ids = {identity.task_span_id(work, key, ran[2]): key for key, ran in saw.items()}
+    shown = [(ids[span_id], found) for span_id, found in tasks.items() if span_id in ids]
+    assert (len(tasks), len(shown)) == (3, 2)
+    group = only(received, "group", "timed tasks")
+    for key, found in shown:
+        start, stop, _, worker = saw.pop(key)
+        assert (found.name, found.parent_id, found.trace_id) == (
+            "timed task", group.span_id, identity.trace_id(work),
+        )  # fmt: skip
+        assert (found.attributes["dask.task.key"], found.attributes["dask.worker.name"]) == (
+            key, worker,
+        )  # fmt: skip
+        assert found.start_ns / 1e9 == pytest.approx(start, abs=READING)
+        assert found.end_ns / 1e9 == pytest.approx(stop, abs=READING)
+    least = min(found.end_ns - found.start_ns for _, found in shown)
+    assert all(stop - start <= least / 1e9 + CLOCK for start, stop, _, _ in saw.values())
+    bad_one = only(received, "task", "bad task")
+    assert bad_one.attributes["dask.task.key"] == "('bad', 1, 'x')"
+    assert bad_one.attributes["error.type"] == "ValueError"
+    # On a busy machine its arguments can take long enough to be told of, too.
+    events = [e[0] for e in bad_one.events if e[0] != "dask.task.disk_read"]
+    assert events == ["dask.task.compute", "exception"]
 
 
-def test_in_a_chosen_task_its_own_span_is_the_current_one(start: Start) -> None:
-    with start({"spans": {"tasks": {"slowest": 0, "ratio": 0.5}}}) as bridged:
-        with span("work") as work:
-            futures = bridged.client.map(current, range(40))
-            found = dict(zip([f.key for f in futures], bridged.client.gather(futures), strict=True))
-        del futures
-        received = bridged.exported()
-        shown = {s.attributes["dask.task.key"]: s for s in received.spans if s.type == "task"}
-        assert shown.keys() == {key for key in found if identity.is_sampled(key, 0.5)}
-        assert 5 < len(shown) < 35
-        ids = (identity.trace_id(work), identity.span_id(work))
-        for key, current_ids in found.items():
-            if key in shown:
-                assert current_ids == (shown[key].trace_id, shown[key].span_id)
-            else:
-                assert current_ids == ids
+@pytest.mark.options({"spans": {"tasks": {"slowest": 0, "ratio": 0.5}}})
+def test_in_a_chosen_task_its_own_span_is_the_current_one(bridged: Bridged) -> None:
+    with span("work") as work:
+        futures = bridged.client.map(current, range(40))
+        found = dict(zip([f.key for f in futures], bridged.client.gather(futures), strict=True))
+    del futures
+    received = bridged.exported()
+    shown = {s.attributes["dask.task.key"]: s for s in received.spans if s.type == "task"}
+    assert shown.keys() == {key for key in found if identity.is_sampled(key, 0.5)}
+    assert 5 < len(shown) < 35
+    ids = (identity.trace_id(work), identity.span_id(work))
+    own = {key: (s.trace_id, s.span_id) for key, s in shown.items()}
+    assert found == {**dict.fromkeys(found, ids), **own}
 
 
-def test_no_task_names_a_parent_that_is_not_exported(start: Start) -> None:
-    settings = {"spans": {"max-groups": 1, "max-exceptions": 1, "tasks": {"slowest": 1, "max": 3}}}
-    with start(settings) as bridged:
-        with span("work"):
-            futures = [bridged.client.submit(timed, i, i / 20, key=f"group{i}-1") for i in range(4)]
-            bad = [bridged.client.submit(fail, 0.01, key=f"bad-{i}") for i in range(2)]
-            wait([*futures, *bad])
-        del futures, bad
-        received = bridged.exported()
-        ids = {s.span_id for s in received.spans}
-        tasks = [s for s in received.spans if s.type == "task"]
-        assert len(tasks) == 3
-        assert all(task.parent_id in ids for task in tasks)
-        # Those that failed, then the longest; the others are counted.
-        assert sum("error.type" in task.attributes for task in tasks) == 2
-        assert only(received, "span", "work").attributes["dask.span.dropped_task.count"] == 3
-        traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
-        assert len(traced) == 1
+@pytest.mark.options(
+    {"spans": {"max-groups": 1, "max-exceptions": 1, "tasks": {"slowest": 1, "max": 3}}}
+)
+def test_no_task_names_a_parent_that_is_not_exported(bridged: Bridged) -> None:
+    with span("work"):
+        futures = [bridged.client.submit(timed, i, i / 20, key=f"group{i}-1") for i in range(4)]
+        bad = [bridged.client.submit(fail, 0.01, key=f"bad-{i}") for i in range(2)]
+        wait([*futures, *bad])
+    del futures, bad
+    received = bridged.exported()
+    ids = {s.span_id for s in received.spans}
+    tasks = [s for s in received.spans if s.type == "task"]
+    assert len(tasks) == 3
+    assert all(task.parent_id in ids for task in tasks)
+    # Those that failed, then the longest; the others are counted.
+    assert sum("error.type" in task.attributes for task in tasks) == 2
+    found = only(received, "span", "work").attributes
+    assert found["dask.span.dropped_task.count"] == 3
+    shown = sum(s.type == "group" for s in received.spans)
+    assert (shown, found["dask.span.dropped.count"]) == (1, found["dask.task_group.count"] - 1)
+    traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
+    assert len(traced) == 1
 
 
-def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(start: Start) -> None:
-    settings = {"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}}
-    with start(settings) as bridged:
-        with span("work"):
-            futures = bridged.client.map(current, range(20))
-            bad = bridged.client.submit(fail, 0.01, key="bad")
-            wait([*futures, bad])
-            keys = {future.key for future in futures}
-        del futures, bad
-        received = bridged.exported()
-        work = only(received, "span", "work")
-        tasks = [s for s in received.spans if s.type == "task"]
-        assert {s.type for s in received.spans} == {"span", "task"}
-        assert {s.parent_id for s in tasks} == {work.span_id}
-        chosen = {key for key in keys if identity.is_sampled(key, 0.5)}
-        assert {s.attributes["dask.task.key"] for s in tasks} == {"bad", *chosen}
+@pytest.mark.options({"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}})
+def test_without_groups_those_that_failed_and_were_chosen_hang_below_the_span(
+    bridged: Bridged,
+) -> None:
+    with span("work"):
+        futures = bridged.client.map(current, range(20))
+        bad = bridged.client.submit(fail, 0.01, key="bad")
+        wait([*futures, bad])
+        keys = {future.key for future in futures}
+    del futures, bad
+    received = bridged.exported()
+    work = only(received, "span", "work")
+    tasks = [s for s in received.spans if s.type == "task"]
+    assert {s.type for s in received.spans} == {"span", "task"}
+    assert {s.parent_id for s in tasks} == {work.span_id}
+    chosen = {key for key in keys if identity.is_sampled(key, 0.5)}
+    assert {s.attributes["dask.task.key"] for s in tasks} == {"bad", *chosen}

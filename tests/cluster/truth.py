@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from distributed import Client
+
 from tests.receiver import Receiver, Span
 
 #: Units of the fine performance metrics, and the end of the metric's name.
@@ -57,24 +59,16 @@ def exported_values(received: Receiver) -> dict[tuple[Any, ...], float]:
     A span name stands as its text; see `text_keys`.
     """
     values: dict[tuple[Any, ...], float] = {}
-    for unit, part in UNITS.items():
-        for labels, value in received.last(f"dask.span.execute.{part}").items():
+    contexts = {"execute": "dask.task.prefix", "p2p": "dask.p2p.stage"}
+    for metric, context, unit in [
+        *((f"dask.span.{of}.{UNITS[unit]}", of, unit) for of in contexts for unit in UNITS),
+        ("dask.span.custom", "execute", None),
+    ]:
+        names = ("dask.span.name", contexts[context], "dask.activity")
+        for labels, value in received.last(metric).items():
             of = dict(labels)
-            key = (
-                of["dask.span.name"], "execute", of["dask.task.prefix"], of["dask.activity"], unit
-            )  # fmt: skip
-            values[key] = value
-        for labels, value in received.last(f"dask.span.p2p.{part}").items():
-            of = dict(labels)
-            key = (of["dask.span.name"], "p2p", of["dask.p2p.stage"], of["dask.activity"], unit)
-            values[key] = value
-    for labels, value in received.last("dask.span.custom").items():
-        of = dict(labels)
-        key = (
-            of["dask.span.name"], "execute", of["dask.task.prefix"],
-            of["dask.activity"], of["dask.unit"],
-        )  # fmt: skip
-        values[key] = value
+            name, second, activity = (of[label] for label in names)
+            values[name, context, second, activity, unit or of["dask.unit"]] = value
     return values
 
 
@@ -87,14 +81,30 @@ def text_keys(values: dict[tuple[Any, ...], float]) -> dict[tuple[Any, ...], flo
     return dict(texts)
 
 
+def assert_same(exported: dict[Any, float], known: dict[Any, float]) -> None:
+    """Compare numbers key by key, but for the order in which they were added up."""
+    wrong = exported.keys() ^ known.keys()
+    assert not wrong, f"{len(wrong)} keys of one side alone, such as {sorted(wrong, key=repr)[:3]}"
+    for key, value in known.items():
+        assert abs(exported[key] - value) <= 1e-9 * max(1.0, abs(value)), (
+            key,
+            exported[key],
+            value,
+        )
+
+
 def assert_reconciled(received: Receiver, truth: dict[tuple[Any, ...], float]) -> None:
     """Check every exported fine metric against Dask's own, key by key."""
-    exported = exported_values(received)
-    expected = text_keys(truth)
-    wrong = exported.keys() ^ expected.keys()
-    assert not wrong, f"{len(wrong)} keys of one side alone, such as {sorted(wrong, key=repr)[:3]}"
-    for key, value in expected.items():
-        assert abs(exported[key] - value) <= 1e-9 * max(1.0, abs(value)), key
+    assert_same(exported_values(received), text_keys(truth))
+
+
+def is_settled(received: Receiver, client: Client) -> bool:
+    """Assert that everything that Dask knows has been exported."""
+    assert_reconciled(received, client.run_on_scheduler(own_values))
+    generations = [(s.attributes.get("dask.span.generation"), s) for s in received.spans]
+    exported = {s.attributes["dask.span.id"] for generation, s in generations if generation == 1}
+    assert exported == set(client.run_on_scheduler(described_spans))
+    return True
 
 
 def cut_off(received: Receiver) -> list[int]:
