@@ -105,44 +105,50 @@ def test_what_works_is_well(
 
 
 @pytest.mark.parametrize(
-    ("spoken", "listening", "kind"), [(GRPC, HTTP, "grpc_to_http"), (HTTP, GRPC, "http_to_grpc")]
+    ("listening", "tls", "prefix", "spoken", "answer", "kind"),
+    [
+        (HTTP, False, "http://", GRPC, None, "grpc_to_http"),
+        (GRPC, False, "http://", HTTP, None, "http_to_grpc"),
+        (GRPC, False, "https://", GRPC, None, "tls_to_plain"),
+        (HTTP, False, "https://", HTTP, None, "tls_to_plain"),
+        # Without a scheme, gRPC speaks TLS.
+        (GRPC, False, "", GRPC, None, "no_scheme"),
+        (GRPC, True, "http://", GRPC, None, "plain_to_tls"),
+        (HTTP, True, "http://", HTTP, None, "plain_to_tls"),
+        (HTTP, False, "http://", HTTP, 401, "unauthenticated"),
+        (HTTP, False, "http://", HTTP, 403, "forbidden"),
+        (HTTP, False, "http://", HTTP, 404, "not_found"),
+        (HTTP, False, "http://", HTTP, 413, "too_large"),
+        (GRPC, False, "http://", GRPC, "UNAUTHENTICATED", "unauthenticated"),
+        (GRPC, False, "http://", GRPC, "PERMISSION_DENIED", "forbidden"),
+        (GRPC, False, "http://", GRPC, "UNIMPLEMENTED", "no_signal"),
+    ],
 )
-def test_the_wrong_protocol(examine: Examine, spoken: str, listening: str, kind: str) -> None:
-    with receiver(listening) as server:
-        findings = examine(server.endpoint, spoken)
+def test_what_is_wrong_has_a_name(
+    examine: Examine,
+    certificate: Certificate,
+    listening: str,
+    tls: bool,
+    prefix: str,
+    spoken: str,
+    answer: int | str | None,
+    kind: str,
+) -> None:
+    with receiver(listening, tls=certificate if tls else None) as server:
+        server.answer = answer
+        address = server.endpoint.partition("://")[2]
+        findings = examine(prefix + address, spoken)
         assert kinds(findings) == {kind}
         # An answer in another protocol is not shown as text.
         assert not any("\ufffd" in f.what for f in findings)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_tls_to_a_server_without_it(examine: Examine, protocol: str) -> None:
-    with receiver(protocol) as server:
-        secure = server.endpoint.replace("http:", "https:")
-        assert kinds(examine(secure, protocol)) == {"tls_to_plain"}
-
-
-def test_no_scheme_means_tls_to_grpc(examine: Examine) -> None:
-    with receiver(GRPC) as server:
-        bare = server.endpoint.removeprefix("http://")
-        findings = examine(bare, GRPC)
-        assert kinds(findings) == {"no_scheme"}
-        assert all(f"http://{bare}" in f.todo for f in exports(findings))
+        if not prefix:
+            assert all(f"http://{address}" in f.todo for f in exports(findings))
 
 
 def test_no_scheme_is_an_error_of_the_configuration_over_http(examine: Examine) -> None:
     (problem,) = [f for f in examine("127.0.0.1:4318", HTTP) if f.level == "problem"]
     assert problem.check == "configuration"
     assert "begins with http:// or https://" in problem.what
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_no_tls_to_a_server_that_wants_it(
-    examine: Examine, certificate: Certificate, protocol: str
-) -> None:
-    with receiver(protocol, tls=certificate) as server:
-        plain = server.endpoint.replace("https:", "http:")
-        assert kinds(examine(plain, protocol)) == {"plain_to_tls"}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -177,30 +183,6 @@ def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
     with silent_server() as endpoint:
         findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
         assert kinds(findings) == {"timeout"}
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(401, "unauthenticated"), (403, "forbidden"), (404, "not_found"), (413, "too_large")],
-)
-def test_what_an_http_server_answers(examine: Examine, status: int, kind: str) -> None:
-    with receiver(HTTP) as server:
-        server.answer = status
-        assert kinds(examine(server.endpoint, HTTP)) == {kind}
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        ("UNAUTHENTICATED", "unauthenticated"),
-        ("PERMISSION_DENIED", "forbidden"),
-        ("UNIMPLEMENTED", "no_signal"),
-    ],
-)
-def test_what_a_grpc_server_answers(examine: Examine, status: str, kind: str) -> None:
-    with receiver(GRPC) as server:
-        server.answer = status
-        assert kinds(examine(server.endpoint, GRPC)) == {kind}
 
 
 def test_the_path_is_there_twice(examine: Examine) -> None:
