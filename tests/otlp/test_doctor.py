@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,45 +105,49 @@ def test_what_works_is_well(
     assert span.resource["service.name"] == "dask-scheduler"
 
 
+TO_TLS, TO_PLAIN, BARE = ("http:", "https:"), ("https:", "http:"), ("http://", "")
+AS_IT_IS, WITH_A_PATH = ("^", ""), ("$", "/v1/traces")
+PAGE = ("text/html", b"<!DOCTYPE html><html>Welcome</html>")
+
+
 @pytest.mark.parametrize(
-    ("listening", "tls", "prefix", "spoken", "answer", "kind"),
+    ("spoken", "served", "secured", "change", "answer", "kind", "words"),
     [
-        (HTTP, False, "http://", GRPC, None, "grpc_to_http"),
-        (GRPC, False, "http://", HTTP, None, "http_to_grpc"),
-        (GRPC, False, "https://", GRPC, None, "tls_to_plain"),
-        (HTTP, False, "https://", HTTP, None, "tls_to_plain"),
-        # Without a scheme, gRPC speaks TLS.
-        (GRPC, False, "", GRPC, None, "no_scheme"),
-        (GRPC, True, "http://", GRPC, None, "plain_to_tls"),
-        (HTTP, True, "http://", HTTP, None, "plain_to_tls"),
-        (HTTP, False, "http://", HTTP, 401, "unauthenticated"),
-        (HTTP, False, "http://", HTTP, 403, "forbidden"),
-        (HTTP, False, "http://", HTTP, 404, "not_found"),
-        (HTTP, False, "http://", HTTP, 413, "too_large"),
-        (GRPC, False, "http://", GRPC, "UNAUTHENTICATED", "unauthenticated"),
-        (GRPC, False, "http://", GRPC, "PERMISSION_DENIED", "forbidden"),
-        (GRPC, False, "http://", GRPC, "UNIMPLEMENTED", "no_signal"),
+        (GRPC, HTTP, False, AS_IT_IS, None, "grpc_to_http", ""),
+        (HTTP, GRPC, False, AS_IT_IS, None, "http_to_grpc", ""),
+        *((each, each, False, TO_TLS, None, "tls_to_plain", "") for each in PROTOCOLS),
+        *((each, each, True, TO_PLAIN, None, "plain_to_tls", "") for each in PROTOCOLS),
+        # Without a scheme the exporter speaks TLS to gRPC.
+        (GRPC, GRPC, False, BARE, None, "no_scheme", "http://127.0.0.1:"),
+        (HTTP, HTTP, False, AS_IT_IS, 401, "unauthenticated", ""),
+        (HTTP, HTTP, False, AS_IT_IS, 403, "forbidden", ""),
+        (HTTP, HTTP, False, AS_IT_IS, 404, "not_found", ""),
+        (HTTP, HTTP, False, AS_IT_IS, 413, "too_large", ""),
+        (GRPC, GRPC, False, AS_IT_IS, "UNAUTHENTICATED", "unauthenticated", ""),
+        (GRPC, GRPC, False, AS_IT_IS, "PERMISSION_DENIED", "forbidden", ""),
+        (GRPC, GRPC, False, AS_IT_IS, "UNIMPLEMENTED", "no_signal", ""),
+        (HTTP, HTTP, False, WITH_A_PATH, None, "path_twice", "/v1/traces/v1/"),
+        (HTTP, HTTP, False, AS_IT_IS, PAGE, "web_page", ""),
     ],
 )
 def test_what_is_wrong_has_a_name(
     examine: Examine,
     certificate: Certificate,
-    listening: str,
-    tls: bool,
-    prefix: str,
     spoken: str,
-    answer: int | str | None,
+    served: str,
+    secured: bool,
+    change: tuple[str, str],
+    answer: Any,
     kind: str,
+    words: str,
 ) -> None:
-    with receiver(listening, tls=certificate if tls else None) as server:
-        server.answer = answer
-        address = server.endpoint.partition("://")[2]
-        findings = examine(prefix + address, spoken)
-        assert kinds(findings) == {kind}
-        # An answer in another protocol is not shown as text.
-        assert not any("\ufffd" in f.what for f in findings)
-        if not prefix:
-            assert all(f"http://{address}" in f.todo for f in exports(findings))
+    with receiver(served, tls=certificate if secured else None) as server:
+        setattr(server, "content" if answer == PAGE else "answer", answer)
+        findings = examine(re.sub(*change, server.endpoint), spoken)
+    assert kinds(findings) == {kind}
+    # An answer in another protocol is not shown as text.
+    assert not any("\ufffd" in f.what for f in findings)
+    assert all(words in f"{f.why} {f.todo}" for f in exports(findings))
 
 
 def test_no_scheme_is_an_error_of_the_configuration_over_http(examine: Examine) -> None:
@@ -185,25 +190,12 @@ def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
         assert kinds(findings) == {"timeout"}
 
 
-def test_the_path_is_there_twice(examine: Examine) -> None:
-    with receiver(HTTP) as server:
-        findings = examine(f"{server.endpoint}/v1/traces", HTTP)
-        assert kinds(findings) == {"path_twice"}
-        assert "/v1/traces/v1/metrics" in exports(findings)[1].why
-
-
 def test_grpc_ignores_a_path(examine: Examine) -> None:
     with receiver(GRPC) as server:
         findings = examine(f"{server.endpoint}/v1/traces", GRPC)
         assert [f.level for f in exports(findings)] == ["ok", "ok"]
         (note,) = [f for f in findings if f.check == "export.address"]
         assert "ignores the path /v1/traces" in note.what
-
-
-def test_a_web_page(examine: Examine) -> None:
-    with receiver(HTTP) as server:
-        server.content = "text/html", b"<!DOCTYPE html><html>Welcome</html>"
-        assert kinds(examine(server.endpoint, HTTP)) == {"web_page"}
 
 
 def test_partial_success(server: Receiver, examine: Examine) -> None:
