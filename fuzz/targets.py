@@ -32,7 +32,7 @@ from dask_otel._dask.clients import ClientBlocks
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.environment import headers, read_environment
 from dask_otel._otel.sdk.exporters import labels as labels_of
-from dask_otel._otel.sdk.exporters import make_destinations, shut_down
+from dask_otel._otel.sdk.exporters import make_destinations
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
 from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport, Transport, plain
@@ -403,7 +403,8 @@ def exporters(data: Data) -> None:
             check("hunter2" not in label, "no credential in a name", label)
 
     def made(signal: str) -> None:
-        shut_down(make_destinations(signal))
+        for one in make_destinations([signal])[signal]:
+            one.transport.close()
 
     # Looks for what is installed each time, which is slow.
     parts: list[Callable[[], object]] = [] if data.integer(0, 15) else [resource]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tests.otlp.conftest import PROTOCOLS, Build, send
 from tests.otlp.records import CHILD, ROOT, counter, number
 from tests.receiver import Receiver, hanging_up, port_of, receiver
 
+NO_OTLP = "an answer that is no OTLP"
 DOCUMENT = b"<!DOCTYPE html><html><body>Welcome to nginx!</body></html>"
 
 
@@ -153,34 +153,30 @@ def test_a_connection_that_breaks_is_nobody(build: Build, protocol: str) -> None
 # ---------------------------------------------------------------------------- wrong servers
 
 
-@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "", "application/octet-stream"])
-def test_a_web_page_is_no_success(http: Receiver, build: Build, kind: str) -> None:
-    http.content = kind, DOCUMENT
-    for sink, records in both(build, http):
-        answer = send(sink, records)
-        assert (answer.taken, answer.blames) == (False, False), "the records are in order"
-        assert "web page" in answer.reason
-    http.content = None
-    for sink, records in both(build, http):
-        assert send(sink, records).taken
+PAGE = "the endpoint answers with a web page: no OTLP server is there"
 
 
-@pytest.mark.parametrize("content", [("text/plain", b"OK"), ("application/json", b"[1]")])
-def test_another_answer_is_told(http: Receiver, build: Build, content: tuple[str, bytes]) -> None:
-    http.content = content
-    for sink, records in both(build, http):
-        answer = send(sink, records)
-        assert (answer.taken, answer.lost) == (True, 0)
-        assert content[0] in answer.said
-        assert content[1].decode() in answer.said
-
-
-@pytest.mark.parametrize("content", [("", b""), ("text/plain", b""), ("application/json", b"{}")])
-def test_an_empty_answer_is_a_success(
-    http: Receiver, build: Build, content: tuple[str, bytes]
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        # The records are in order.
+        ("text/html; charset=utf-8", DOCUMENT, Answer(False, PAGE)),
+        ("", DOCUMENT, Answer(False, PAGE)),
+        ("application/octet-stream", DOCUMENT, Answer(False, PAGE)),
+        ("text/plain", b"OK", Answer(True, said=f"{NO_OTLP} (text/plain): OK")),
+        ("application/json", b"[1]", Answer(True, said=f"{NO_OTLP} (application/json): [1]")),
+        ("application/json", b"{}", Answer(True)),
+        ("text/plain", b"", Answer(True)),
+        ("", b"", Answer(True)),
+    ],
+)
+def test_what_comes_with_a_success(
+    http: Receiver, build: Build, kind: str, body: bytes, expected: Answer
 ) -> None:
-    http.content = content
     for sink, records in both(build, http):
+        http.content = kind, body
+        assert send(sink, records) == expected
+        http.content = None
         assert send(sink, records) == Answer(True)
 
 
@@ -309,21 +305,6 @@ def test_the_seconds_of_retry_after(header: str, low: float, high: float) -> Non
 
 
 # ------------------------------------------------------------------------------ the process
-
-
-def test_a_forked_child_has_connections_of_its_own(server: Receiver, build: Build) -> None:
-    (sink,) = build(server.environ).span_sinks
-    assert send(sink, [ROOT]).taken
-    transport: Any = sink.transport  # type: ignore[union-attr]
-    before = transport._client
-    transport._process = os.getppid()
-    assert send(sink, [ROOT]).taken
-    assert transport._client is not before
-    # The parent's still works: it was not closed.
-    transport._client, mine = before, transport._client
-    assert send(sink, [ROOT]).taken
-    mine.close()
-    assert len(server.spans) == 3
 
 
 def test_instrumented_clients_trace_nothing_of_it(

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from dask_otel._otel.sdk import environment, exporters
+from dask_otel._otel.sdk import environment
 from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.environment import defaults_for_environment
-from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.masking import masked_url
 from dask_otel.core.records import Answer, Link, SpanRecord
 from dask_otel.core.trace import Trace
 from dask_otel.settings.problems import ConfigurationError
+from tests.certificates import self_signed
 from tests.otlp.conftest import PROTOCOLS, Build, send
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
 from tests.receiver import Receiver, receiver
@@ -159,8 +159,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-SPANS, METRICS = [], []
+SPANS, METRICS, CLOSED = [], [], []
 class Spans(SpanExporter):
+    def shutdown(self): CLOSED.append("Spans")
     def export(self, spans):
         SPANS.extend(spans)
         return SpanExportResult.SUCCESS
@@ -169,7 +170,7 @@ class Metrics(MetricExporter):
         METRICS.append(metrics_data)
         return MetricExportResult.SUCCESS
     def force_flush(self, timeout_millis=1): return True
-    def shutdown(self, timeout_millis=1, **kwargs): pass
+    def shutdown(self, timeout_millis=1, **kwargs): CLOSED.append("Metrics")
 class Pull(MetricReader):
     def __init__(self): raise AssertionError("a port was opened")
     def _receive_metrics(self, *args, **kwargs): pass
@@ -180,6 +181,21 @@ def talkative():
     import os
     said = [os.environ["OTEL_EXPORTER_OTLP_" + name] for name in ("HEADERS", "ENDPOINT")]
     raise RuntimeError(f"cannot do with {said}")
+def http():
+    import os, requests
+    session = requests.Session()
+    session.verify = os.environ["MINE_AUTHORITY"]
+    session.headers["x-mine"] = "HTTP"
+    return session
+def grpc():
+    import os
+    from pathlib import Path
+    from grpc import (
+        composite_channel_credentials, metadata_call_credentials, ssl_channel_credentials
+    )
+    authority = ssl_channel_credentials(Path(os.environ["MINE_AUTHORITY"]).read_bytes())
+    call = metadata_call_credentials(lambda context, tell: tell((("x-mine", "GRPC"),), None))
+    return composite_channel_credentials(authority, call)
 """
     )
     info = tmp_path / "mine-1.0.dist-info"
@@ -192,6 +208,8 @@ def talkative():
         "[opentelemetry_metrics_exporter]\nmine = mine_exporter:Metrics\npull = mine_exporter:Pull"
         "\n[opentelemetry_resource_detector]\nmine = mine_detector:Detector\n"
         "broken = mine_detector:broken\n"
+        "[opentelemetry_otlp_credential_provider]\nhttp = mine_exporter:http\n"
+        "grpc = mine_exporter:grpc\nbroken = mine_exporter:absent\n"
     )
     (tmp_path / "mine_detector.py").write_text(
         """
@@ -372,13 +390,34 @@ def test_exporters_made_before_an_error_are_released(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch)
-    released: list[str] = []
-    monkeypatch.setattr(
-        exporters, "shut_down", lambda made: released.extend(one.label for one in made)
-    )
-    monkeypatch.setattr(_otel, "shut_down", exporters.shut_down)
+    import mine_exporter
+
+    mine_exporter.CLOSED.clear()
     problem(build, OTEL_TRACES_EXPORTER="mine", OTEL_METRICS_EXPORTER="mine,nothing")
-    assert released == ["mine", "mine"]
+    assert mine_exporter.CLOSED == ["Metrics", "Spans"]
+
+
+@pytest.mark.parametrize("signal", ["", "TRACES_"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_credential_provider_makes_the_session_or_the_credentials(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, signal: str
+) -> None:
+    install(tmp_path, monkeypatch)
+    certificate = self_signed(tmp_path)
+    monkeypatch.setenv("MINE_AUTHORITY", str(certificate.certificate))
+    # They win over the session.
+    for bundle in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.delenv(bundle, raising=False)
+    family = "GRPC" if protocol == "grpc" else "HTTP"
+    variable = f"OTEL_PYTHON_EXPORTER_OTLP_{family}_{signal}CREDENTIAL_PROVIDER"
+    with receiver(protocol, tls=certificate) as server:
+        outputs = build(server.environ, **{variable: family.lower()})
+        assert send(outputs.span_sinks[0], [ROOT]) == Answer(True)
+        assert send(outputs.metric_sinks[0], [counter(number(1))]).taken is (not signal)
+        assert {headers["x-mine"] for _, _, headers in server.requests} == {family}
+    for name in ("unknown", "broken"):
+        text = problem(build, **{**server.environ, variable: name})
+        assert f"{variable} names '{name}', which could not be loaded" in text
 
 
 def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
@@ -395,11 +434,10 @@ def test_no_secret_of_an_endpoint_is_shown(build: Build) -> None:
 
 
 def test_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _otel.build({"OTEL_SDK_DISABLED": "true"}, "s", "i", "v", None, "1") is None
     monkeypatch.setenv("OTEL_SDK_DISABLED", " TRUE ")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "not even looked at")
     assert _otel.build({}, "s", "i", "v", None, "1") is None
-    monkeypatch.delenv("OTEL_SDK_DISABLED")
-    assert _otel.build({"OTEL_SDK_DISABLED": "true"}, "s", "i", "v", None, "1") is None
 
 
 def test_defaults_count_where_the_environment_has_nothing(server: Receiver, build: Build) -> None:
@@ -408,16 +446,10 @@ def test_defaults_count_where_the_environment_has_nothing(server: Receiver, buil
     assert dict(os.environ) == before, "nothing of ours stays behind"
     assert send(outputs.span_sinks[0], [ROOT]).taken
     assert server.spans[0].resource["service.name"] == "from-dask"
-
-
-def test_the_environment_wins_over_defaults(server: Receiver, build: Build) -> None:
-    outputs = build(
-        server.environ,
-        defaults={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://nowhere:1", "OTEL_SERVICE_NAME": "a"},
-        OTEL_SERVICE_NAME="b",
-    )
+    defaults = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://nowhere:1", "OTEL_SERVICE_NAME": "a"}
+    outputs = build(server.environ, defaults=defaults, OTEL_SERVICE_NAME="b")
     assert send(outputs.span_sinks[0], [ROOT]).taken
-    assert server.spans[0].resource["service.name"] == "b"
+    assert server.spans[1].resource["service.name"] == "b"
 
 
 def test_the_environment_is_restored_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,44 +513,60 @@ def test_the_pump_is_set_by_the_variables(build: Build) -> None:
 
 def resource_of(build: Build, **options: str) -> dict[str, object]:
     cluster_name = options.pop("cluster_name", None)
-    outputs = build(cluster_name=cluster_name, **options)
-    return dict(outputs.resource)
+    return dict(build(cluster_name=cluster_name, **options).resource)
 
 
-def test_our_resource(build: Build) -> None:
-    found = resource_of(build)
-    assert found["service.name"] == found["dask.cluster.name"] == "dask-scheduler"
-    assert found["service.instance.id"] == "Scheduler-1"
-    assert found["service.version"] == "2026.1"
-    assert found["telemetry.sdk.language"] == "python"
-
-
-def test_the_user_wins(build: Build) -> None:
-    found = resource_of(
-        build,
-        OTEL_SERVICE_NAME="mine",
-        OTEL_RESOURCE_ATTRIBUTES="service.name=other,service.instance.id=7,service.version=v%201,"
-        "team=a,dask.cluster.name=prod",
-        cluster_name="from-config",
-    )
-    assert found["service.name"] == "mine"
-    assert found["service.instance.id"] == "7"
-    assert found["service.version"] == "v 1"
-    assert found["team"] == "a"
-    assert found["dask.cluster.name"] == "prod"
-
-
-def test_a_detector_wins_over_ours_and_the_user_over_a_detector(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            {},
+            {
+                "service.name": "dask-scheduler",
+                "dask.cluster.name": "dask-scheduler",
+                "service.instance.id": "Scheduler-1",
+                "service.version": "2026.1",
+                "telemetry.sdk.language": "python",
+            },
+        ),
+        (
+            {
+                "OTEL_SERVICE_NAME": "mine",
+                "OTEL_RESOURCE_ATTRIBUTES": "service.name=other,service.instance.id=7,team=a,"
+                "service.version=v%201,dask.cluster.name=prod",
+                "cluster_name": "from-config",
+            },
+            {
+                "service.name": "mine",
+                "dask.cluster.name": "prod",
+                "service.instance.id": "7",
+                "service.version": "v 1",
+                "team": "a",
+            },
+        ),
+        (
+            {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "mine"},
+            {
+                "service.name": "detected",
+                "service.instance.id": "detected",
+                "service.version": "detected",
+                "host.name": "here",
+            },
+        ),
+        # SDK 1.28 runs detectors in no particular order.
+        ({"OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=p"}, {"k8s.pod.name": "p"}),
+    ],
+    ids=["ours", "the user's", "a detector's", "the user's, with a detector"],
+)
+def test_the_user_wins_over_a_detector_and_that_over_ours(
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str],
+    expected: dict[str, str],
 ) -> None:
     install(tmp_path, monkeypatch)
-    found = resource_of(build, OTEL_EXPERIMENTAL_RESOURCE_DETECTORS="mine")
-    assert found["service.instance.id"] == found["service.version"] == "detected"
-    assert found["host.name"] == "here"
-    assert found["service.name"] == "detected"
-    # SDK 1.28 runs detectors in no particular order.
-    found = resource_of(build, OTEL_RESOURCE_ATTRIBUTES="k8s.pod.name=p")
-    assert found["k8s.pod.name"] == "p"
+    assert resource_of(build, **options).items() >= expected.items()
 
 
 def test_a_detector_that_fails_is_one_clear_error_or_left_out(
@@ -601,53 +649,10 @@ def test_samplers_decide_for_whole_traces(
     assert low <= count <= high
 
 
-def test_a_sampler_may_go_by_names_also_for_exemplars() -> None:
-    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
-
-    class ByName(Sampler):
-        def should_sample(self, parent, trace_id, name, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
-            chosen = ALWAYS_ON if name == "nightly" else ALWAYS_OFF
-            return chosen.should_sample(parent, trace_id, name)
-
-        def get_description(self) -> str:
-            return "by name"
-
-    sampler = TraceSampler(ByName())
-    trace = Trace(ROOT.trace_id, "nightly")
-    assert sampler.exemplar(trace)
-    assert sampler.span(replace(ROOT, trace_id=trace))
-    assert not sampler.exemplar(Trace(ROOT.trace_id, "hourly"))
-
-
 def test_no_exemplars(build: Build) -> None:
     outputs = build(OTEL_METRICS_EXEMPLAR_FILTER="always_off")
     assert outputs.sampled is not None
     assert not outputs.sampled(ROOT.trace_id)
-
-
-def test_a_decision_is_made_once_and_kept_with_its_trace() -> None:
-    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler, SamplingResult
-
-    class Fickle(Sampler):
-        asked = 0
-
-        def should_sample(self, parent, trace_id, name, *args, **kwargs) -> SamplingResult:  # type: ignore[no-untyped-def, override]
-            self.asked += 1
-            chosen = ALWAYS_ON if self.asked % 2 else ALWAYS_OFF
-            return chosen.should_sample(parent, trace_id, name)
-
-        def get_description(self) -> str:
-            return "changes its mind"
-
-    sampler = TraceSampler(Fickle())
-    one, other = Trace(5, "a"), Trace(5, "a")
-    # Two roots in one trace: a decision each.
-    assert [sampler.decides(one), sampler.decides(other)] == [True, False]
-    assert [sampler.decides(one), sampler.exemplar(one), sampler.decides(other)] == [
-        True,
-        True,
-        False,
-    ]
 
 
 @pytest.mark.parametrize(

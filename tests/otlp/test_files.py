@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import json_format
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dask_otel._otel.sdk import otlp_json
+from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel.core.metrics.batch import MetricBatch
-from dask_otel.core.records import Answer, Failure
+from dask_otel.core.records import Failure, Row
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
 from tests.otlp.conftest import Build, send
@@ -190,6 +188,12 @@ def test_names_are_safe(cluster: str, begins: str) -> None:
         ({"OTEL_TRACES_EXPORTER": "none"}, [], []),
         ({"OTEL_TRACES_EXPORTER": "console"}, ["console"], []),
         ({"OTEL_METRICS_EXPORTER": "otlp"}, [], ["http://localhost:4317 (OTLP over gRPC)"]),
+        # With this one, they are defaults of the configuration.
+        (
+            {"OTEL_SERVICE_NAME": "dask", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"},
+            ["http://c:1 (OTLP over gRPC)"],
+            ["http://c:1 (OTLP over gRPC)"],
+        ),
         (
             {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
             ["http://localhost:4318 (OTLP over HTTP)"],
@@ -210,23 +214,11 @@ def test_names_are_safe(cluster: str, begins: str) -> None:
 def test_a_signal_is_sent_only_where_the_variables_say_so(
     build: Build, tmp_path: Path, variables: dict[str, str], traces: list[str], metrics: list[str]
 ) -> None:
-    outputs = build(variables, files=target(tmp_path))
+    ours, environ = ({}, variables) if "OTEL_SERVICE_NAME" not in variables else (variables, {})
+    outputs = build(environ, defaults=ours, files=target(tmp_path))
     files = f"files in {tmp_path}"
     assert [sink.name for sink in outputs.span_sinks] == [*traces, files]
     assert [sink.name for sink in outputs.metric_sinks] == [*metrics, files]
-
-
-def test_without_a_path_nothing_changes(build: Build) -> None:
-    outputs = build()
-    assert [sink.name for sink in outputs.span_sinks] == ["http://localhost:4317 (OTLP over gRPC)"]
-
-
-def test_the_defaults_of_the_configuration_count_as_well(build: Build, tmp_path: Path) -> None:
-    outputs = build(
-        files=target(tmp_path),
-        defaults={"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:1"},
-    )
-    assert outputs.span_sinks[0].name == "http://c:1 (OTLP over gRPC)"
 
 
 def test_home_is_the_schedulers(
@@ -297,116 +289,69 @@ def test_a_folder_that_can_not_be_is_an_export_failure_and_nothing_is_lost(
     assert len(warnings(caplog)) == 1, "it is said once"
 
 
-def test_a_folder_that_is_lost_later_is_told_with_what_to_check(
+def test_a_disk_that_stays_broken_is_told_and_costs_what_it_would_have_got(
     export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "files"
     running = export()
     folder.rmdir()
     folder.write_text("a file is in its place")
-    running.spans(make_span("one"))
+    running.spans(make_span("one"), make_span("two"))
+    running.metrics(MetricBatch())
     (told,) = eventually(lambda: warnings(caplog))
     assert f"to files in {folder}: NotADirectoryError: [Errno 20]" in told
     assert "Check otel.files.path" in told
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in told
-
-
-def test_a_disk_that_stays_broken_costs_what_it_would_have_got_and_is_counted(
-    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "files"
-    folder.write_text("a file is in its place")
-    running = export()
-    running.spans(make_span("one"), make_span("two"))
-    running.metrics(MetricBatch())
     running.close(30)
     counts = running.pump._tally.since({})
     assert counts["dask.otel.dropped", "traces", "shutdown"] == 2
     assert not any(series[0] == "dask.otel.exported" for series in counts)
-    assert len(warnings(caplog)) == 1
 
 
 # ------------------------------------------------------------------------------- OTLP/JSON
 
 
-def whole(build: Build, tmp_path: Path) -> tuple[Any, Any]:
-    """Return requests of both signals, as they come to the files."""
-    messages = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}
-    caught: dict[str, Any] = {}
-    outputs = build(files=target(tmp_path))
-    for signal, sink, records in (
-        ("traces", outputs.span_sinks[0], [ROOT, CHILD]),
-        (
-            "metrics",
-            outputs.metric_sinks[0],
-            [
-                counter(number(1.5, a="x"), number(float("inf"), a="y"), number(2)),
-                counter(number(0), name="zero", instrument="gauge"),
-                counter(number(-3), name="level", instrument="updowncounter"),
-                counter(HISTOGRAM, name="h", instrument="histogram"),  # type: ignore[arg-type]
-            ],
-        ),
-    ):
-        transport: Any = sink.transport  # type: ignore[union-attr]
-        write = transport.send
-
-        def sent(request: bytes, longest: float, key: str = signal, write: Any = write) -> Answer:
-            caught[key] = messages[key].FromString(request)
-            answer: Answer = write(request, longest)
-            return answer
-
-        transport.send = sent
-        assert send(sink, records).taken  # type: ignore[arg-type]
-    return caught["traces"], caught["metrics"]
+ENCODER = Encoder({"service.name": "dask"}, "1")
+#: An attribute with a name like a field's, and bytes that are no id.
+TRACES = ENCODER.request(
+    Row(ENCODER.span(one))
+    for one in (replace(ROOT, attributes={"traceId": "not hex", "raw": b"\0\xff"}), CHILD)
+)
+METRICS = ENCODER.metrics(
+    [
+        counter(number(1.5, a="x"), number(float("inf"), a="y"), number(2)),
+        counter(number(0), name="zero", instrument="gauge"),
+        counter(number(-3), name="level", instrument="updowncounter"),
+        counter(HISTOGRAM, name="h", instrument="histogram"),  # type: ignore[arg-type]
+    ],
+    lambda: None,
+)
 
 
-def hexadecimal(value: Any) -> Any:
-    """Return protobuf's JSON with the ids as OTLP has them."""
-    if isinstance(value, list):
-        return [hexadecimal(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ids = ("traceId", "spanId", "parentSpanId")
-    return {
-        key: base64.b64decode(item).hex() if key in ids else hexadecimal(item)
-        for key, item in value.items()
-    }
+@pytest.mark.parametrize(
+    ("signal", "body", "items"), [("traces", TRACES, 2), ("metrics", METRICS, 6)]
+)
+def test_lines_are_the_request_written_in_breaths(signal: str, body: bytes, items: int) -> None:
+    """The event loop has its turn: measured in calls, not in time."""
+    request, back = REQUESTS[signal].FromString(body), REQUESTS[signal]()
+    breaths: list[int] = []
+    (line,) = otlp_json.lines(request, lambda: breaths.append(1))
+    from_json(line, back)
+    assert back == request
+    assert line.isascii()
+    assert "\n" not in line
+    assert len(breaths) == items
 
 
-def without_defaults(value: Any) -> Any:
-    """Return JSON without what need not be written, as it says nothing."""
-    if isinstance(value, list):
-        return [without_defaults(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    plain = {key: without_defaults(item) for key, item in value.items()}
-    return {key: item for key, item in plain.items() if item not in ("", False, {})}
-
-
-def test_lines_are_the_request_as_protobuf_maps_it(build: Build, tmp_path: Path) -> None:
-    for signal, request in zip(("traces", "metrics"), whole(build, tmp_path), strict=True):
-        (line,) = otlp_json.lines(request, lambda: None)
-        assert len(request.ListFields()) == 1
-        back = REQUESTS[signal]()
-        from_json(line, back)
-        assert back == request
-        # Protobuf's own mapping, but for the ids.
-        plain = json_format.MessageToDict(request, use_integers_for_enums=True)
-        assert without_defaults(json.loads(line)) == without_defaults(hexadecimal(plain))
-        assert line.isascii()
-        assert "\n" not in line
-
-
-def test_ids_are_hexadecimal(build: Build, tmp_path: Path) -> None:
-    traces, metrics = whole(build, tmp_path)
-    (line,) = otlp_json.lines(traces, lambda: None)
+def test_ids_are_hexadecimal_and_enums_and_long_numbers_as_otlp_has_them() -> None:
+    (line,) = otlp_json.lines(REQUESTS["traces"].FromString(TRACES), lambda: None)
     root, child = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert root["traceId"] == f"{ROOT.trace_id:032x}"
     assert child["parentSpanId"] == root["spanId"] == f"{ROOT.span_id:016x}"
     assert root["links"][0]["traceId"] == f"{7:032x}"
     assert root["kind"] == 2
     assert root["startTimeUnixNano"] == str(ROOT.start_ns)
-    (line,) = otlp_json.lines(metrics, lambda: None)
+    (line,) = otlp_json.lines(REQUESTS["metrics"].FromString(METRICS), lambda: None)
     found = json.loads(line)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
     assert found[0]["sum"]["dataPoints"][1]["asDouble"] == "Infinity"
     assert found[-1]["histogram"]["dataPoints"][0]["exemplars"][0]["traceId"] == root["traceId"]
@@ -449,11 +394,3 @@ def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_pa
         send(outputs.span_sinks[0], [replace(ROOT, name="\ud800")])
     assert send(outputs.span_sinks[0], [ROOT]).taken
     assert len(read(tmp_path, "traces")) == 1
-
-
-def test_spans_are_written_in_breaths(build: Build, tmp_path: Path) -> None:
-    """The event loop has its turn: measured in calls, not in time."""
-    traces, _ = whole(build, tmp_path)
-    calls: list[float] = []
-    list(otlp_json.lines(traces, lambda: calls.append(time.perf_counter())))
-    assert len(calls) == 2

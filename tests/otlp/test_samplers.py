@@ -74,12 +74,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "PATIENCE", 60.0)
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let threads that nobody asks end soon."""
-    monkeypatch.setattr(sampling, "_IDLE", 0.05)
-
-
 def threads() -> int:
     return sum(thread.name == "dask-otel-sampler" for thread in threading.enumerate())
 
@@ -131,21 +125,6 @@ def test_a_foreign_one_decides_in_a_thread_of_its_own() -> None:
             True,
         ]
         assert threading.get_ident() not in foreign.threads
-
-
-@pytest.mark.usefixtures("patient")
-def test_its_thread_ends_when_nobody_asks_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = Foreign(lambda name: False)
-    sampler = TraceSampler(foreign)
-    for number in range(3):
-        with no_more_threads():
-            assert not sampler.decides(Trace(number))
-    # Also where it is about to end: every question has its answer.
-    monkeypatch.setattr(sampling, "_IDLE", 0.0001)
-    for number in range(300):
-        assert not sampler.decides(Trace(number))
-        time.sleep(0.0001)
-    assert len(foreign.asked) == 303
 
 
 def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
@@ -237,19 +216,19 @@ def test_one_that_raises_does_not_end_its_thread(
 
 
 @pytest.mark.usefixtures("patient")
-def test_all_spans_of_a_root_follow_it() -> None:
-    """One that keeps state, as rate limits do, is asked for roots alone."""
+def test_all_spans_of_a_root_follow_it_and_its_exemplars_too() -> None:
+    """One that keeps state, as rate limits do, is asked for roots alone, with their names."""
     foreign = Foreign()
     foreign.decide = lambda name: len(foreign.asked) <= 2
     sampler = TraceSampler(foreign)
+    # The last two roots are in one trace: a decision each.
+    traces = [Trace(number, f"root {number}") for number in (1, 2, 3, 3)]
     kept = []
-    for number in range(1, 5):
-        trace = Trace(number, "nightly")
+    for trace in traces:
         spans = [replace(CHILD, trace_id=trace)] * 3 + [replace(ROOT, trace_id=trace)]
-        kept.append([sampler.span(record) for record in spans])
-        assert sampler.exemplar(trace) is kept[-1][0]
-    assert kept == [[True] * 4, [True] * 4, [False] * 4, [False] * 4]
-    assert len(foreign.asked) == 4
+        kept.append([sampler.exemplar(trace), *map(sampler.span, spans)])
+    assert kept == [[True] * 5, [True] * 5, [False] * 5, [False] * 5]
+    assert foreign.asked == [trace.name for trace in traces]
 
 
 # ------------------------------------------------------------------ of an installed package
@@ -319,17 +298,3 @@ def test_one_that_can_not_be_made_is_named_and_the_default_decides(
     (record,) = caplog.records
     assert "'mine'" in record.getMessage()
     assert why in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    ("name", "argument", "sampled"),
-    [("always_off", "", False), ("always_on", "", True), ("traceidratio", "0", False)],
-)
-def test_the_sdks_own_names_need_no_thread(
-    name: str, argument: str, sampled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", name)
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", argument)
-    sampler = make_sampler(Resource.get_empty())
-    assert sampler._apart is None
-    assert sampler.decides(Trace(1)) is sampled

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dask_otel._otel.sdk.environment import read_environment
-from dask_otel._otel.sdk.exporters import Destination, make_destinations, shut_down
+from dask_otel._otel.sdk.exporters import Destination, make_destinations
 from dask_otel._otel.sdk.transport import GrpcTransport
 from tests.receiver import receiver
 
@@ -35,9 +35,8 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
     def make_one(vendor: str, signal: str, **changes: str) -> Destination:
         for name, value in (_variables(vendor) | changes).items():
             monkeypatch.setenv(name, value)
-        made = make_destinations(signal)
-        request.addfinalizer(lambda: shut_down(made))
-        (one,) = made
+        (one,) = make_destinations([signal])[signal]
+        request.addfinalizer(one.transport.close)
         return one
 
     return make_one

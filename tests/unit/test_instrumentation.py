@@ -47,7 +47,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(carriers, "_last", (None, None, None))
     monkeypatch.setattr(carriers, "_environment", None)
-    monkeypatch.setattr(api, "_propagators", api._Propagators())
+    api._propagators.cache_clear()
     yield
     dask_otel.uninstrument()
     assert not INSTRUMENTATION.on

@@ -19,10 +19,6 @@ from dask_otel.pump.health import QUIET, Health, Tally
 from dask_otel.pump.outlet import LAST_TRIES, Outlet
 
 
-def row(number: int) -> Row:
-    return Row(number)
-
-
 class Sink:
     """A sink that can be down, and does not take some rows."""
 
@@ -43,10 +39,9 @@ class Sink:
         self.exported: list[int] = []
 
     def wants(self, record: Any) -> bool:
-        return True
+        raise NotImplementedError("the lane's")
 
-    def encode(self, record: Any) -> Any:
-        return record
+    encode = wants
 
     def send(self, rows: Sequence[Row], longest: float) -> Answer:
         numbers = [one.body for one in rows]
@@ -70,7 +65,7 @@ class Setup:
         self.outlet = Outlet(sink, batch_size, self.tally, Health(sink.name), lambda: self.time)
 
     def put(self, numbers: Sequence[int]) -> None:
-        self.outlet.queue.extend(row(n) for n in numbers)
+        self.outlet.queue.extend(Row(n) for n in numbers)
 
     def run(self, steps: int = 200) -> None:
         """Pump as the thread does, and let the time pass when there is nothing to do."""
@@ -115,20 +110,19 @@ def test_batches_go_out_in_order_and_are_counted() -> None:
     setup = Setup(Sink())
     setup.put(range(10))
     setup.run()
-    assert [len(batch) for batch in setup.sink.tries] == [4, 4, 2]
-    assert setup.sink.exported == list(range(10))
-    assert setup.exported == 10
-    assert setup.dropped == {}
+    assert setup.sink.tries == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert (setup.exported, setup.dropped) == (10, {})
 
 
-def test_an_outage_of_any_length_drops_nothing() -> None:
-    setup = Setup(Sink())
-    setup.sink.up = False
+@pytest.mark.parametrize("error", [None, OSError, MemoryError])
+def test_an_outage_of_any_length_drops_nothing(error: type[Exception] | None) -> None:
+    setup = Setup(Sink(raising=range(40) if error else ()))
+    setup.sink.up, setup.sink.error = False, error or OSError
     setup.put(range(40))
     setup.run(100)
-    assert len(setup.outlet.queue) == 40
-    assert setup.time > 60
+    assert (len(setup.outlet.queue), setup.time > 60) == (40, True)
     setup.sink.up = True
+    setup.sink.raising.clear()
     setup.run()
     assert sorted(setup.sink.exported) == list(range(40))
     assert setup.dropped == {}
@@ -247,11 +241,7 @@ def test_a_poisoned_record_that_is_alone_is_kept_until_another_one_shows_it() ->
     setup = Setup(Sink(refused=[7]))
     setup.put([7])
     setup.run(20)
-    assert len(setup.outlet.queue) == 1
-    assert setup.dropped == {}
-    setup.put([8, 9])
-    setup.run()
-    assert sorted(setup.sink.exported) == [8, 9]
+    assert (len(setup.outlet.queue), setup.dropped) == (1, {})
     setup.feed(until=1)
     assert setup.dropped == {"rejected": 1}
 
@@ -263,19 +253,6 @@ def test_a_batch_that_is_too_large_goes_out_in_parts() -> None:
     setup.run(400)
     assert sorted(setup.sink.exported) == list(range(40))
     assert setup.dropped == {}
-
-
-@pytest.mark.parametrize("error", [OSError, RuntimeError, ValueError, MemoryError])
-def test_an_exporter_that_raises_in_an_outage_loses_nothing(error: type[Exception]) -> None:
-    sink = Sink(raising=range(10))
-    sink.error = error
-    setup = Setup(sink)
-    setup.put(range(10))
-    setup.run(20)
-    assert setup.dropped == {}
-    sink.raising.clear()
-    setup.run()
-    assert sorted(sink.exported) == list(range(10))
 
 
 def test_an_outage_during_the_search_for_poison_drops_nothing_else() -> None:
@@ -334,12 +311,11 @@ def test_one_warning_when_it_fails_and_one_message_when_it_works_again(
     setup.sink.up = False
     setup.put(range(10))
     setup.run(30)
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "refused by the test" in caplog.text
-    assert "a test sink" in caplog.text
     setup.sink.up = True
     setup.run()
-    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+    failed, works = caplog.messages
+    assert "to a test sink: refused by the test" in failed
+    assert works.endswith("to a test sink again")
 
 
 def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -355,52 +331,46 @@ def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> 
     assert told == ["WARNING"]
 
 
-def test_spans_and_metrics_of_one_destination_fail_with_one_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    health = Health("there")
-    health.failed("spans", "down")
-    health.failed("metrics", "down")
-    health.failed("spans", "down")
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
-    health.ok("metrics")
-    assert len(caplog.records) == 1, "spans still fail"
-    health.ok("spans")
-    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
+def blips(count: int) -> list[tuple[float, str, str]]:
+    return [(n, what, "spans") for n in range(count) for what in ("failed", "ok")]
 
 
-def test_a_flaky_destination_is_told_about_once_in_a_while(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    now = 0.0
-    health = Health("there", lambda: now)
-    for _ in range(50):
-        health.failed("spans", "HTTP status 500")
-        health.ok("spans")
-        now += 1.0
-    assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
-    now = QUIET
-    health.failed("metrics", "HTTP status 500")
-    health.failed("spans", "HTTP status 500")
-    health.ok("spans")
-    health.ok("metrics")
-    assert [r.levelname for r in caplog.records][2:] == ["WARNING", "INFO"]
-
-
-def test_an_outage_soon_after_a_blip_is_told_about_when_it_lasts(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("told", "levels"),
+    [
+        # Of spans and metrics, which mostly go to the same place.
+        (
+            [(0, "failed", "spans"), (0, "failed", "metrics"), (0, "failed", "spans"),
+             (0, "ok", "metrics"), (0, "ok", "spans")],
+            {0: "WARNING", 4: "INFO"},
+        ),
+        # A flaky destination, once in a while.
+        (blips(50), {0: "WARNING", 1: "INFO"}),
+        (
+            [*blips(2), (QUIET, "failed", "metrics"), (QUIET, "failed", "spans"),
+             (QUIET, "ok", "spans"), (QUIET, "ok", "metrics")],
+            {0: "WARNING", 1: "INFO", 4: "WARNING", 7: "INFO"},
+        ),
+        # An outage soon after a blip, when it lasts.
+        (
+            [*blips(1), *((n, "failed", "spans") for n in (1, QUIET - 1, QUIET, QUIET + 60))],
+            {0: "WARNING", 1: "INFO", 4: "WARNING"},
+        ),
+    ],
+)  # fmt: skip
+def test_when_a_person_is_told_that_a_destination_fails_and_works_again(
+    told: list[tuple[float, str, str]], levels: dict[int, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     now = 0.0
     health = Health("there", lambda: now)
-    health.failed("spans", "a blip")
-    health.ok("spans")
-    caplog.clear()
-    for now in range(1, 1000, 30):
-        health.failed("spans", "down")
-        assert len(caplog.records) == (now >= QUIET)
+    found = {}
+    for step, (now, what, signal) in enumerate(told):  # noqa: B007 - the clock
+        caplog.clear()
+        health.ok(signal) if what == "ok" else health.failed(signal, "down")
+        if caplog.records:
+            (found[step],) = [record.levelname for record in caplog.records]
+    assert found == levels
 
 
 def test_flush_tries_a_dead_sink_a_few_times_only() -> None:
@@ -412,22 +382,15 @@ def test_flush_tries_a_dead_sink_a_few_times_only() -> None:
     assert len(setup.outlet.queue) == 10
 
 
-def test_flush_gets_everything_through_a_flaky_sink() -> None:
-    turns = itertools.cycle([True, True, False])
-    setup = Setup(Flaky(lambda: next(turns)))
-    setup.put(range(40))
-    setup.outlet.flush(until=1e9)
-    assert sorted(setup.sink.exported) == list(range(40))
-    assert setup.time == 0
-
-
-def test_flush_isolates_poison_without_waiting() -> None:
+def test_flush_gets_through_a_flaky_sink_and_isolates_poison_without_waiting() -> None:
     random.seed(1)
-    setup = Setup(Sink(refused=[2]))
-    setup.put(range(10))
-    setup.outlet.flush(until=1e9)
-    assert sorted(setup.sink.exported) == [n for n in range(10) if n != 2]
-    assert setup.time == 0
+    turns = itertools.cycle([True, True, False])
+    for sink, lost in ((Flaky(lambda: next(turns)), []), (Sink(refused=[2]), [2])):
+        setup = Setup(sink)
+        setup.put(range(40))
+        setup.outlet.flush(until=1e9)
+        assert sorted([*sink.exported, *lost]) == list(range(40))
+        assert setup.time == 0
 
 
 def test_flush_stops_at_its_deadline() -> None:

@@ -35,6 +35,7 @@ from tests.waiting import eventually
 
 AGE = semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name
 DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
+SPILLED = semconv.CLUSTER_SPILL_IO.name
 LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
 
 
@@ -90,11 +91,13 @@ class FakeSink:
         self.go_on = threading.Event()
         self.go_on.set()
         self.calls = 0
+        self.times: list[float] = []
         self.shut = threading.Event()
         self.threads: set[int] = set()
 
     def answer(self) -> Answer:
         self.calls += 1
+        self.times.append(time.monotonic())
         self.threads.add(threading.get_ident())
         self.go_on.wait(60)
         if self.error is not None:
@@ -133,6 +136,8 @@ class Metrics(FakeSink):
         self.last: dict[tuple[str, tuple[Any, ...]], float] = {}
         self.requests: list[list[MetricRecord]] = []
         self.refuse_zeros = False
+        #: Requests that are in `last`.
+        self.taken = 0
 
     def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
         self.requests.append(list(records))
@@ -147,6 +152,7 @@ class Metrics(FakeSink):
             for p in r.points:
                 if isinstance(p, NumberPoint):
                     self.last[r.name, tuple(p.attributes.values())] = p.value
+        self.taken += 1
         return answer
 
     def value(self, name: str, *labels: Any) -> float:
@@ -175,7 +181,7 @@ def beat(pump: Pump, value: float = 0) -> None:
     """Hand over a batch, as the bridge does at each interval."""
     batch = MetricBatch(time_ns=time.time_ns())
     if value:
-        batch.increments[semconv.CLUSTER_SPILL_IO.name, "disk-write"] = value
+        batch.increments[SPILLED, "disk-write"] = value
     pump.offer_metrics(batch)
 
 
@@ -218,7 +224,7 @@ def test_a_span_with_more_groups_than_the_queue_gets_through() -> None:
         eventually(lambda: len(spans.exported) == 71)
 
 
-def test_a_full_batch_does_not_wait_for_the_delay() -> None:
+def test_only_a_full_batch_does_not_wait_for_the_delay() -> None:
     spans = Spans()
     with running([spans], limits=PumpLimits(batch_size=4, schedule_delay=3600)) as pump:
         for n in range(3):
@@ -226,6 +232,12 @@ def test_a_full_batch_does_not_wait_for_the_delay() -> None:
         assert spans.exported == []
         pump.offer_span(finished(3))
         eventually(lambda: len(spans.exported) == 4)
+        # More than a batch, offered before the first one is through: nothing of it waits.
+        spans.go_on.clear()
+        for n in range(4, 45):
+            pump.offer_span(finished(n))
+        spans.go_on.set()
+        eventually(lambda: len(spans.exported) == 45)
 
 
 def test_without_a_delay_each_span_goes_at_once() -> None:
@@ -235,35 +247,28 @@ def test_without_a_delay_each_span_goes_at_once() -> None:
         eventually(lambda: spans.exported == [1])
 
 
-def test_what_is_not_sampled_is_neither_exported_nor_dropped() -> None:
+@pytest.mark.parametrize(
+    ("offered", "dropped"),
+    [
+        # Not sampled: neither exported nor dropped.
+        ([404], {}),
+        ([-1, -2], {("traces", "untranslatable"): 4}),
+        ([500], {("traces", "unencodable"): 2}),
+    ],
+)
+def test_what_is_not_exported_costs_itself_alone(
+    offered: list[int], dropped: dict[tuple[str, ...], float]
+) -> None:
     spans, metrics = Spans(), Metrics()
     with running([spans], [metrics]) as pump:
-        pump.offer_span(finished(404))
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.exported == [1])
-        beat(pump)
-        eventually(lambda: metrics.value(EXPORTED, "traces") == 1)
-        assert not [key for key in metrics.last if key[0] == DROPPED]
-
-
-def test_a_span_that_cannot_be_translated_is_lost_alone() -> None:
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics]) as pump:
-        for n in (1, -1, -2, 2):
+        for n in (1, *offered, 2):
             pump.offer_span(finished(n, groups=1))
         eventually(lambda: spans.exported == [1, 1, 2, 2])
         beat(pump)
-        eventually(lambda: metrics.value(DROPPED, "traces", "untranslatable") == 4)
-
-
-def test_a_span_that_cannot_be_encoded_is_lost_alone() -> None:
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics]) as pump:
-        for n in (1, 500, 2):
-            pump.offer_span(finished(n))
-        eventually(lambda: spans.exported == [1, 2])
-        beat(pump)
-        eventually(lambda: metrics.value(DROPPED, "traces", "unencodable") == 1)
+        eventually(lambda: metrics.value(EXPORTED, "traces") == 4)
+        assert {
+            labels: n for (name, labels), n in metrics.last.items() if name == DROPPED
+        } == dropped
 
 
 def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
@@ -290,60 +295,44 @@ def test_what_was_sanitised_is_counted_once_for_two_sinks() -> None:
         eventually(lambda: metrics.value(semconv.OTEL_SANITIZED.name, "nul") == 3)
 
 
-@pytest.mark.parametrize("error", [KeyError, SystemExit])
-def test_the_thread_survives_what_should_not_happen(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spans, metrics = Spans(), Metrics()
-    monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
-    with running([spans], [metrics]) as pump:
-        lane = pump._spans[0]
-        take_in, calls = lane._take_in, []
-
-        def failing() -> None:
-            calls.append(1)
-            if len(calls) < 4:
-                raise error
-            take_in()
-
-        monkeypatch.setattr(lane, "_take_in", failing)
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.exported == [1])
-        beat(pump)
-        eventually(lambda: metrics.value(semconv.OTEL_INTERNAL_ERRORS.name, "export") == 3)
-    assert len([r for r in caplog.records if "swallowed" in r.message]) == 1
-
-
-def starve(monkeypatch: pytest.MonkeyPatch, pump: Pump, owner: Any) -> list[bool]:
-    """Let a thread have no memory until it has tried to tell of that; empty when it has."""
-    take_in, add, starved = owner._take_in, pump._tally.add, [True]
+def starve(
+    monkeypatch: pytest.MonkeyPatch, pump: Pump, owner: Any, *errors: type[BaseException]
+) -> list[type[BaseException]]:
+    """Let a thread fail with each error; where it has no memory, counting fails once as well."""
+    take_in, add, left = owner._take_in, pump._tally.add, list(errors or [MemoryError])
 
     def failing() -> Any:
-        if starved:
-            raise MemoryError
+        if left:
+            raise left[-1] if left[-1] is MemoryError else left.pop()
         return take_in()
 
-    def telling(*series: Any, **count: int) -> None:
-        if starved:
-            starved.pop()
-            raise MemoryError
+    def counting(*series: Any, **count: int) -> None:
+        if MemoryError in left:
+            raise left.pop()
         add(*series, **count)
 
     monkeypatch.setattr(owner, "_take_in", failing)
-    monkeypatch.setattr(pump._tally, "add", telling)
-    return starved
+    monkeypatch.setattr(pump._tally, "add", counting)
+    return left
 
 
-def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("error", [KeyError, SystemExit, MemoryError])
+def test_the_thread_survives_what_should_not_happen(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where there is no memory to count the error."""
     spans, metrics = Spans(), Metrics()
     monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
     with running([spans], [metrics]) as pump:
-        starved = starve(monkeypatch, pump, pump._spans[0])
+        left = starve(monkeypatch, pump, pump._spans[0], *[error] * 3)
         pump.offer_span(finished(1))
         eventually(lambda: spans.exported == [1])
-        assert not starved
+        beat(pump)
+        counted = 0 if error is MemoryError else 3
+        eventually(lambda: metrics.value(EXPORTED, "traces") == 1)
+        assert metrics.value(semconv.OTEL_INTERNAL_ERRORS.name, "export") == counted
+        assert not left
+    assert len([r for r in caplog.records if "swallowed" in r.message]) == (1 if counted else 0)
 
 
 #: None of these is to end a thread of ours: Python does it without a word.
@@ -386,7 +375,7 @@ def test_while_an_exporter_hangs_batches_are_refused_and_nothing_is_lost() -> No
         metrics.go_on.set()
         eventually(pump.accepts_metrics)
         beat(pump, kept)
-        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 21)
+        eventually(lambda: metrics.value(SPILLED, "disk-write") == 21)
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("down"), *(end() for end in ENDINGS)])
@@ -402,29 +391,23 @@ def test_a_failing_exporter_loses_no_metrics(
             eventually(lambda n=n: metrics.calls == n)
         metrics.ok, metrics.error = True, None
         beat(pump, 1)
-        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 6)
+        eventually(lambda: metrics.value(SPILLED, "disk-write") == 6)
         eventually(lambda: len(caplog.records) == 2)
     assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
 
 
-def test_a_request_refused_for_its_zero_points_is_sent_once_more_without() -> None:
+@pytest.mark.parametrize("blames", [True, False])
+def test_a_request_refused_for_its_zero_points_is_sent_once_more_without(blames: bool) -> None:
+    """And none that is refused for another reason."""
     metrics = Metrics()
-    metrics.refuse_zeros = True
+    metrics.ok, metrics.refuse_zeros = blames, blames
     with running(metrics=[metrics]) as pump:
         beat(pump, 5)
-        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 5)
-    assert metrics.calls == 2
-
-
-def test_other_failures_are_not_sent_once_more() -> None:
-    metrics = Metrics()
-    metrics.ok = False
-    with running(metrics=[metrics]) as pump:
-        beat(pump, 5)
-        eventually(lambda: metrics.calls == 1)
-        metrics.ok = True
-        beat(pump)
-        eventually(lambda: metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 5)
+        eventually(lambda: metrics.calls == 1 + blames)
+        if not blames:
+            metrics.ok = True
+            beat(pump)
+        eventually(lambda: metrics.value(SPILLED, "disk-write") == 5)
         assert metrics.calls == 2
 
 
@@ -433,63 +416,47 @@ def test_hours_by_which_the_clock_is_set_are_no_age_of_an_export() -> None:
     with running(metrics=[metrics]) as pump:
         for count, hours in enumerate((0, 3, -3, 0), start=1):
             batch = MetricBatch(time_ns=time.time_ns() + hours * 3600 * 10**9)
-            batch.add(semconv.CLUSTER_SPILL_IO.name, "disk-write")
+            batch.add(SPILLED, "disk-write")
             pump.offer_metrics(batch)
             eventually(lambda n=count: metrics.calls >= n, 30, "an export")
             assert 0 <= metrics.value(AGE, "metrics") < 600
 
 
-def test_the_age_of_the_last_success_is_that_of_each_signal() -> None:
+def test_the_age_of_the_last_success_is_that_of_each_signal_and_of_its_worst_exporter() -> None:
     """Traces that nobody takes are seen, though metrics go on."""
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics]) as pump:
-
-        def ages() -> tuple[float, float]:
-            calls = metrics.calls
-            beat(pump, 1)
-            eventually(lambda: metrics.calls > calls, what="an export of metrics")
-            return metrics.value(AGE, "traces"), metrics.value(AGE, "metrics")
-
-        ages()
-        ages()
-        assert (AGE, ("metrics",)) in metrics.last
-        assert (AGE, ("traces",)) not in metrics.last, "no span was sent yet"
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.exported == [1])
-        eventually(lambda: (ages(), (AGE, ("traces",)) in metrics.last)[1])
-        spans.ok = False
-        pump.offer_span(finished(2))
-        eventually(lambda: spans.calls > 1)
-        eventually(lambda: ages()[0] > 0.3, what="the age of the last success grows")
-        traces, of_metrics = ages()
-        assert of_metrics < traces
-        spans.ok = True
-        eventually(lambda: spans.exported == [1, 2])
-        assert ages()[0] < traces
-
-
-def test_the_age_is_that_of_the_exporter_that_is_worst_off() -> None:
     spans, others, metrics = Spans(), Spans("other"), Metrics()
-    others.ok = False
+    others.yes = Answer(True, lost=10**6, said="too many")
     with running([spans, others], [metrics]) as pump:
+
+        def ages() -> tuple[float | None, float | None]:
+            taken = metrics.taken
+            beat(pump, 1)
+            eventually(lambda: metrics.taken > taken, what="an export of metrics")
+            return metrics.last.get((AGE, ("traces",))), metrics.last.get((AGE, ("metrics",)))
+
+        assert ages() == (None, None), "nothing was sent yet"
         pump.offer_span(finished(1))
         eventually(lambda: spans.exported == [1] and others.calls > 0)
-        for _ in range(2):
-            calls = metrics.calls
-            beat(pump, 1)
-            eventually(lambda n=calls: metrics.calls > n)
-        assert (AGE, ("traces",)) not in metrics.last, "one of them had no success"
-
-
-def test_a_server_that_takes_no_span_of_a_request_is_no_success() -> None:
-    spans, metrics = Spans(), Metrics()
-    spans.yes = Answer(True, lost=10**6, said="too many")
-    with running([spans], [metrics]) as pump:
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.calls > 0)
-        beat(pump, 1)
-        eventually(lambda: metrics.value(DROPPED, "traces", "error") == 1)
-        assert (AGE, ("traces",)) not in metrics.last
+        traces, of_metrics = ages()
+        assert traces is None, "one of them took no span of a request that it took"
+        assert of_metrics is not None
+        others.yes = Answer(True)
+        pump.offer_span(finished(2))
+        eventually(lambda: ages()[0] is not None)
+        others.ok = False
+        pump.offer_span(finished(3))
+        eventually(lambda: (ages()[0] or 0.0) > 0.3, what="the age of the last success grows")
+        traces, of_metrics = ages()
+        assert of_metrics is not None
+        assert traces is not None
+        assert of_metrics < traces
+        others.ok = True
+        began = time.monotonic()
+        pump.offer_span(finished(4))
+        eventually(lambda: spans.exported[-1] == others.exported[-1] == 4)
+        last, _ = ages()
+        assert last is not None
+        assert last <= time.monotonic() - began
 
 
 class FlakyMetrics(Metrics):
@@ -508,12 +475,12 @@ def test_a_flaky_endpoint_gets_the_metrics_behind_a_request_that_failed() -> Non
         for _ in range(2):
             batch = MetricBatch(time_ns=time.time_ns())
             for label in labels:
-                batch.increments[semconv.CLUSTER_SPILL_IO.name, label] = 1
+                batch.increments[SPILLED, label] = 1
             calls = metrics.calls
             pump.offer_metrics(batch)
             # A request for each two series with their zeros, and more for what is the pump's own.
             eventually(lambda calls=calls: metrics.calls >= calls + 10)
-    arrived = [label for label in labels if metrics.value(semconv.CLUSTER_SPILL_IO.name, label)]
+    arrived = [label for label in labels if metrics.value(SPILLED, label)]
     assert len(arrived) >= 15
 
 
@@ -535,10 +502,10 @@ def test_two_metric_sinks_have_totals_and_counts_of_their_own() -> None:
         eventually(lambda: spans.exported)
         for _ in range(3):
             beat(pump, 1)
-        eventually(lambda: alive.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 3)
+        eventually(lambda: alive.value(SPILLED, "disk-write") == 3)
         dead.ok = True
         beat(pump)
-        eventually(lambda: dead.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 3)
+        eventually(lambda: dead.value(SPILLED, "disk-write") == 3)
         for sink in (dead, alive):
             eventually(lambda sink=sink: sink.value(EXPORTED, "traces") == 1)
 
@@ -571,45 +538,20 @@ def test_deltas_go_in_one_request() -> None:
     assert list(_parts(records(3, 20, 1), None)) == [records(3, 20, 1)]
 
 
-def test_a_burst_leaves_without_waiting_for_more() -> None:
-    spans = Spans()
-    spans.go_on.clear()
-    limits = PumpLimits(batch_size=4, schedule_delay=3600)
-    with running([spans], [], limits=limits) as pump:
-        for n in range(41):
-            pump.offer_span(finished(n))
-        # All of it has been offered before the first batch is through.
-        spans.go_on.set()
-        eventually(lambda: len(spans.exported) == 41)
-
-
 # ------------------------------------------------------------------------------------ close
 
 
-def test_close_exports_what_is_left_and_shuts_the_sinks_down() -> None:
+def test_close_exports_what_is_left_and_its_counts_and_shuts_the_sinks_down() -> None:
     spans, metrics = Spans(), Metrics()
-    limits = PumpLimits(schedule_delay=3600)
-    with running([spans], [metrics], limits=limits) as pump:
+    with running([spans], [metrics], limits=PumpLimits(schedule_delay=3600)) as pump:
         for n in range(20):
             pump.offer_span(finished(n))
         beat(pump, 1)
         pump.request_close(30)
         eventually(lambda: pump.closed)
-        assert len(spans.exported) == 20
-        assert spans.shut.is_set()
-        assert metrics.shut.is_set()
-        assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 1
-
-
-def test_the_last_metrics_count_the_last_spans() -> None:
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics], limits=PumpLimits(schedule_delay=3600)) as pump:
-        for n in range(20):
-            pump.offer_span(finished(n))
-        beat(pump)
-        pump.request_close(30)
-        eventually(lambda: pump.closed)
-        assert metrics.value(EXPORTED, "traces") == 20
+        assert len(spans.exported) == metrics.value(EXPORTED, "traces") == 20
+        assert (spans.shut.is_set(), metrics.shut.is_set()) == (True, True)
+        assert metrics.value(SPILLED, "disk-write") == 1
 
 
 def test_a_failing_sink_drops_the_rest_at_close_and_it_is_counted() -> None:
@@ -640,7 +582,7 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
         pump.request_close(1.0)
         eventually(metrics.shut.is_set)
         assert not pump.closed
-        assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 1
+        assert metrics.value(SPILLED, "disk-write") == 1
         assert metrics.value(DROPPED, "traces", "shutdown") == 20
         pump.release()
         # What happens to it later is counted nowhere, and said nowhere.
@@ -677,8 +619,32 @@ def refuse(no: Answer, patience: float, *sinks: FakeSink) -> None:
         sink.ok, sink.no, sink.patience = False, no, patience
 
 
-def close_while_refused(spans: Spans, metrics: Metrics, metrics_calls: int) -> None:
-    """Close; spans are taken after the third try, metrics after as many calls."""
+def overloaded(pause: float) -> Answer:
+    """Return the answer of a server that is there, and wants to be left alone."""
+    return Answer(False, "refused by the test", pause=pause)
+
+
+@pytest.mark.parametrize(
+    ("no", "patience"),
+    [(NOBODY, 0.0), (overloaded(3600.0), 60.0)],
+    ids=["nobody is worth a wait", "more time than there is"],
+)
+def test_at_the_end_a_server_that_is_no_use_is_asked_once(no: Answer, patience: float) -> None:
+    spans, metrics = Spans(), Metrics()
+    refuse(no, patience, spans, metrics)
+    with running([spans], [metrics], RARELY) as pump:
+        pump.offer_span(finished(1))
+        beat(pump, 1)
+        pump.request_close(20)
+        eventually(lambda: pump.closed)
+        pump.release()
+    assert (spans.calls, metrics.calls) == (1, 1)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2], ids=["nobody", "overloaded"])
+def test_at_the_end_a_server_is_asked_again_after_its_pause(pause: float) -> None:
+    spans, metrics = Spans(), Metrics()
+    refuse(overloaded(pause) if pause else NOBODY, 60.0, spans, metrics)
     with running([spans], [metrics], RARELY) as pump:
         pump.offer_span(finished(1))
         pump.request_close(60)
@@ -686,62 +652,12 @@ def close_while_refused(spans: Spans, metrics: Metrics, metrics_calls: int) -> N
         beat(pump, 1)
         eventually(lambda: spans.calls >= 3)
         spans.ok = True
-        eventually(lambda: metrics.calls >= metrics_calls)
+        eventually(lambda: metrics.calls >= 2)
         metrics.ok = True
         eventually(lambda: pump.closed)
     assert spans.exported == [1]
-    assert metrics.last["dask.otel.exported", ("traces",)] == 1
-
-
-def test_at_the_end_nobody_is_asked_twice_where_nobody_is_worth_a_wait() -> None:
-    spans, metrics = Spans(), Metrics()
-    refuse(NOBODY, 0.0, spans, metrics)
-    with running([spans], [metrics], RARELY) as pump:
-        pump.offer_span(finished(1))
-        beat(pump, 1)
-        pump.request_close(60)
-        eventually(lambda: pump.closed)
-        pump.release()
-        assert (spans.calls, metrics.calls) == (1, 1)
-
-
-def test_at_the_end_somebody_may_come_back() -> None:
-    spans, metrics = Spans(), Metrics()
-    refuse(NOBODY, 60.0, spans, metrics)
-    close_while_refused(spans, metrics, metrics_calls=3)
-
-
-def overloaded(pause: float) -> Answer:
-    """Return the answer of a server that is there, and wants to be left alone."""
-    return Answer(False, "refused by the test", pause=pause)
-
-
-class Timed(Spans):
-    def __init__(self) -> None:
-        super().__init__()
-        self.times: list[float] = []
-
-    def answer(self) -> Answer:
-        self.times.append(time.monotonic())
-        return super().answer()
-
-
-def test_at_the_end_a_server_is_left_alone_for_as_long_as_it_wants() -> None:
-    spans, metrics = Timed(), Metrics()
-    refuse(overloaded(0.2), 60.0, spans, metrics)
-    close_while_refused(spans, metrics, metrics_calls=2)
-    assert min(after - before for before, after in pairwise(spans.times)) >= 0.2
-
-
-def test_at_the_end_a_server_that_wants_more_time_than_there_is_is_asked_once() -> None:
-    spans, metrics = Spans(), Metrics()
-    refuse(overloaded(3600.0), 60.0, spans, metrics)
-    with running([spans], [metrics], RARELY) as pump:
-        pump.offer_span(finished(1))
-        beat(pump, 1)
-        pump.request_close(20)
-        eventually(lambda: pump.closed)
-    assert (spans.calls, metrics.calls) == (1, 1)
+    assert metrics.value(EXPORTED, "traces") == 1
+    assert min(after - before for before, after in pairwise(spans.times)) >= pause
 
 
 def test_without_sinks_everything_is_taken_and_closed() -> None:
@@ -782,4 +698,79 @@ def test_metrics_leave_a_server_alone_for_as_long_as_it_wants() -> None:
     lane._not_before = time.monotonic()
     metrics.ok = True
     lane.work()
-    assert metrics.value(semconv.CLUSTER_SPILL_IO.name, "disk-write") == 2
+    assert metrics.value(SPILLED, "disk-write") == 2
+
+
+# ----------------------------------------------------------------------------------- the page
+
+
+def test_a_page_and_a_hurried_sink_get_every_batch_and_others_keep_their_interval() -> None:
+    """Files are in a hurry until the first one is full. At the end everybody has everything."""
+    sink, file, page = Metrics("sink"), Metrics("file"), Metrics("page")
+    in_a_hurry = [True]
+    with running(
+        metrics=[sink, file],
+        limits=PumpLimits(max_points=1),
+        page=(page, MetricState(0)),
+        metric_interval=3600.0,
+        hurried={"file": lambda: in_a_hurry[0]},
+    ) as pump:
+        for number in (1, 2, 3):
+            if number == 3:
+                in_a_hurry[0] = False
+            beat(pump, 1)
+            eventually(lambda number=number: page.value(SPILLED, "disk-write") == number)
+            # All points in one request, whatever the limit of others is.
+            assert page.calls == number
+            hurried = min(number, 2)
+            eventually(lambda hurried=hurried: file.value(SPILLED, "disk-write") == hurried)
+        assert sink.calls == 0
+        exported = sum(len(r.points) for records in file.requests for r in records)
+        assert page.value(EXPORTED, "metrics") <= exported, "the page counts as no export"
+        pump.request_close(10)
+        eventually(lambda: pump.closed)
+    assert sink.value(SPILLED, "disk-write") == file.value(SPILLED, "disk-write") == 3
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded(
+    broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an error while batches are made one: nothing is lost for the one that hung."""
+    sink, page = Metrics("sink"), Metrics("page")
+    sink.go_on.clear()
+    with running(metrics=[sink], page=(page, MetricState(0))) as pump:
+
+        def offer(count: int) -> None:
+            for _ in range(count):
+                taken = page.taken
+                assert pump.accepts_metrics()
+                beat(pump, 1)
+                eventually(lambda taken=taken: page.taken > taken)
+
+        if broken:
+            with monkeypatch.context() as patched:
+                patched.setattr("dask_otel.pump.lanes.merge", None)
+                offer(2 * MAX_METRIC_BATCHES)
+        for _ in range(10 * MAX_METRIC_BATCHES):
+            offer(1)
+            assert len(pump._metrics[0]._batches) <= MAX_METRIC_BATCHES
+        assert (page.value(semconv.OTEL_INTERNAL_ERRORS.name, "export") > 0) is broken
+        sink.go_on.set()
+        total = page.value(SPILLED, "disk-write")
+        eventually(lambda: sink.value(SPILLED, "disk-write") == total)
+
+
+def test_while_every_sink_hangs_batches_are_refused() -> None:
+    sink, page = Metrics("sink"), Metrics("page")
+    with running(metrics=[sink], page=(page, MetricState(0))) as pump:
+        for one in (sink, page):
+            one.go_on.clear()
+        beat(pump, 1)
+        eventually(lambda: sink.calls and page.calls)
+        for _ in range(MAX_METRIC_BATCHES):
+            assert pump.accepts_metrics()
+            beat(pump, 1)
+        assert not pump.accepts_metrics()
+        page.go_on.set()
+        eventually(pump.accepts_metrics)

@@ -3,14 +3,14 @@
 A thread that computes in Python keeps the GIL until another one has waited for 5 ms
 (``sys.getswitchinterval``, which belongs to the whole process and is not ours to change). The
 scheduler's event loop would wait that long each time it wakes up. So our threads sleep for a
-moment after each half a millisecond of work: who waits gets the GIL at once. Where nobody took
-it, they work a little longer, up to a millisecond.
+moment after each half a millisecond of work: a waiting thread gets the GIL at once. If no thread
+took it, they work a little longer, up to a millisecond.
 
 Measured on two cores: nine in ten times a loop that wakes
 up each millisecond waits for 3 to 6 ms at most, and for 13 to 23 ms without any breath. In three
 runs beside a loop that did little else, what was left of the throughput was 0.83 to 0.91, and
-0.77 to 0.84 with half a millisecond always: that is why it looks at who wants the GIL. Beside a
-loop that computed for half of the time the two could not be told apart. A second pause between
+0.77 to 0.84 with half a millisecond always: that is why the time depends on the demand. Beside a
+loop that computed for half of the time there was no difference. A second pause between
 two batches changed nothing.
 """
 

@@ -1,4 +1,4 @@
-"""What the pump tells: to a person in the log, and to the metrics as counts."""
+"""The health of the export: messages in the log, and counts for the metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_otel.core.endpoints.explaining import UNKNOWN, answered, explain
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds for which a destination that fails, works and fails again is not told about once more.
+#: Seconds without a second message for a destination that fails, works and fails again.
 QUIET: Final = 600.0
 
 
@@ -22,11 +22,11 @@ Series: TypeAlias = tuple[Hashable, ...]
 
 
 class Health:
-    """Tells a person once that a destination fails, and once that it works again.
+    """Logs once that a destination fails, and once that it works again.
 
     Spans and metrics mostly go to the same place and then fail together: one object serves
-    all sinks of one name, so that it is one warning. A flaky destination is told about every
-    ten minutes at most.
+    all sinks of one name, so that there is one warning. A flaky destination gets one every ten
+    minutes at most.
 
     Parameters
     ----------
@@ -35,22 +35,23 @@ class Health:
     now
         Seconds on a monotonic clock.
     advice
-        What a person can do where it fails; by default what helps with an endpoint.
+        What to do if it fails; by default the advice for an endpoint.
     """
 
     def __init__(
         self, name: str, now: Callable[[], float] = time.monotonic, advice: str = ""
     ) -> None:
         self._name = name
+        self._endpoint = Endpoint.named(name)
         self._advice = advice
-        #: What is kept of what could not be exported.
+        #: For the message: the records that the bridge keeps.
         self.keeps = "what fits its queue"
         self._now = now
         self._failing: set[str] = set()
         self._nobody = False
         #: Of the last failure.
         self._reason = ""
-        #: Whether the failure that goes on was told, and when the last one was.
+        #: Whether the present failure was logged, and when the last one was.
         self._warned = False
         self._warned_at = float("-inf")
         self._said: set[tuple[str, bool]] = set()
@@ -63,50 +64,39 @@ class Health:
     def ok(self, signal: str) -> None:
         """Take note of a success with `signal`: ``"spans"`` or ``"metrics"``."""
         with self._lock:
-            came, self._nobody = self._nobody, False
-            if came:
+            first, self._nobody = self._nobody, False
+            if first:
                 self._failing.clear()
-        if came:
-            logger.info("dask-otel exports to %s now", self._name)
-        with self._lock:
-            if signal not in self._failing:
-                return
             self._failing.discard(signal)
-            recovered = not self._failing and self._warned
-            self._warned = self._warned and not recovered
-        if recovered:
-            logger.info("dask-otel exports to %s again", self._name)
+            again = self._warned and not self._failing
+            self._warned = self._warned and not again
+        if first or again:
+            logger.info("dask-otel exports to %s %s", self._name, "now" if first else "again")
 
     def failed(self, signal: str, reason: str) -> None:
         """Take note of a failure."""
         self._reason = reason
-        if self._nobody and self._answered(signal, reason):
+        endpoint, standard = self._endpoint, "traces" if signal == "spans" else signal
+        if self._nobody and endpoint is not None and answered(endpoint, standard, reason):
             # Somebody came, and takes nothing.
             self._nobody = False
         level = self._level(signal)
-        if level is not None:
-            logger.log(
-                level,
-                "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
-                "%s and goes on trying, without saying so each time.",
-                signal,
-                self._name,
-                reason or "no reason given",
-                self._advice or self._explained(signal, reason),
-                self.keeps,
-            )
-
-    def _explained(self, signal: str, reason: str) -> str:
-        """Return the likely cause and what to do, in the words of ``dask-otel doctor``."""
-        endpoint = Endpoint.named(self._name)
-        if endpoint is None:
-            return "The exporter is not one of OTLP's: see its own documentation."
-        trouble = explain(endpoint, _standard(signal), reason)
-        return str(trouble) if trouble else UNKNOWN
-
-    def _answered(self, signal: str, reason: str) -> bool:
-        endpoint = Endpoint.named(self._name)
-        return endpoint is not None and answered(endpoint, _standard(signal), reason)
+        if level is None:
+            return
+        # In the words of ``dask-otel doctor``.
+        advice = self._advice or "The exporter is not one of OTLP's: see its own documentation."
+        if not self._advice and endpoint is not None:
+            advice = str(explain(endpoint, standard, reason) or UNKNOWN)
+        logger.log(
+            level,
+            "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
+            "%s and goes on trying, without saying so each time.",
+            signal,
+            self._name,
+            reason or "no reason given",
+            advice,
+            self.keeps,
+        )
 
     def condition(self) -> dict[str, Any]:
         """Return what fails now, and why it did last, as plain data. Any thread may ask."""
@@ -115,29 +105,19 @@ class Health:
             return {"destination": self._name, "failing": failing, "reason": self._reason}
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
-        """Take note of what a server said about data that it took, but for some of it."""
+        """Take note of the words of a server that took data, but for `lost` of `count` items."""
+        message = "takes the %s, and says: %s. It is shown once."
+        values: tuple[Any, ...] = (items, words)
+        if lost:
+            message = (
+                "did not take %d of %d %s, and says: %s. They are lost, as OTLP forbids to send "
+                "them again; later ones are counted in dask.otel.dropped, without a word."
+            )
+            values = (lost, count, *values)
         with self._lock:
             level = logging.DEBUG if (items, lost > 0) in self._said else logging.WARNING
             self._said.add((items, lost > 0))
-        if not lost:
-            logger.log(
-                level,
-                "dask-otel: %s takes the %s, and says: %s. It is shown once.",
-                self._name,
-                items,
-                words,
-            )
-            return
-        logger.log(
-            level,
-            "dask-otel: %s did not take %d of %d %s, and says: %s. They are lost, as OTLP forbids "
-            "to send them again; later ones are counted in dask.otel.dropped, without a word.",
-            self._name,
-            lost,
-            count,
-            items,
-            words,
-        )
+        logger.log(level, f"dask-otel: %s {message}", self._name, *values)
 
     def gave_up(self, signal: str, what: str) -> None:
         """Take note of what could not be exported before the end."""
@@ -153,7 +133,7 @@ class Health:
     def _level(self, signal: str) -> int | None:
         """Return how loud a failure is: the first one of the destination is a warning.
 
-        None: it is known, or one like it was told not long ago.
+        None: it is known, or one like it was logged not long ago.
         """
         with self._lock:
             new = signal not in self._failing
@@ -166,11 +146,6 @@ class Health:
                 return None
             self._warned, self._warned_at = True, self._now()
         return logging.WARNING
-
-
-def _standard(signal: str) -> str:
-    """Return what OpenTelemetry calls a signal."""
-    return "traces" if signal == "spans" else signal
 
 
 class Tally:

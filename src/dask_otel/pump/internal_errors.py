@@ -1,4 +1,4 @@
-"""Errors of the pump's own: counted, told once of each kind, and then over."""
+"""The pump's own errors: counted, logged once of each kind, and then over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 class InternalErrors:
-    """Where the errors of one thread end that should not have been.
+    """Takes the unexpected errors of one thread.
 
     Parameters
     ----------
     tally
         Counts them.
     kind
-        What is counted, and what a person is told of.
+        The label of the count, and a word for the log.
     """
 
     def __init__(self, tally: Tally, kind: str) -> None:
@@ -28,7 +28,7 @@ class InternalErrors:
         self._logged: set[str] = set()
 
     def take(self, error: BaseException) -> None:
-        """Count and tell an error; never raises."""
+        """Count and log an error; never raises."""
         # Where memory has run out, this can fail as well, and the thread must live on.
         with suppress(Exception):
             self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, self._kind)

@@ -25,7 +25,7 @@ from dask_otel.core.records import (
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.internal_errors import InternalErrors
-from dask_otel.pump.outlet import Outlet
+from dask_otel.pump.outlet import Outlet, send
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 
 logger = logging.getLogger("distributed.dask_otel")
@@ -45,11 +45,11 @@ AT_ONCE: Final = 0.05
 
 
 class Lane:
-    """A thread that works until it is told to close, and survives its own errors."""
+    """A thread that works until its close is requested, and survives its own errors."""
 
     def __init__(self, name: str, sink: Sink, tally: Tally) -> None:
         self.wake = threading.Event()
-        #: Set when it has exported or counted everything, and when the thread is over.
+        #: Set when everything is exported or counted, and when the thread is over.
         self.settled = threading.Event()
         self.closed = threading.Event()
         #: On the monotonic clock; None until closing.
@@ -78,14 +78,14 @@ class Lane:
                 self.wake.clear()
             self._guarded(self.finish)
             self.settled.set()
-            self._guarded(self._close_sink)
+            self._guarded(self._sink.close)
         finally:
             self.settled.set()
             self.closed.set()
 
-    def _guarded(self, call: Callable[[], float]) -> float:
+    def _guarded(self, call: Callable[[], float | None]) -> float:
         try:
-            return call()
+            return call() or 0.0
         except BaseException as error:
             self._errors.take(error)
             return _AFTER_ERROR
@@ -104,16 +104,16 @@ class Lane:
         time.sleep(_MOMENT)
         return True
 
-    def _close_sink(self) -> float:
-        self._sink.close()
-        return 0.0
-
     def work(self) -> float:
-        """Do what is due; return how many seconds until there may be more."""
+        """Do the work that is due; return the seconds until there may be more."""
         raise NotImplementedError
 
-    def finish(self) -> float:
-        """Do what is left, before the deadline."""
+    def finish(self) -> float | None:
+        """Do the rest, before the deadline."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Give up the rest. Called by another thread if this one hangs in its exporter."""
         raise NotImplementedError
 
 
@@ -180,18 +180,17 @@ class SpanLane(Lane):
         return True
 
     def work(self) -> float:
-        """Export what is there, in small batches."""
+        """Export the waiting spans, in small batches."""
         self._take_in()
-        while self.deadline is None and self._another_batch():
+        # As long as there is more that need not wait.
+        while self.deadline is None and (
+            self._outlet.pump() or (self._inbox and not self._outlet.queue)
+        ):
             self._take_in()
         wait = max(AT_ONCE, self._limits.schedule_delay)
         if self._outlet.queue:
             wait = min(wait, max(AT_ONCE, self._outlet.policy.retry_at - time.monotonic()))
         return wait
-
-    def _another_batch(self) -> bool:
-        """Try one batch; whether there is more that need not wait."""
-        return self._outlet.pump() or (bool(self._inbox) and not self._outlet.queue)
 
     def _take_in(self) -> None:
         """Translate and encode about one batch: more would keep the GIL from the event loop."""
@@ -223,8 +222,8 @@ class SpanLane(Lane):
     def _gone(self, rows: Sequence[Row]) -> None:
         """Take note of rows that have left the queue for good."""
 
-    def finish(self) -> float:
-        """Export what is left until the deadline, and count what could not be."""
+    def finish(self) -> float | None:
+        """Export the rest until the deadline, and count the spans that could not be."""
         deadline = self.deadline or 0.0
         while time.monotonic() < deadline:
             self._take_in()
@@ -234,21 +233,11 @@ class SpanLane(Lane):
             self._outlet.flush(deadline)
             if self.size == before and not self._comes_back(self._outlet.answer):
                 break
-        if self._outlet.abandoned:
-            return 0.0
-        # What was not translated is as lost as what was.
-        waiting = self.size
-        self._inbox.clear()
-        self._taken = self._offered
-        self._outlet.queue.clear()
-        self._lost_at_close(waiting)
-        return 0.0
+        self.abandon()
+        return None
 
     def abandon(self) -> None:
-        """Count what is left as lost: the thread hangs in its exporter, and stays behind.
-
-        Called by another thread.
-        """
+        """Count the rest as lost, translated or not, and nothing after that."""
         if not self._outlet.abandoned:
             left = self.size
             self._outlet.abandoned = True
@@ -266,7 +255,7 @@ class MetricLane(Lane):
     Parameters
     ----------
     sink, state
-        The exporter and what is behind it.
+        The exporter, and its series.
     limits
         The size of a request.
     tally, health
@@ -290,8 +279,8 @@ class MetricLane(Lane):
         health: Health,
         own: Callable[[], MetricBatch],
         before_last: Callable[[], None],
-        interval: float = 0.0,
-        hurried: Callable[[], bool] | None = None,
+        interval: float,
+        hurried: Callable[[], bool],
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
         #: The lanes of other sinks; one whose exporter hangs is relieved by this one.
@@ -306,7 +295,7 @@ class MetricLane(Lane):
         self._own = own
         self._before_last = before_last
         self._interval = interval
-        self._hurried = hurried or (lambda: False)
+        self._hurried = hurried
         self._exported_at = time.monotonic()
         #: Until when the server wants to be left alone.
         self._not_before = 0.0
@@ -336,7 +325,7 @@ class MetricLane(Lane):
         if not self.accepts():
             self._guarded(self._merge)
 
-    def _merge(self) -> float:
+    def _merge(self) -> None:
         with self._taking:
             # What the event loop appends meanwhile comes after these.
             count = len(self._batches)
@@ -345,7 +334,6 @@ class MetricLane(Lane):
                 for _ in range(count):
                     self._batches.popleft()
                 self._batches.appendleft(merged)
-        return 0.0
 
     def _next_batch(self) -> MetricBatch | None:
         with self._taking:
@@ -372,15 +360,14 @@ class MetricLane(Lane):
             self._export(time_ns)
         return 60.0
 
-    def finish(self) -> float:
-        """Export the last batches, with the counts of what the last spans came to."""
+    def finish(self) -> None:
+        """Export the last batches, with the counts of what became of the last spans."""
         self._before_last()
-        wait = self._work(due=True)
+        self._work(due=True)
         while self._unsent_ns is not None and self._comes_back(self._answer):
             self._export(self._unsent_ns)
-        return wait
 
-    def gave_up(self) -> None:
+    def abandon(self) -> None:
         """Say that the thread hangs in its exporter, and stays behind."""
         self._health.gave_up("metrics", "the last metrics")
 
@@ -411,7 +398,8 @@ class MetricLane(Lane):
         points = self._state.collect(time_ns, limit, time.monotonic_ns())
         for part in _parts(points, limit):
             began = time.monotonic()
-            answer = self._answer = self._try(part)
+            longest = math.inf if self.deadline is None else self.deadline - began
+            answer = self._answer = send(self._exporter, part, longest)
             if answer.taken:
                 failed = 0
                 sent += self._count(part, answer)
@@ -423,14 +411,6 @@ class MetricLane(Lane):
             if late or answer.pause or failed == _FAILED_REQUESTS or answer.blames:
                 break
         return sent if complete else None
-
-    def _try(self, part: Sequence[MetricRecord]) -> Answer:
-        longest = math.inf if self.deadline is None else self.deadline - time.monotonic()
-        try:
-            return self._exporter.send(part, longest)
-        except BaseException as error:
-            logger.debug("dask-otel: a metric exporter raised", exc_info=True)
-            return Answer(False, type(error).__name__)
 
     def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
         """Count what was accepted, and what was not; returns how many points were."""

@@ -1,4 +1,4 @@
-"""The queue in front of one span sink: sends what the policy says, counts what comes of it."""
+"""The queue in front of one span sink: obeys the policy, and counts the results."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from threading import current_thread, main_thread
-from typing import Final
+from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.core.records import Answer, Row
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.policy import Policy
-from dask_otel.pump.sinks import SpanSink
+from dask_otel.pump.sinks import MetricSink, SpanSink
 
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Failures in a row, without backoff, before the rest is given up at the end. So many quick ones
 #: cost nothing; slow ones end at the deadline.
 LAST_TRIES: Final = 10
+
+
+def send(sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
+    """Send one request, for so many seconds at most; whatever the sink raises is a no."""
+    try:
+        return sink.send(items, longest)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+            # A person has interrupted a command.
+            raise
+        # Also SystemExit: it would end this thread without a word.
+        logger.debug("dask-otel: an exporter raised", exc_info=True)
+        return Answer(False, type(error).__name__)
 
 
 class Outlet:
@@ -33,11 +46,11 @@ class Outlet:
     tally
         Counts what became of each row.
     health
-        Tells a person.
+        Writes the log.
     now
         Seconds on a monotonic clock.
     gone
-        Told of rows that have left the queue for good: sent, or dropped and counted.
+        Called with rows that have left the queue for good: sent, or dropped and counted.
     """
 
     def __init__(
@@ -51,7 +64,7 @@ class Outlet:
     ) -> None:
         self.policy = Policy(batch_size)
         self.queue = self.policy.queue
-        #: Set when somebody else has counted what is left, because the sink hangs.
+        #: Set when another thread has counted the rest, because the sink hangs.
         self.abandoned = False
         #: When the sink last took a record; None before that.
         self.succeeded_at: float | None = None
@@ -69,7 +82,7 @@ class Outlet:
         batch = self.policy.next(self._now())
         if not batch:
             return False
-        answer = self.answer = self._send(batch, until - self._now())
+        answer = self.answer = send(self._sink, batch, until - self._now())
         outcome = self.policy.answered(batch, answer, self._now())
         if outcome.sent:
             self._count_sent(outcome.sent, answer)
@@ -80,7 +93,7 @@ class Outlet:
         return bool(self.queue) and not outcome.failed
 
     def flush(self, until: float) -> None:
-        """Export what is there until a time, or until the sink has failed several times."""
+        """Export the queue until a time, or until the sink has failed several times."""
         failed = 0
         while self.queue and failed < LAST_TRIES and self._now() < until:
             self.policy.retry_at = 0.0
@@ -109,17 +122,6 @@ class Outlet:
             reason,
             why or "no reason given",
         )
-
-    def _send(self, batch: Sequence[Row], longest: float) -> Answer:
-        try:
-            return self._sink.send(batch, longest)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-                # Of a person, who waits for a command.
-                raise
-            # Also SystemExit: it would end this thread without a word.
-            logger.debug("dask-otel: a span exporter raised", exc_info=True)
-            return Answer(False, type(error).__name__)
 
     def _count_sent(self, rows: Sequence[Row], answer: Answer) -> None:
         if self._gone is not None:

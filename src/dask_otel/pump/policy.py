@@ -1,4 +1,4 @@
-"""What is sent next, and what an answer means for what waits: no I/O, no thread, no clock.
+"""Which rows to send next, and what an answer means for the queue: no I/O, no thread, no clock.
 
 A server answers for a whole batch. A no can mean that nothing gets through, that it is bad luck, or
 that one row spoils the batch: it is refused as invalid, or the batch is too large. What tells them
@@ -96,7 +96,7 @@ class Policy:
         return self._batch_size * max(1, self._failures - SUSPICIOUS_AFTER + 2)
 
     def next(self, now: float) -> list[Row]:
-        """Return what is to be sent now; nothing before `retry_at`. It stays in the queue."""
+        """Return the rows to send now; none before `retry_at`. They stay in the queue."""
         if not self.queue or now < self.retry_at:
             return []
         count = len(self.queue)
@@ -175,7 +175,7 @@ class Policy:
     def _is_no_chance(self, row: Row) -> bool:
         row.strikes += 1
         failed = self._innocent.count(False)
-        # The rule of succession: who has seen little is not sure.
+        # The rule of succession: few observations prove little.
         rate = (failed + 1) / (len(self._innocent) + 2)
         return bool(row.strikes >= LEAST_STRIKES and rate**row.strikes <= CHANCE)
 

@@ -4,10 +4,10 @@ Why not the SDK's batch processor: it drops silently, loses a batch that failed,
 flush timeout, and can block a shutdown for half a minute. A scheduler lives for months.
 
 - The event loop hands over without waiting: an append to a deque.
-- Queues are bounded, and what is dropped is counted by reason.
+- Queues are bounded, and dropped records are counted by reason.
 - Encoding is pure Python and holds the GIL, so our threads sleep for a moment again and again
   (`dask_otel.pump.breath`): the event loop gets its turn.
-- With a spool, a thread between the event loop and the sinks writes what is to be sent to the disk
+- With a spool, a thread between the event loop and the sinks writes the records to the disk
   (`dask_otel.pump.journal`).
 - A batch that failed is kept and tried again; one that keeps failing while others get through
   is taken apart (`dask_otel.pump.outlet`).
@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from dask_otel import semconv
@@ -60,14 +61,14 @@ class Pump:
     sanitized
         Drains how many values the translation had to change, by kind.
     page
-        What scrapers see, with its state. It is renewed with every batch of metrics, in a
+        The page for scrapers, with its state. It is renewed with every batch of metrics, in a
         thread of its own like any other sink, but counts as no export.
     metric_interval
         The least number of seconds between two exports of a metric sink.
     hurried
         By name of a metric sink, whether it takes every batch, whatever the interval.
     nobody_at
-        Names of sinks of which a person has been told that nobody is there.
+        Names of sinks for which a message has already said that nobody is there.
     spool
         Where spans of some sinks wait on the disk; None without.
     """
@@ -113,42 +114,60 @@ class Pump:
             self.journal = Journal(spool, spooled, self._translate_and_count, self._tally)
         self._metrics: list[MetricLane] = []
         for made, state in metric_sinks:
-            lane = MetricLane(
-                made,
-                state,
-                limits,
-                self._tally,
-                self._healths[made.name],
-                self._own(),
-                self._settle_spans,
-                metric_interval,
-                (hurried or {}).get(made.name),
-            )
-            self._metrics.append(lane)
+            often = (hurried or {}).get(made.name, bool)
+            health = self._healths[made.name]
+            self._add_metric_lane(made, state, limits, self._tally, health, metric_interval, often)
         if page is not None:
-            self._metrics.append(self._page_lane(*page))
+            # All of it at once: there is no request that could become too large.
+            whole = replace(limits, max_points=None)
+            self._add_metric_lane(*page, whole, Tally(), Health(page[0].name))
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
 
-    def _page_lane(self, page: MetricSink, state: MetricState) -> MetricLane:
-        return MetricLane(
-            page,
-            state,
-            # All of it at once: there is no request that could become too large.
-            replace(self._limits, max_points=None),
-            Tally(),
-            Health(page.name),
-            self._own(),
-            self._settle_spans,
+    def _add_metric_lane(
+        self,
+        sink: MetricSink,
+        state: MetricState,
+        limits: PumpLimits,
+        tally: Tally,
+        health: Health,
+        interval: float = 0.0,
+        hurried: Callable[[], bool] = bool,
+    ) -> None:
+        own = partial(self._own_counts, {})
+        self._metrics.append(
+            MetricLane(
+                sink, state, limits, tally, health, own, self._settle_spans, interval, hurried
+            )
         )
 
-    def _own(self) -> Callable[[], MetricBatch]:
-        lanes: dict[str, Sequence[SpanLane | MetricLane]]
-        lanes = {"traces": self._spans, "metrics": self._metrics}
-        return _Own(self._tally, lanes, self._spans, self.journal, self._limits).batch
+    def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
+        """Return the pump's counts that are not in `seen`, which gets them, and its levels."""
+        batch = MetricBatch(increments=self._tally.since(seen))
+        lanes_of: dict[str, Sequence[SpanLane | MetricLane]]
+        lanes_of = {"traces": self._spans, "metrics": self._metrics}
+        for signal, lanes in lanes_of.items():
+            times = [lane.succeeded_at for lane in lanes]
+            known = [at for at in times if at is not None]
+            # Of the lane for which it is longest; absent while one has had no success yet.
+            if known and len(known) == len(times):
+                age = time.monotonic() - min(known)
+                batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
+        levels = {} if self.journal is None else dict(self.journal.levels)
+        if self._spans:
+            levels[semconv.OTEL_QUEUE_SIZE.name] = self._waiting()
+            levels[semconv.OTEL_QUEUE_CAPACITY.name] = self._limits.queue_size
+        for name, value in levels.items():
+            batch.set_level(name, "traces", value=value)
+        return batch
+
+    def _waiting(self) -> int:
+        """Return how many spans wait in memory alone, for the sink that has most of them."""
+        sizes = [lane.size for lane in self._spans]
+        return max(sizes if self.journal is None else [*sizes, self.journal.size], default=0)
 
     def open_spool(self, patience: float) -> str:
-        """Start the journal; return what is there, in words. Waits so many seconds at most."""
+        """Start the journal; return the spool's content in words. Waits so long at most."""
         if self.journal is None:
             return ""
         self.journal.start()
@@ -199,7 +218,7 @@ class Pump:
             lane.offer(batch)
 
     def request_close(self, seconds: float) -> None:
-        """Ask the threads to export what is left, for so long at most; returns at once."""
+        """Ask the threads to export the rest, for so long at most; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
         for lane in self._spans:
@@ -223,21 +242,18 @@ class Pump:
         return self.journal is None or self.journal.written.is_set()
 
     def release(self) -> None:
-        """Let go of the threads; one that hangs is left behind, and that is said."""
-        for lane in self._spans:
+        """Leave threads that hang behind, with a message."""
+        for lane in self._lanes:
             if not lane.settled.is_set():
                 lane.abandon()
         if self.journal is not None and not self.journal.closed.is_set():
             self.journal.abandon()
-        for other in self._metrics:
-            if not other.settled.is_set():
-                other.gave_up()
 
     def condition(self) -> dict[str, Any]:
         """Return how each destination does, and what waits, as plain data. Any thread may ask."""
         condition = {
             "destinations": [health.condition() for health in self._healths.values()],
-            "waiting": _waiting(self._spans, self.journal),
+            "waiting": self._waiting(),
             "capacity": self._limits.queue_size,
         }
         if self.journal is not None:
@@ -263,56 +279,3 @@ class Pump:
                 lane.settled.wait(max(0.0, lane.deadline - time.monotonic()))
             if not lane.settled.is_set():
                 lane.abandon()
-
-
-def _waiting(spans: Sequence[SpanLane], journal: Journal | None) -> int:
-    """Return how many spans wait in memory, and nowhere else, for the sink with most of them."""
-    sizes = [lane.size for lane in spans]
-    return max(sizes if journal is None else [*sizes, journal.size], default=0)
-
-
-def _age(lanes: Sequence[SpanLane | MetricLane]) -> float | None:
-    """Return the seconds since the last success, of the lane for which it is longest.
-
-    None where one has had none yet. By a clock that nobody sets.
-    """
-    times = [lane.succeeded_at for lane in lanes]
-    known = [at for at in times if at is not None]
-    return time.monotonic() - min(known) if known and len(known) == len(times) else None
-
-
-class _Own:
-    """The pump's counts, as batches for one metric sink."""
-
-    def __init__(
-        self,
-        tally: Tally,
-        lanes: Mapping[str, Sequence[SpanLane | MetricLane]],
-        spans: Sequence[SpanLane],
-        journal: Journal | None,
-        limits: PumpLimits,
-    ) -> None:
-        self._tally = tally
-        #: By signal, those that come later included.
-        self._lanes = lanes
-        self._spans = spans
-        self._journal = journal
-        self._limits = limits
-        self._seen: dict[Series, int] = {}
-
-    def batch(self) -> MetricBatch:
-        """Return what was counted since the last call, and how much waits now."""
-        batch = MetricBatch(increments=self._tally.since(self._seen))
-        for signal, lanes in self._lanes.items():
-            age = _age(lanes)
-            if age is not None:
-                batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
-        levels = {}
-        if self._spans:
-            levels[semconv.OTEL_QUEUE_SIZE.name] = _waiting(self._spans, self._journal)
-            levels[semconv.OTEL_QUEUE_CAPACITY.name] = self._limits.queue_size
-        if self._journal is not None:
-            levels |= self._journal.levels
-        for name, value in levels.items():
-            batch.set_level(name, "traces", value=value)
-        return batch

@@ -1,4 +1,4 @@
-"""What the pump needs of the outside: sinks for spans and metrics.
+"""The pump's interface to exporters: sinks for spans and metrics.
 
 Nothing here knows OpenTelemetry or Dask.
 """
@@ -23,9 +23,9 @@ def pause_of(answer: Answer) -> float:
 class Sink(Protocol):
     """One destination, used by one thread."""
 
-    #: What a person needs to recognise it: the exporter and its endpoint.
+    #: For people: the exporter and its endpoint.
     name: str
-    #: What a person can do where it fails; empty for what helps with an endpoint.
+    #: What to do if it fails; empty for the advice for an endpoint.
     advice: str
     #: At the end, seconds for which it is worth waiting for somebody to be there.
     patience: float

@@ -1,4 +1,4 @@
-"""The context of whoever is calling: the span that is current, and what travels with it.
+"""The caller's context: the current span, its tracestate and the baggage.
 
 The configured propagators decide *whether* the trace context and the baggage travel; the form
 is W3C's whatever theirs is, as both ends are ours: with ``OTEL_PROPAGATORS=b3`` the trace goes
@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from functools import cache
+from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.trace import (
@@ -31,28 +32,16 @@ logger = logging.getLogger("distributed.dask_otel")
 ENVIRONMENT_TRACEPARENT: Final = "TRACEPARENT"
 ENVIRONMENT_TRACESTATE: Final = "TRACESTATE"
 
-#: What a span is called that does not say its name.
+#: The name of a span without one.
 NAMELESS: Final = "traced"
 
 
-class _Inject(Protocol):
-    """Writes what the propagators make of a context, by default of the current one."""
-
-    def __call__(self, carrier: dict[str, str], context: Context | None = None) -> None:
-        """Write into the carrier."""
-
-
-def _w3c() -> _Inject:
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    return TraceContextTextMapPropagator().inject
-
-
-def _configured() -> tuple[_Inject, Callable[[], object]]:
-    """Return what writes a context; W3C's where the configured propagators are missing.
+@cache
+def _propagators() -> tuple[Callable[..., None], Callable[[], object]]:
+    """Return what writes a context into a carrier, and what returns the current propagators.
 
     OpenTelemetry raises at import, and again at each further one, if a propagator that
-    ``OTEL_PROPAGATORS`` names is not installed.
+    ``OTEL_PROPAGATORS`` names is not installed: then W3C's is used.
     """
     try:
         from opentelemetry import propagate
@@ -63,40 +52,23 @@ def _configured() -> tuple[_Inject, Callable[[], object]]:
             os.environ.get("OTEL_PROPAGATORS"),
             error,
         )
-        return _w3c(), lambda: None
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        return TraceContextTextMapPropagator().inject, lambda: None
     # It looks the propagators up each time: an application may set others.
     return propagate.inject, propagate.get_global_textmap
 
 
-class _Propagators:
-    """The configured propagators, loaded when they are first needed."""
-
-    def __init__(self) -> None:
-        self._loaded: tuple[_Inject, Callable[[], object]] | None = None
-
-    def load(self) -> tuple[_Inject, Callable[[], object]]:
-        """Return what writes a context, and what says which propagators these are now."""
-        if self._loaded is None:
-            self._loaded = _configured()
-        return self._loaded
-
-    def write(self, context: Context | None = None) -> dict[str, str]:
-        """Return what they make of a context."""
-        carrier: dict[str, str] = {}
-        self.load()[0](carrier, context)
-        return carrier
-
-    def current(self) -> object:
-        """Return something that changes when the propagators do."""
-        return self.load()[1]()
-
-
-_propagators = _Propagators()
+def _written(context: Context | None = None) -> dict[str, str]:
+    """Return what the propagators write of a context, by default of the current one."""
+    carrier: dict[str, str] = {}
+    _propagators()[0](carrier, context)
+    return carrier
 
 
 def prepare() -> None:
     """Load the configured propagators now, and not with the first submission."""
-    _propagators.load()
+    _propagators()
 
 
 def active_span() -> Span | None:
@@ -112,17 +84,17 @@ def identity_of(span: Span) -> tuple[object, object]:
 
     But for the baggage, which is no part of the span.
     """
-    return span.get_span_context(), _propagators.current()
+    return span.get_span_context(), _propagators()[1]()
 
 
 def parent_of(span: Span) -> Traceparent:
-    """Return which span it is."""
+    """Return the ids and flags of a span."""
     context = span.get_span_context()
     return Traceparent(context.trace_id, context.span_id, int(context.trace_flags))
 
 
 def caller_of(span: Span, baggage: bool) -> Caller | None:
-    """Return what travels with the current span.
+    """Return the current span with its tracestate and baggage, as the propagators let it travel.
 
     Parameters
     ----------
@@ -137,7 +109,7 @@ def caller_of(span: Span, baggage: bool) -> Caller | None:
         None where the configured propagators let no trace context travel
         (``OTEL_PROPAGATORS=none``, or ``baggage`` alone).
     """
-    written = _propagators.write()
+    written = _written()
     carried = written.pop(BAGGAGE, "")
     if not written:
         return None
@@ -145,7 +117,7 @@ def caller_of(span: Span, baggage: bool) -> Caller | None:
 
 
 def name_of(span: Span | None) -> str:
-    """Return the span's name where it tells one: spans of an SDK do."""
+    """Return the span's name if it has one: spans of an SDK do."""
     name = getattr(span, "name", None)
     return name if isinstance(name, str) and name else NAMELESS
 
@@ -166,6 +138,6 @@ def environment_caller() -> Caller | None:
     span = NonRecordingSpan(
         SpanContext(parent.trace_id, parent.span_id, True, TraceFlags(parent.flags))
     )
-    if not _propagators.write(set_span_in_context(span, Context())).keys() - {BAGGAGE}:
+    if not _written(set_span_in_context(span, Context())).keys() - {BAGGAGE}:
         return None
     return Caller(parent, os.environ.get(ENVIRONMENT_TRACESTATE, ""))

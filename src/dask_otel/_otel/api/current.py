@@ -1,4 +1,4 @@
-"""The current OpenTelemetry context: what it is made of, and what it says."""
+"""The current OpenTelemetry context: made for a parent span, and read for its ids."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def remote_parent(
     parent
         The span.
     state
-        Its W3C tracestate; what is not valid is left out.
+        Its W3C tracestate; invalid parts are left out.
     baggage
         W3C baggage of the caller.
     """
@@ -57,7 +57,7 @@ def remote_parent(
             trace_state=None if state is None else TraceState.from_header([state]),
         )
     )
-    # Not laid over what is current: that is of whoever started the worker.
+    # Not on top of the current context, which belongs to the process that started the worker.
     context = set_span_in_context(span, Context())
     if baggage is not None:
         context = _BAGGAGE.extract({"baggage": baggage}, context)

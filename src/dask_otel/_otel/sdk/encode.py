@@ -9,7 +9,7 @@ for traces and for metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -108,12 +108,9 @@ class Encoder:
             If its name or the like is no text that can be encoded. An attribute that can't be is
             left out, and counted as dropped.
         """
-        try:
-            return self._span(record, checked=False)
-        except (TypeError, ValueError):
-            return self._span(record, checked=True)
+        return _checked_if_needed(partial(self._span, record))
 
-    def _span(self, record: SpanRecord, checked: bool) -> bytes:
+    def _span(self, record: SpanRecord, checked: bool) -> Any:
         limits = self._limits
         trace = record.trace_id
         fields: dict[str, Any] = {
@@ -159,7 +156,7 @@ class Encoder:
                 | _attributes(link.attributes, most, length, checked=checked)
                 for link in links
             ]
-        return _bytes(Span(**fields))
+        return Span(**fields)
 
     def request(self, rows: Iterable[Row]) -> bytes:
         """Return a request with the rows, each with the resource and the scope of its run."""
@@ -197,12 +194,8 @@ def reread(body: bytes, end_ns: int, origin: Origin) -> bytes | None:
 
 @lru_cache(maxsize=8)
 def _is_whole(origin: Origin) -> bool:
-    try:
-        ResourceSpans.FromString(origin.resource)
-        ScopeSpans.FromString(origin.scope)
-    except (DecodeError, TypeError):
-        return False
-    return True
+    parts = ((ResourceSpans, origin.resource), (ScopeSpans, origin.scope))
+    return all(_parsed(message, content) is not None for message, content in parts)
 
 
 def span_name(body: bytes) -> str | None:
@@ -212,20 +205,30 @@ def span_name(body: bytes) -> str | None:
 
 
 def _span_of(body: bytes) -> Any:
-    try:
-        span = Span.FromString(body)
-    except (DecodeError, TypeError):
-        return None
-    return span if len(span.trace_id) == 16 and len(span.span_id) == 8 else None
+    span = _parsed(Span, body)
+    return span if span and len(span.trace_id) == 16 and len(span.span_id) == 8 else None
 
 
 def resource_of(origin: Origin) -> dict[str, str]:
     """Return the texts among the attributes of a run's resource; none where it is damaged."""
+    of = _parsed(ResourceSpans, origin.resource) or ResourceSpans()
+    return {pair.key: pair.value.string_value for pair in of.resource.attributes}
+
+
+def _parsed(message: Any, content: bytes) -> Any:
+    """Return the message that some bytes hold; None where they are damaged."""
     try:
-        resource = ResourceSpans.FromString(origin.resource).resource
+        return message.FromString(content)
     except (DecodeError, TypeError):
-        return {}
-    return {pair.key: pair.value.string_value for pair in resource.attributes}
+        return None
+
+
+def _checked_if_needed(make: Callable[[bool], Any]) -> bytes:
+    """Return the bytes of a message; of one that can't be encoded, with attributes checked."""
+    try:
+        return _bytes(make(False))
+    except (TypeError, ValueError):
+        return _bytes(make(True))
 
 
 def _bytes(message: Any) -> bytes:
@@ -335,12 +338,12 @@ def _point(point: NumberPoint | HistogramPoint) -> bytes:
         }
     else:
         fields |= _number(point.value)
-    try:
-        labels = _attributes(point.attributes, checked=False)["attributes"]
-        return _bytes(message(**fields, attributes=labels))
-    except (TypeError, ValueError):
-        labels = _attributes(point.attributes, checked=True)["attributes"]
-        return _bytes(message(**fields, attributes=labels))
+
+    def make(checked: bool) -> Any:
+        labels = _attributes(point.attributes, checked=checked)
+        return message(**fields, attributes=labels["attributes"])
+
+    return _checked_if_needed(make)
 
 
 def _number(value: float) -> dict[str, Any]:

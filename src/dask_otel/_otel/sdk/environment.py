@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from dask_otel.core.masking import masked_path
@@ -19,12 +19,12 @@ from dask_otel.settings.problems import ConfigurationError
 
 #: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
 _LEAST_INTERVAL_MS: Final = 100
-#: Seconds: what is in files is read as the story of one run, often of minutes.
+#: Seconds: a file tells the story of one run, often of minutes.
 _FILE_INTERVAL: Final = 5.0
 #: Three years: as good as never, and what every clock can wait for. Of longer times some raise.
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
-#: Digits of a count. Python reads no number of thousands of them.
-_DIGITS: Final = 15
+#: A count. Python reads no number of thousands of digits.
+_COUNT: Final = re.compile("[0-9]{1,15}")
 _QUEUE_SIZE: Final = 2048
 #: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
 _BATCH_SIZE: Final = 128
@@ -34,19 +34,21 @@ _HEADER: Final = re.compile(
     r"(?P<name>[!#-'*+\-.0-9A-Z^-z|~]+)[ \t]*=(?P<value>[ !#-+\--:<-\[\]-~\t]*)"
 )
 
+_Value = TypeVar("_Value")
+
 _environment_lock = threading.Lock()
 
 
 @contextmanager
 def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> Iterator[None]:
-    """Set variables that the environment does not set, for as long as exporters are made.
+    """Set variables that the environment does not set, while exporters are made.
 
     Parameters
     ----------
     defaults
         Variables with their values.
     win
-        Whether they count although the environment sets them, because that is an application's.
+        Whether they win over the environment, because that is an application's.
 
     Notes
     -----
@@ -88,16 +90,41 @@ def is_disabled() -> bool:
 
 def first_set(*variables: str) -> tuple[str, str] | None:
     """Return name and value of the first of some variables that is set."""
-    for variable in variables:
-        value = os.environ.get(variable, "").strip()
-        if value:
-            return variable, value
-    return None
+    values = ((variable, os.environ.get(variable, "").strip()) for variable in variables)
+    return next((found for found in values if found[1]), None)
 
 
 def _short(text: str) -> str:
-    """Return a value as it is shown to people: a mistake can be of any length."""
+    """Return a value for a message: a mistake can be of any length."""
     return repr(text) if len(text) <= 100 else f"{text[:99]!r}…"
+
+
+def _read(
+    parse: Callable[[str], _Value],
+    allowed: str,
+    variables: Sequence[str],
+    shown: Callable[[str], str] = _short,
+) -> _Value | None:
+    """Return what `parse` makes of the first variable that is set; None if none is.
+
+    A `_Refusal` says what is wrong with the value, any other ``ValueError`` only that it is wrong.
+    `shown` returns the value for the message: it may be secret.
+    """
+    found = first_set(*variables)
+    if found is None:
+        return None
+    variable, text = found
+    try:
+        return parse(text)
+    except ValueError as error:
+        problem = str(error) if isinstance(error, _Refusal) else ""
+        message = f"{variable} is {shown(text)}{problem}. Allowed: {allowed}."
+        # Without its cause, which may hold the value.
+        raise ConfigurationError([message]) from None
+
+
+class _Refusal(ValueError):
+    """The end of a sentence: what is wrong with a value."""
 
 
 def choice(allowed: Sequence[str], *variables: str) -> str | None:
@@ -108,13 +135,7 @@ def choice(allowed: Sequence[str], *variables: str) -> str | None:
     ConfigurationError
         If it is none of the allowed ones.
     """
-    found = first_set(*variables)
-    if found is None:
-        return None
-    variable, value = found
-    if value.lower() not in allowed:
-        raise ConfigurationError([f"{variable} is {_short(value)}. Allowed: {', '.join(allowed)}."])
-    return value.lower()
+    return _read(lambda text: allowed[allowed.index(text.lower())], ", ".join(allowed), variables)
 
 
 def number(least: float, unit: str, *variables: str) -> float | None:
@@ -125,19 +146,14 @@ def number(least: float, unit: str, *variables: str) -> float | None:
     ConfigurationError
         If it is no finite number, or too small.
     """
-    found = first_set(*variables)
-    if found is None:
-        return None
-    variable, text = found
-    try:
+
+    def parse(text: str) -> float:
         value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value < float("inf"):
-        raise ConfigurationError(
-            [f"{variable} is {_short(text)}. Allowed: a number of {unit}, {least:g} or more."]
-        )
-    return min(value, _NEVER[unit])
+        if not least <= value < float("inf"):
+            raise ValueError(value)
+        return min(value, _NEVER[unit])
+
+    return _read(parse, f"a number of {unit}, {least:g} or more", variables)
 
 
 def count(variable: str, least: int) -> int | None:
@@ -148,55 +164,52 @@ def count(variable: str, least: int) -> int | None:
     ConfigurationError
         If it holds something else, or too little.
     """
-    found = first_set(variable)
-    if found is None:
-        return None
-    digits = found[1].isascii() and found[1].isdigit() and len(found[1]) <= _DIGITS
-    if not (digits and int(found[1]) >= least):
-        raise ConfigurationError(
-            [f"{variable} is {_short(found[1])}. Allowed: a whole number, {least} or more."]
-        )
-    return int(found[1])
+
+    def parse(text: str) -> int:
+        if not _COUNT.fullmatch(text) or int(text) < least:
+            raise ValueError(text)
+        return int(text)
+
+    return _read(parse, f"a whole number, {least} or more", [variable])
 
 
-def check_pem(variable: str, *, folder: bool = False) -> None:
-    """Check the file that a variable names, if it is set.
+def pem_file(*variables: str, folder: bool = False) -> str | None:
+    """Return the path of a PEM file in the first variable that is set; None if none is.
 
     Parameters
     ----------
-    variable
-        Its name.
+    variables
+        Their names.
     folder
-        Whether it may name a folder as well.
+        Whether a folder of such files is allowed as well.
 
     Raises
     ------
     ConfigurationError
         If the file can't be read, or holds nothing of the kind.
     """
-    found = first_set(variable)
-    if found is None:
-        return
-    path = Path(found[1])
-    try:
-        if folder and path.is_dir():
-            return
-        problem = "" if b"-----BEGIN " in path.read_bytes() else "it holds nothing in PEM format"
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-    if problem:
-        raise ConfigurationError(
-            [
-                # People put the key itself there, where its file's name belongs.
-                f"{variable} is {masked_path(found[1])!r}: {problem}. Allowed: a file in PEM "
-                "format that the scheduler can read"
-                f"{', or a folder of such files' if folder else ''}."
-            ]
-        )
+
+    def parse(text: str) -> str:
+        path = Path(text)
+        try:
+            if not (folder and path.is_dir()) and b"-----BEGIN " not in path.read_bytes():
+                raise _Refusal(": it holds nothing in PEM format")
+        except OSError as error:
+            raise _Refusal(f": {error.strerror or error}") from None
+        return text
+
+    allowed = "a file in PEM format that the scheduler can read"
+    # People put the key itself there, where its file's name belongs.
+    return _read(
+        parse,
+        f"{allowed}, or a folder of such files" if folder else allowed,
+        variables,
+        lambda text: repr(masked_path(text)),
+    )
 
 
 def headers(charset: str, *variables: str) -> dict[str, str]:
-    """Return the headers in the first variable that is set; no value of it is told.
+    """Return the headers in the first variable that is set; no message shows a value.
 
     Parameters
     ----------
@@ -210,39 +223,32 @@ def headers(charset: str, *variables: str) -> dict[str, str]:
     ConfigurationError
         If there is one that could not be sent.
     """
-    found = first_set(*variables)
-    if found is None:
-        return {}
-    read: dict[str, str] = {}
-    wrong = []
-    for place, item in enumerate(found[1].split(","), 1):
-        header = _HEADER.fullmatch(item.strip())
-        if _is_header(header, charset):
-            assert header is not None
-            read[header["name"].lower()] = unquote(header["value"]).strip()
-        elif item.strip():
-            wrong.append(place)
-    if wrong:
-        raise ConfigurationError(
-            [
-                f"{found[0]} is '…' (not shown, as it may be secret), and of its items, which "
-                f"commas separate, no. {', '.join(map(str, wrong))} is no header. Allowed: "
-                "name=value, with anything but plain letters, digits and signs percent-encoded, "
-                f"and without control characters or what is no {charset.upper()}."
-            ]
-        )
-    return read
+
+    def parse(text: str) -> dict[str, str]:
+        items = {place: item.strip() for place, item in enumerate(text.split(","), 1)}
+        read = {place: _header(item, charset) for place, item in items.items() if item}
+        wrong = [str(place) for place, header in read.items() if header is None]
+        if wrong:
+            raise _Refusal(
+                " (not shown, as it may be secret), and of its items, which commas separate, "
+                f"no. {', '.join(wrong)} is no header"
+            )
+        return dict(header for header in read.values() if header is not None)
+
+    allowed = (
+        "name=value, with anything but plain letters, digits and signs percent-encoded, and "
+        f"without control characters or what is no {charset.upper()}"
+    )
+    return _read(parse, allowed, variables, lambda _: "'…'") or {}
 
 
-def _is_header(found: re.Match[str] | None, charset: str) -> bool:
-    if found is None:
-        return False
-    value = unquote(found["value"]).strip()
-    try:
-        value.encode(charset)
-    except UnicodeEncodeError:
-        return False
-    return value.isprintable()
+def _header(item: str, charset: str) -> tuple[str, str] | None:
+    """Return name and value of a header that can be sent."""
+    found = _HEADER.fullmatch(item)
+    value = unquote(found["value"]).strip() if found else ""
+    # A character outside the charset becomes another one.
+    printable = value.isprintable() and value.encode(charset, "replace").decode(charset) == value
+    return (found["name"].lower(), value) if found and printable else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ package offers under it, as it is: console, a vendor's, OpenTelemetry's own ``ot
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points, version
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader
 from opentelemetry.sdk.trace.export import SpanExporter
 
-from dask_otel._otel.sdk.environment import check_pem, choice, first_set, headers, number
+from dask_otel._otel.sdk.environment import choice, first_set, headers, number, pem_file
 from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel._otel.sdk.transport import (
     GrpcTransport,
@@ -44,13 +45,15 @@ _GROUPS: Final = {
 }
 _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
 _PROTOCOLS: Final = ("grpc", "http/protobuf")
+#: By whether it is gRPC.
+_COMPRESSIONS: Final = {True: ("none", "gzip"), False: ("none", "gzip", "deflate")}
 #: OpenTelemetry's own exporters of OTLP, which obey the same variables.
 _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
 }
-#: What says which server is meant, or how it is reached; a time or a temporality does not.
+#: Options that name a server, or how to reach it; a time or a temporality does not.
 _REACHING: Final = (
     "ENDPOINT",
     "PROTOCOL",
@@ -60,12 +63,12 @@ _REACHING: Final = (
     "CLIENT_KEY",
     "CLIENT_CERTIFICATE",
 )
-#: Where gRPC goes if nobody says so. Seconds: it is on this machine.
+#: The default endpoint of gRPC. Seconds: it is on this machine.
 _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _AT_ONCE: Final = 1.0
 #: Of a request, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
-#: As the specification has it: who sends, with what that knows of OTLP.
+#: The sender and its version of OTLP, in the form of the specification.
 _AGENT: Final = (
     f"dask-otel/{__version__} OTel-OTLP-Exporter-Python/{version('opentelemetry-proto')}"
 )
@@ -74,11 +77,10 @@ _AGENT: Final = (
 class Sender(Protocol):
     """A transport; see `dask_otel._otel.sdk.transport.Transport`."""
 
-    def send(self, request: bytes, longest: float) -> Answer:
+    def send(self, request: bytes, longest: float, /) -> Answer:
         """Send a request, for so many seconds at most; never raises."""
 
-    @property
-    def close(self) -> Callable[[], None]:
+    def close(self) -> None:
         """Release what it holds."""
 
 
@@ -86,44 +88,45 @@ class Sender(Protocol):
 class Destination:
     """A transport, and what goes with it."""
 
-    #: What a person needs to recognise it: its name or endpoint.
+    #: For people: its name or endpoint.
     label: str
     transport: Sender
     #: What a person can do where it fails; empty for what helps with an endpoint.
     advice: str = ""
     #: Whether somebody named it, or the server that it sends to.
     named: bool = True
-    #: What its spans have in the spool: its name in OTEL_TRACES_EXPORTER. None where what it got
-    #: has arrived, so that nothing waits.
+    #: The key of its spans in the spool: its name in OTEL_TRACES_EXPORTER. None for a destination
+    #: that takes everything at once, so that nothing waits.
     key: str | None = None
 
 
-def make_destinations(signal: str) -> list[Destination]:
-    """Make what sends a signal.
+def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
+    """Make what sends some signals.
 
     Parameters
     ----------
-    signal
-        ``"traces"`` or ``"metrics"``.
+    signals
+        ``"traces"``, ``"metrics"``.
 
     Raises
     ------
     ConfigurationError
-        If there is no such exporter, it can't be made, or it is one that opens a port.
+        If there is no such exporter, it can't be made, or it is one that opens a port; what was
+        made before that is released.
     """
-    made: list[Destination] = []
-    try:
-        for name in _exporter_names(signal):
-            one = _otlp(signal) if name == "otlp" else _foreign(signal, name)
-            made.append(one)
-    except ConfigurationError:
-        shut_down(made)
-        raise
+    made: dict[str, list[Destination]] = {signal: [] for signal in signals}
+    with ExitStack() as undo:
+        for signal, destinations in made.items():
+            for name in _exporter_names(signal):
+                one = _otlp(signal) if name == "otlp" else _foreign(signal, name)
+                undo.callback(one.transport.close)
+                destinations.append(one)
+        undo.pop_all()
     return made
 
 
 def labels(signal: str) -> list[str]:
-    """Return what a signal's destinations are called, without making them.
+    """Return the names of a signal's destinations, without making them.
 
     Raises
     ------
@@ -147,17 +150,9 @@ def nobody_listens() -> bool:
     """Whether nobody listens at the default endpoint."""
     try:
         socket.create_connection(_DEFAULT_ADDRESS, _AT_ONCE).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
     return False
-
-
-def shut_down(made: list[Destination]) -> None:
-    """Release what will not be used."""
-    for one in made:
-        one.transport.close()
 
 
 def _exporter_names(signal: str) -> list[str]:
@@ -173,8 +168,7 @@ def _variables(signal: str, what: str) -> tuple[str, str]:
 
 
 def _value(signal: str, what: str) -> str | None:
-    found = first_set(*_variables(signal, what))
-    return found[1] if found else None
+    return (first_set(*_variables(signal, what)) or ("", None))[1]
 
 
 # ------------------------------------------------------------------------------ our own OTLP
@@ -182,22 +176,31 @@ def _value(signal: str, what: str) -> str | None:
 
 def _otlp(signal: str) -> Destination:
     grpc = _speaks_grpc(signal)
-    for what in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"):
-        for variable in _variables(signal, what):
-            check_pem(variable, folder=what == "CERTIFICATE" and not grpc)
-    sent = headers("ascii" if grpc else "latin-1", *_variables(signal, "HEADERS"))
-    allowed = ("none", "gzip") if grpc else ("none", "gzip", "deflate")
-    compression = choice(allowed, *_variables(signal, "COMPRESSION")) or "none"
+    make: Callable[..., Transport] = _grpc if grpc else _http
     seconds = number(0.001, "seconds", *_variables(signal, "TIMEOUT")) or _DEFAULT_TIMEOUT
     most = export_timeout_millis(signal)
-    timeout = seconds if most is None else min(seconds, most / 1000)
-    make = _grpc if grpc else _http
-    transport = make(signal, sent, timeout, compression)
+    transport = make(
+        signal,
+        headers("ascii" if grpc else "latin-1", *_variables(signal, "HEADERS")),
+        seconds if most is None else min(seconds, most / 1000),
+        choice(_COMPRESSIONS[grpc], *_variables(signal, "COMPRESSION")) or "none",
+        pem_file(*_variables(signal, "CERTIFICATE"), folder=not grpc),
+        pem_file(*_variables(signal, "CLIENT_KEY")),
+        pem_file(*_variables(signal, "CLIENT_CERTIFICATE")),
+    )
     # The key is the same whatever the protocol: what waits may go by another one.
     return Destination(_label(signal, "otlp"), transport, named=is_named(signal), key="otlp")
 
 
-def _http(signal: str, sent: dict[str, str], timeout: float, compression: str) -> Transport:
+def _http(
+    signal: str,
+    sent: dict[str, str],
+    timeout: float,
+    compression: str,
+    authority: str | None,
+    key: str | None,
+    certificate: str | None,
+) -> Transport:
     import requests
 
     variable, url = first_set(*_variables(signal, "ENDPOINT")) or ("", "http://localhost:4318")
@@ -210,7 +213,6 @@ def _http(signal: str, sent: dict[str, str], timeout: float, compression: str) -
         )
     if variable != _variables(signal, "ENDPOINT")[0]:
         url = f"{url.removesuffix('/')}/v1/{signal}"
-    key, certificate = _value(signal, "CLIENT_KEY"), _value(signal, "CLIENT_CERTIFICATE")
     return HttpTransport(
         signal,
         {"user-agent": _AGENT, **sent},
@@ -218,35 +220,32 @@ def _http(signal: str, sent: dict[str, str], timeout: float, compression: str) -
         _credential_provider("HTTP", signal) or requests.Session,
         url,
         compression,
-        _value(signal, "CERTIFICATE"),
+        authority,
         (certificate, key) if certificate and key else certificate,
     )
 
 
-def _grpc(signal: str, sent: dict[str, str], timeout: float, compression: str) -> Transport:
+def _grpc(
+    signal: str, sent: dict[str, str], timeout: float, compression: str, *files: str | None
+) -> Transport:
+    from grpc import ssl_channel_credentials
+
     endpoint = _value(signal, "ENDPOINT") or "http://localhost:4317"
     parts = urlsplit(endpoint)
     insecure = _value(signal, "INSECURE")
     plain = parts.scheme == "http" if insecure is None else insecure.lower() == "true"
     credentials = None
     if parts.scheme == "https" or not plain:
-        credentials = _credential_provider("GRPC", signal) or _grpc_credentials(signal)
-    target = parts.netloc or endpoint
-    connect = partial(grpc_channel, target, credentials, compression, _AGENT)
+        contents = [Path(path).read_bytes() if path else None for path in files]
+        credentials = _credential_provider("GRPC", signal) or partial(
+            ssl_channel_credentials, *contents
+        )
+    connect = partial(grpc_channel, parts.netloc or endpoint, credentials, compression, _AGENT)
     return GrpcTransport(signal, sent, timeout, connect)
 
 
-def _grpc_credentials(signal: str) -> Callable[[], grpc.ChannelCredentials]:
-    from grpc import ssl_channel_credentials
-
-    paths = [_value(signal, what) for what in ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")]
-    return partial(
-        ssl_channel_credentials, *(Path(path).read_bytes() if path else None for path in paths)
-    )
-
-
 def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None:
-    """Return what makes a session, or credentials of gRPC, if the user names something."""
+    """Return the user's factory of a session, or of gRPC credentials, if there is one."""
     prefix = f"OTEL_PYTHON_EXPORTER_OTLP_{protocol}"
     suffix = "CREDENTIAL_PROVIDER"
     found = first_set(f"{prefix}_{signal.upper()}_{suffix}", f"{prefix}_{suffix}")
@@ -258,7 +257,7 @@ def _credential_provider(protocol: str, signal: str) -> Callable[[], Any] | None
         provider: Callable[[], requests.Session | grpc.ChannelCredentials] = entry.load()
     except Exception as error:
         raise ConfigurationError(
-            [f"{variable} names {name!r}, which could not be loaded: {_shown(error)}."]
+            [f"{variable} names {name!r}, which could not be loaded: {_masked(error)}."]
         ) from error
     return provider
 
@@ -268,7 +267,7 @@ def _speaks_grpc(signal: str) -> bool:
 
 
 def _label(signal: str, name: str) -> str:
-    """Return what an exporter is called: where it sends to, for those of OTLP."""
+    """Return the name of an exporter: its endpoint, for those of OTLP."""
     if name != "otlp" and name not in _OTHERS:
         return name
     grpc = _speaks_grpc(signal) if name == "otlp" else name == _OTHERS[0]
@@ -278,7 +277,7 @@ def _label(signal: str, name: str) -> str:
 
 
 def export_timeout_millis(signal: str) -> float | None:
-    """Return what the pump's own variable says about one export, if it is set."""
+    """Return the timeout of one export in the pump's own variable, if it is set."""
     return number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
 
 
@@ -303,18 +302,17 @@ def _foreign(signal: str, name: str) -> Destination:
         raise
     except Exception as error:
         raise ConfigurationError(
-            [f"{variable} names {name!r}, and that exporter could not be made: {_shown(error)}."]
+            [f"{variable} names {name!r}, and that exporter could not be made: {_masked(error)}."]
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
-    millis = export_timeout_millis("metrics") if signal == "metrics" else None
-    options = {} if millis is None else {"timeout_millis": millis}
-    key = None if name == "console" else name
-    return Destination(_label(signal, name), ForeignExporter(signal, exporter, options), key=key)
+    millis = export_timeout_millis(signal) if signal == "metrics" else None
+    transport = ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
+    return Destination(_label(signal, name), transport, key=None if name == "console" else name)
 
 
-def _shown(error: Exception) -> str:
-    """Return an error of somebody else's, who may repeat what the variables say."""
+def _masked(error: Exception) -> str:
+    """Return the words of an error without secrets: it may repeat the values of variables."""
     return mask_of_environment()(repr(error))
 
 

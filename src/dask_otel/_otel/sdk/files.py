@@ -11,16 +11,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from typing import Final
 
 from dask_otel._otel.sdk import otlp_json
 from dask_otel._otel.sdk.exporters import Destination
-from dask_otel._otel.sdk.transport import words_of
+from dask_otel._otel.sdk.transport import REQUESTS, words_of
 from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.rotated import RotatedFile
@@ -54,8 +49,7 @@ class FileTransport:
     """
 
     def __init__(self, signal: str, file: RotatedFile) -> None:
-        traces = signal == "traces"
-        self._message: Any = ExportTraceServiceRequest if traces else ExportMetricsServiceRequest
+        self._message = REQUESTS[signal]
         self._file = file
         self._breathe = Breath()
         self.close = file.close

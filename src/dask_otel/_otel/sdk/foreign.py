@@ -1,18 +1,13 @@
 """Exporters of the SDK, of OpenTelemetry's own and of vendors: they take the SDK's objects.
 
-What is to be sent has been encoded; here it becomes the SDK's public data classes again, and goes
-through the exporter's public ``export``. That says yes or no. Nothing else is asked of it: it tries
-again and logs as it sees fit.
+The encoded request becomes the SDK's public data classes again, and goes through the exporter's
+public ``export``, which returns yes or no. The exporter retries and logs as it sees fit.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
@@ -22,7 +17,13 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.span import TraceState
 
 from dask_otel._otel.sdk.sampling import SAMPLED
-from dask_otel._otel.sdk.transport import mask_of_environment, plain, uninstrumented, words_of
+from dask_otel._otel.sdk.transport import (
+    REQUESTS,
+    mask_of_environment,
+    plain,
+    uninstrumented,
+    words_of,
+)
 from dask_otel.core.records import Answer
 
 #: OTLP's numbers of kinds begin with one for an unknown kind, the SDK's do not.
@@ -46,6 +47,7 @@ class ForeignExporter:
     def __init__(self, signal: str, exporter: Any, options: dict[str, Any]) -> None:
         self.exporter = exporter
         self.close = exporter.shutdown
+        self._request = REQUESTS[signal]
         self._decode = _spans if signal == "traces" else _metrics
         self._options = options
 
@@ -53,7 +55,9 @@ class ForeignExporter:
         """Export; an error of the network is a no."""
         try:
             with uninstrumented():
-                result = self.exporter.export(self._decode(request), **self._options)
+                result = self.exporter.export(
+                    self._decode(self._request.FromString(request)), **self._options
+                )
         except BaseException as error:
             # Also SystemExit: it would end this thread without a word.
             return Answer(False, plain(words_of(error), mask_of_environment()))
@@ -62,9 +66,9 @@ class ForeignExporter:
         return Answer(False, "the exporter says no more than that; its own messages may")
 
 
-def _spans(request: bytes) -> list[ReadableSpan]:
+def _spans(request: Any) -> list[ReadableSpan]:
     spans = []
-    for resource in ExportTraceServiceRequest.FromString(request).resource_spans:
+    for resource in request.resource_spans:
         its_resource = Resource(_attributes(resource.resource.attributes))
         for scope in resource.scope_spans:
             its_scope = _scope(scope)
@@ -101,7 +105,7 @@ def _span(span: Any, resource: Resource, scope: InstrumentationScope) -> Readabl
     )
 
 
-def _metrics(request: bytes) -> sdk.MetricsData:
+def _metrics(request: Any) -> sdk.MetricsData:
     return sdk.MetricsData(
         [
             sdk.ResourceMetrics(
@@ -114,7 +118,7 @@ def _metrics(request: bytes) -> sdk.MetricsData:
                 ],
                 resource.schema_url,
             )
-            for resource in ExportMetricsServiceRequest.FromString(request).resource_metrics
+            for resource in request.resource_metrics
         ]
     )
 

@@ -1,8 +1,8 @@
-"""A look at who listens at an endpoint, by a socket of our own: what exporters say is vague.
+"""Find out what listens at an endpoint, with a socket of our own: exporters' errors are vague.
 
-A server that closes the connection without a word may want TLS, or HTTP/2, or less of both. So it
-is spoken to in each of these, as little as possible: an ``OPTIONS *`` of HTTP/1, the first frame
-of HTTP/2, a handshake of TLS. Nothing of the telemetry is sent, and no header of the user's.
+A server that closes the connection without a word may want TLS, or HTTP/2, or less of both. So the
+look speaks each of these, as little as possible: an ``OPTIONS *`` of HTTP/1, the first frame of
+HTTP/2, a TLS handshake. It sends no telemetry, and no header of the user's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import socket
 import ssl
 import time
 import urllib.request
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,15 +20,34 @@ from dask_otel.core.endpoints.address import Endpoint, Listener
 _HTTP_1: Final = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 #: HTTP/2's preface, and an empty frame of settings.
 _HTTP_2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-#: Frames that a server of HTTP/2 begins with: SETTINGS, GOAWAY.
-_FRAMES: Final = (4, 7)
+#: The types of the frames that an HTTP/2 server begins with: SETTINGS, GOAWAY.
+_FRAMES: Final = (b"\4", b"\7")
+#: Seconds for each connection.
 _SLOWEST: Final = 1.0
-#: What a server of TLS says, in plain HTTP, to who speaks without; not Python's "HTTPStatus".
+#: The answer of a TLS server, in plain HTTP, to a client without TLS; not Python's "HTTPStatus".
 _WANTS_TLS: Final = re.compile(rb"\bHTTPS\b")
+#: Why nobody can be seen, by the error of the connection; the first that fits.
+_ABSENT: Final[tuple[tuple[type[Exception], Listener], ...]] = (
+    (socket.gaierror, "unresolved"),
+    (ConnectionRefusedError, "refused"),
+    (TimeoutError, "silent"),
+    (Exception, "unreachable"),
+)
+#: By whether HTTP/1 and HTTP/2 are understood: without TLS, and with it. Nothing follows from both
+#: at one port.
+_PLAIN: Final[dict[tuple[bool, bool], Listener]] = {
+    (True, False): "http",
+    (False, True): "h2",
+    (True, True): "other",
+}
+_TLS: Final[dict[tuple[bool, bool], Listener]] = {
+    (True, False): "tls-http",
+    (False, True): "tls-h2",
+}
 
 
 def look(endpoint: Endpoint, seconds: float) -> Listener | None:
-    """Return who listens at an endpoint.
+    """Return what listens at an endpoint.
 
     Parameters
     ----------
@@ -41,37 +59,28 @@ def look(endpoint: Endpoint, seconds: float) -> Listener | None:
     Returns
     -------
     listener
-        None where nobody can tell: the address is none, or a proxy is in between.
+        None if it can't be known: the address is invalid, or a proxy is in between.
     """
     address = _address(endpoint)
     if address is None or _proxied(endpoint, address[0]):
         return None
     until = time.monotonic() + seconds
     try:
-        with _connected(address, until):
-            pass
-    except socket.gaierror:
-        return "unresolved"
-    except ConnectionRefusedError:
-        return "refused"
-    except TimeoutError:
-        return "silent"
-    except (OSError, UnicodeError):
-        return "unreachable"
+        socket.create_connection(address, seconds).close()
+    except (OSError, UnicodeError) as error:
+        return next(listener for kind, listener in _ABSENT if isinstance(error, kind))
     return _speaker(address, until)
 
 
 def _address(endpoint: Endpoint) -> tuple[str, int] | None:
     url = endpoint.url if endpoint.scheme else f"//{endpoint.url}"
+    # gRPC's own default, as that of https, is 443.
+    default = 80 if endpoint.scheme == "http" and endpoint.protocol == "HTTP" else 443
     try:
         parts = urlsplit(url)
-        # gRPC's own default, as that of https, is 443.
-        port = parts.port or (
-            80 if endpoint.scheme == "http" and endpoint.protocol == "HTTP" else 443
-        )
+        return (parts.hostname, parts.port or default) if parts.hostname else None
     except ValueError:
         return None
-    return (parts.hostname, port) if parts.hostname else None
 
 
 def _proxied(endpoint: Endpoint, host: str) -> bool:
@@ -81,25 +90,22 @@ def _proxied(endpoint: Endpoint, host: str) -> bool:
 
 
 def _connected(address: tuple[str, int], until: float) -> socket.socket:
-    left = until - time.monotonic()
+    left = min(_SLOWEST, until - time.monotonic())
     if left <= 0:
         raise TimeoutError
     return socket.create_connection(address, timeout=left)
 
 
 def _speaker(address: tuple[str, int], until: float) -> Listener:
-    first = _answer(address, until, _HTTP_1)
-    second = _answer(address, until, _HTTP_2)
+    first, second = (_answer(address, until, hello) for hello in (_HTTP_1, _HTTP_2))
     http = first is not None and first.startswith(b"HTTP/1") and not _WANTS_TLS.search(first)
-    http_2 = second is not None and len(second) > 3 and second[3] in _FRAMES
-    if http:
-        # Both at one port: nothing follows from it.
-        return "other" if http_2 else "http"
-    if http_2:
-        return "h2"
-    found = _behind_tls(address, until)
-    if found is not None:
-        return found
+    http_2 = second is not None and second[3:4] in _FRAMES
+    if http or http_2:
+        return _PLAIN[http, http_2]
+    agreed = {name: _handshake(address, until, name) for name in ("http/1.1", "h2")}
+    if any(protocol is not None for protocol in agreed.values()):
+        understood = (agreed["http/1.1"] == "http/1.1", agreed["h2"] == "h2")
+        return _TLS.get(understood, "tls")
     if first is None and second is None:
         return "silent"
     return "other" if first or second else "closed"
@@ -109,17 +115,14 @@ def _answer(address: tuple[str, int], until: float, request: bytes) -> bytes | N
     """Return the first bytes of an answer; none if the connection was closed, None for silence."""
     found = b""
     try:
-        with _connected(address, min(until, time.monotonic() + _SLOWEST)) as connection:
-            connection.settimeout(max(0.05, min(until - time.monotonic(), _SLOWEST)))
+        with _connected(address, until) as connection:
             connection.sendall(request)
-            while len(found) < 1024:
+            # A frame of HTTP/2 is short, and nothing may follow it.
+            while len(found) < 1024 and found[3:4] not in _FRAMES:
                 part = connection.recv(1024)
                 if not part:
                     break
                 found += part
-                # A frame of HTTP/2 is short, and nothing may follow it.
-                if len(found) > 3 and found[3] in _FRAMES:
-                    break
     except TimeoutError:
         return found or None
     except OSError:
@@ -127,33 +130,19 @@ def _answer(address: tuple[str, int], until: float, request: bytes) -> bytes | N
     return found
 
 
-def _behind_tls(address: tuple[str, int], until: float) -> Listener | None:
-    speaks = {name: _handshake(address, until, name) for name in ("h2", "http/1.1")}
-    if all(spoken is None for spoken in speaks.values()):
-        return None
-    if speaks["h2"] == "h2" and speaks["http/1.1"] != "http/1.1":
-        return "tls-h2"
-    if speaks["http/1.1"] == "http/1.1" and speaks["h2"] != "h2":
-        return "tls-http"
-    return "tls"
-
-
 def _handshake(address: tuple[str, int], until: float, protocol: str) -> str | None:
     """Return the protocol that a handshake agreed on, or nothing; None if TLS is not spoken."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Only who is there: nothing is sent to it, and nothing that it says is believed.
+    # Only to identify the server: nothing is sent to it, and no answer is trusted.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols([protocol])
     try:
         with (
-            _connected(address, min(until, time.monotonic() + _SLOWEST)) as plain,
+            _connected(address, until) as plain,
             context.wrap_socket(plain, server_hostname=address[0]) as secured,
         ):
-            agreed = secured.selected_alpn_protocol()
-            with suppress(OSError):
-                secured.close()
-            return agreed or ""
+            return secured.selected_alpn_protocol() or ""
     except ssl.SSLError as error:
         # It refuses in TLS's own words: a certificate is wanted, or another protocol.
         return "" if "ALERT" in (error.reason or "").upper() else None

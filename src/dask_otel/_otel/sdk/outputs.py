@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.sdk.resources import Resource
 
@@ -31,7 +31,6 @@ from dask_otel._otel.sdk.exporters import (
     is_named,
     make_destinations,
     nobody_listens,
-    shut_down,
 )
 from dask_otel._otel.sdk.files import FileTarget, file_destination, run_name
 from dask_otel._otel.sdk.resource import make_resource
@@ -40,9 +39,10 @@ from dask_otel._otel.sdk.sink import ExporterMetricSink, ExporterSpanSink
 from dask_otel._otel.sdk.spans import ProviderSpanSink, application_provider
 from dask_otel.core.records import Origin
 from dask_otel.core.trace import Trace
-from dask_otel.settings.problems import ConfigurationError
 
 __all__ = ["FileTarget", "Outputs", "build", "build_for_spool"]
+
+_SIGNALS: Final = ("traces", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Outputs:
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
     decides: Callable[[Trace], bool]
-    #: Attributes of the resource, and who the exported spans say that they are of.
+    #: Attributes of the resource, and resource and scope of the exported spans as bytes.
     resource: Mapping[str, Any]
     origin: Origin
     #: The default endpoint, if something goes there because nobody named another one, and nobody
@@ -88,10 +88,10 @@ def build(
     version
         Of the bridge, for the instrumentation scope.
     files
-        Where files are written, if they are. A signal of which the standard variables do not say
-        where it goes is then sent nowhere else.
+        Where files are written; None for no files. With files, a signal is sent elsewhere only if
+        the standard variables name a destination.
     started_ns
-        When the bridge started, for the names of the files.
+        Start of the bridge, for the names of the files.
     own_provider
         Whether to leave alone a tracer provider that the application has set; its environment
         is then not the bridge's either.
@@ -115,26 +115,23 @@ def build(
         encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
-        sent = {signal: is_named(signal) or files is None for signal in ("traces", "metrics")}
-        to_file, hurried = {}, {}
+        to_file: dict[str, list[Destination]] = {}
+        hurried = {}
         if files is not None:
             # Before the others, which would have to be closed.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
-            to_file = {signal: file_destination(signal, files, run) for signal in sent}
+            to_file = {signal: [file_destination(signal, files, run)] for signal in _SIGNALS}
             if read.file_interval is not None:
                 # Until one file is full: the older ones of a long run are to stay, too.
-                written = to_file["metrics"]
+                (written,) = to_file["metrics"]
                 hurried[written.label] = partial(getattr, written.transport, "is_first")
-        traces = make_destinations("traces") if sent["traces"] and provider is None else []
-        try:
-            metrics = make_destinations("metrics") if sent["metrics"] else []
-        except ConfigurationError:
-            shut_down(traces)
-            raise
-        if to_file:
-            traces.append(to_file["traces"])
-            metrics.append(to_file["metrics"])
+        made = make_destinations(
+            signal
+            for signal in _SIGNALS
+            if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
+        )
+        traces, metrics = ([*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS)
     # The process has its own environment again: what follows reads none of it, and may wait.
     return Outputs(
         read,
@@ -179,10 +176,14 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         resource = Resource.get_empty()
         encoder = Encoder({}, version)
         sampler = make_sampler(resource)
-        destinations = make_destinations("traces")
-    unused = [one for one in destinations if one.key is None]
-    shut_down(unused)
-    return [ExporterSpanSink(one, encoder, sampler) for one in destinations if one.key is not None]
+        sinks = [
+            ExporterSpanSink(one, encoder, sampler)
+            for one in make_destinations(["traces"])["traces"]
+        ]
+    for sink in sinks:
+        if sink.key is None:
+            sink.close()
+    return [sink for sink in sinks if sink.key is not None]
 
 
 def _nobody_at(destinations: list[Destination]) -> str | None:

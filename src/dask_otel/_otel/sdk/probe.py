@@ -9,9 +9,8 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,31 +23,9 @@ from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.settings.problems import ConfigurationError
 
-#: Seconds for the look at who listens.
+#: Seconds to find out what listens.
 _LOOK: Final = 4.0
 _THREAD: Final = "dask-otel-doctor"
-
-
-@dataclass
-class Probed:
-    """What became of one signal at one destination."""
-
-    #: ``"traces"`` or ``"metrics"``.
-    signal: str
-    #: As the scheduler's log calls it.
-    destination: str
-    #: Whether it was taken; None where nobody can tell.
-    ok: bool | None = False
-    #: Why it was not, as the exporter or the server says.
-    reason: str = ""
-    #: Items that were rejected although the request was taken, and what the server said.
-    lost: int = 0
-    said: str = ""
-    #: What to do where it can't be told from the answer.
-    advice: str = ""
-    #: Who listens there, see `Listener`; None if nobody looked.
-    listener: str | None = None
-    seconds: float = 0.0
 
 
 def probe(
@@ -75,17 +52,22 @@ def probe(
     Returns
     -------
     found
-        Plain data: ``results`` (`Probed`), ``problems`` of the configuration, ``disabled``, and the
-        ids to find the telemetry by: ``run``, ``trace_id``, ``span_id``, ``sent_ns``.
+        Plain data: ``problems`` of the configuration, ``disabled``, the ids to find the telemetry
+        by (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, for each signal at
+        each destination: ``signal`` (``"traces"`` or ``"metrics"``), ``destination`` as the
+        scheduler's log calls it, ``ok`` (None if nobody can tell), ``reason`` and ``advice`` where
+        it failed, how many items were ``lost`` although the request was taken and what the server
+        ``said``, the ``listener`` if there was a look (`look`), and ``seconds``.
     """
-    run, trace_id, span_id = secrets.token_hex(8), secrets.randbits(128), secrets.randbits(64)
+    run = secrets.token_hex(8)
+    trace_id, span_id = secrets.randbits(128) or 1, secrets.randbits(64) or 1
     sent_ns = time.time_ns()
-    # No scheduler's: what it writes has files of its own.
+    # No scheduler's: its files have names of their own.
     instance = f"doctor-{run}"
     found: dict[str, Any] = {
         "run": run,
-        "trace_id": f"{trace_id or 1:032x}",
-        "span_id": f"{span_id or 1:016x}",
+        "trace_id": f"{trace_id:032x}",
+        "span_id": f"{span_id:016x}",
         "sent_ns": sent_ns,
         "disabled": False,
         "problems": [],
@@ -112,14 +94,11 @@ def probe(
         return found
     found["interval"] = outputs.environment.metric_interval
     found["service"] = str(outputs.resource.get(semconv.SERVICE_NAME, ""))
-    span = _span(trace_id or 1, span_id or 1, run, sent_ns)
+    span = _span(trace_id, span_id, run, sent_ns)
     counter = _counter(run, sent_ns, outputs.environment.temporality)
-    until = time.monotonic() + seconds
-    tries = [_Try("traces", sink, span, until) for sink in outputs.span_sinks]
-    tries += [_Try("metrics", sink, counter, until) for sink in outputs.metric_sinks]
-    for one in tries:
-        one.start()
-    found["results"] = [asdict(one.outcome()) for one in tries]
+    tries: list[tuple[str, Any, Any]] = [("traces", sink, span) for sink in outputs.span_sinks]
+    tries += [("metrics", sink, counter) for sink in outputs.metric_sinks]
+    found["results"] = _results(tries, seconds)
     if files is not None:
         cluster = str(outputs.resource.get(semconv.CLUSTER_NAME, service_name))
         _remove(Path(files.path).expanduser(), run_name(cluster, instance, sent_ns))
@@ -158,53 +137,52 @@ def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
     )
 
 
-class _Try:
-    """One request, and where it fails a look at who listens, in a thread of its own."""
-
-    def __init__(self, signal: str, sink: Any, record: Any, until: float) -> None:
-        self._sink = sink
-        self._record = record
-        self._until = until
-        self._probed = Probed(signal, sink.name, advice=sink.advice)
-        self._began = time.monotonic()
+def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
+    """Send each record to its sink, all at once; return what became of them in time."""
+    began = time.monotonic()
+    results: list[dict[str, Any]] = []
+    threads = []
+    for signal, sink, record in tries:
+        result: dict[str, Any] = {
+            "signal": signal,
+            "destination": sink.name,
+            "advice": sink.advice,
+            "ok": False,
+            "reason": "",
+            "lost": 0,
+            "said": "",
+            "listener": None,
+            "seconds": 0.0,
+        }
         # A daemon: one that hangs in an exporter holds up nothing.
-        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            answer = self._send()
-        except BaseException as error:
-            answer = Answer(False, type(error).__name__)
-        probed = replace(
-            self._probed,
-            # An application's own provider says nothing of what becomes of spans.
-            ok=None if isinstance(self._sink, ProviderSpanSink) else answer.taken,
-            reason=answer.reason,
-            lost=answer.lost,
-            said=answer.said,
-            seconds=time.monotonic() - self._began,
+        thread = threading.Thread(
+            target=_send, args=(sink, record, began + seconds, result), name=_THREAD, daemon=True
         )
-        endpoint = Endpoint.named(self._sink.name)
-        if probed.ok is False and endpoint is not None:
-            probed.listener = look(endpoint, _LOOK)
-        self._probed = probed
-        self._sink.close()
+        thread.start()
+        results.append(result)
+        threads.append(thread)
+    for thread, result in zip(threads, results, strict=True):
+        thread.join(max(0.0, began + seconds + 2 * _LOOK - time.monotonic()))
+        if not result["seconds"]:
+            waited = time.monotonic() - began
+            result |= {"reason": f"no answer within {waited:.0f} s", "seconds": waited}
+    # A thread that is still running may change its own.
+    return [result.copy() for result in results]
 
-    def _send(self) -> Answer:
-        longest = self._until - time.monotonic()
-        traces = isinstance(self._record, SpanRecord)
-        item = Row(self._sink.encode(self._record)) if traces else self._record
-        answer: Answer = self._sink.send([item], longest)
-        return answer
 
-    def outcome(self) -> Probed:
-        """Return what became of it, as far as it is known in time."""
-        self._thread.join(max(0.0, self._until - time.monotonic()) + 2 * _LOOK)
-        probed = self._probed
-        if self._thread.is_alive() and not probed.seconds:
-            waited = time.monotonic() - self._began
-            probed = replace(probed, reason=f"no answer within {waited:.0f} s", seconds=waited)
-        return probed
+def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
+    """Send one record; if that fails, find out what listens."""
+    began = time.monotonic()
+    try:
+        item = Row(sink.encode(record)) if isinstance(record, SpanRecord) else record
+        answer: Answer = sink.send([item], until - began)
+    except BaseException as error:
+        answer = Answer(False, type(error).__name__)
+    # An application's own provider does not say what becomes of spans.
+    ok = None if isinstance(sink, ProviderSpanSink) else answer.taken
+    result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
+    result["seconds"] = time.monotonic() - began
+    endpoint = Endpoint.named(sink.name)
+    if ok is False and endpoint is not None:
+        result["listener"] = look(endpoint, _LOOK)
+    sink.close()

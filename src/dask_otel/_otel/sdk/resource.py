@@ -1,4 +1,4 @@
-"""The resource: what all telemetry of one scheduler says about its origin."""
+"""The resource: the origin of all telemetry of one scheduler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_resource(
     Raises
     ------
     ConfigurationError
-        If a detector that is asked for can't be used.
+        If a configured detector can't be used.
     """
     found = _detected()
     given = _user_attributes()

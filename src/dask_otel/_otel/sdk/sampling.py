@@ -6,10 +6,8 @@ import logging
 import os
 import threading
 import time
-from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from opentelemetry.context import Context
@@ -45,8 +43,6 @@ logger = logging.getLogger("distributed.dask_otel")
 #: it costs the event loop a hundredth of its time at most.
 PATIENCE: Final = 0.02
 REST: Final = 2.0
-#: Seconds without a question after which its thread ends.
-_IDLE: Final = 10.0
 
 KINDS: Final = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -61,59 +57,44 @@ class _Question:
         self.problem = f"gave no answer within {PATIENCE:g} s"
         self.answered = threading.Event()
 
+    def ask(self, sampler: Sampler) -> None:
+        """Ask the sampler, in a thread of its own."""
+        try:
+            with uninstrumented():
+                self.sampled = _ask(sampler, self.trace)
+        except BaseException as error:
+            self.problem = f"raised {type(error).__name__}"
+            logger.debug("dask-otel: the sampler raised", exc_info=True)
+        self.answered.set()
+
 
 class _Apart:
-    """A thread that asks a sampler of somebody else's: it may take its time, or hang.
-
-    It has one question at a time, and ends when there was none for a while.
-    """
+    """Asks a sampler that is not the SDK's, one question at a time: it may be slow, or hang."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._questions = SimpleQueue[_Question]()
         self._last: _Question | None = None
         self._rest_until = 0.0
-        self._lock = threading.Lock()
-        self._runs = False
 
     def ask(self, trace: Trace) -> _Question | None:
-        """Ask, and wait a moment; None where the sampler is busy, or left alone."""
+        """Ask, and wait a moment; None if the sampler is busy, or resting after a late answer."""
         busy = self._last is not None and not self._last.answered.is_set()
         if busy or time.monotonic() < self._rest_until:
             return None
-        question = self._last = _Question(trace)
-        with self._lock:
-            self._questions.put(question)
-            # Where there is no room for one more thread, there is no answer either.
-            with suppress(RuntimeError):
-                if not self._runs:
-                    # A daemon: one that hangs must not hold up the end of the process.
-                    threading.Thread(
-                        target=self._answer, name="dask-otel-sampler", daemon=True
-                    ).start()
-                    self._runs = True
+        question = _Question(trace)
+        # A daemon: a sampler that hangs must not hold up the end of the process.
+        thread = threading.Thread(
+            target=question.ask, args=(self._sampler,), name="dask-otel-sampler", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # There is no room for one more thread.
+            return None
+        self._last = question
         if not question.answered.wait(PATIENCE):
             self._rest_until = time.monotonic() + REST
         return question
-
-    def _answer(self) -> None:
-        with uninstrumented():
-            while (question := self._next()) is not None:
-                try:
-                    question.sampled = _ask(self._sampler, question.trace)
-                except BaseException as error:
-                    question.problem = f"raised {type(error).__name__}"
-                    logger.debug("dask-otel: the sampler raised", exc_info=True)
-                question.answered.set()
-
-    def _next(self) -> _Question | None:
-        while True:
-            with suppress(Empty):
-                return self._questions.get(timeout=_IDLE)
-            with self._lock:
-                if self._questions.empty():
-                    self._runs = False
-                    return None
 
 
 def _ask(sampler: Sampler, trace: Trace) -> bool:
@@ -137,15 +118,15 @@ class TraceSampler:
     known from the start. So a sampler that goes by its parent, as the default one does, honours
     the caller's decision. All spans of that part follow.
 
-    A sampler that is not the SDK's is asked in a thread of its own. Where it gives no answer in
-    time, the default one's is the decision, and a late answer changes nothing.
+    A sampler that is not the SDK's runs in a thread of its own. If it does not answer in time, the
+    default sampler decides, and a late answer changes nothing.
     """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self._apart = None if _is_prompt(sampler) else _Apart(sampler)
         self._lock = threading.Lock()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def decides(self, trace: Trace) -> bool:
         """Return whether a root's part of a trace is sampled."""
@@ -170,8 +151,8 @@ class TraceSampler:
         sampled = None if question is None else question.sampled
         if sampled is not None:
             return sampled
-        if question is not None and question.problem not in self._told:
-            self._told.add(question.problem)
+        if question is not None and question.problem not in self._logged:
+            self._logged.add(question.problem)
             logger.warning(
                 "dask-otel: the sampler %s %s; where it does not answer, traces are sampled as by "
                 "OpenTelemetry's default one (parentbased_always_on)",
@@ -182,42 +163,18 @@ class TraceSampler:
 
 
 def parent_of(record: SpanRecord) -> Context:
-    """Return a context with the parent of a span that is sampled."""
+    """Return a context with the parent of a span that is sampled; the caller's for a local root."""
     trace = trace_of(record)
-    if is_local_root(record):
+    parent = record.parent_span_id
+    if parent is None or (trace.caller is not None and trace.caller.span_id == parent):
         return caller_of(trace)
-    assert record.parent_span_id is not None
-    parent = SpanContext(
-        int(trace),
-        record.parent_span_id,
-        record.remote_parent,
-        flags_of(trace),
-        state_of(trace),
-    )
-    return set_span_in_context(NonRecordingSpan(parent), Context())
-
-
-def flags_of(trace: Trace) -> TraceFlags:
-    """Return the flags of a trace that is sampled."""
-    return TraceFlags(trace.flags(sampled=True))
+    flags = TraceFlags(trace.flags(sampled=True))
+    return _remote(int(trace), parent, record.remote_parent, flags, trace)
 
 
 def trace_of(record: SpanRecord) -> Trace:
     """Return the record's trace, with what was decided for it."""
     return Trace.of(record.trace_id, record.root_name)
-
-
-def is_local_root(record: SpanRecord) -> bool:
-    """Whether nothing of ours is above the span in its trace."""
-    if record.parent_span_id is None:
-        return True
-    caller = trace_of(record).caller
-    return caller is not None and caller.span_id == record.parent_span_id
-
-
-def state_of(trace: Trace) -> TraceState | None:
-    """Return the caller's tracestate, which its trace goes on with."""
-    return _parsed(trace.state) if trace.state else None
 
 
 @lru_cache(256)
@@ -226,15 +183,21 @@ def _parsed(state: str) -> TraceState:
     return TraceState.from_header([state])
 
 
+def _remote(
+    trace_id: int, span_id: int, is_remote: bool, flags: TraceFlags, trace: Trace
+) -> Context:
+    """Return a context in which that span is the current one; the trace has the tracestate."""
+    state = _parsed(trace.state) if trace.state else None
+    span = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote, flags, state))
+    return set_span_in_context(span, Context())
+
+
 def caller_of(trace: Trace) -> Context:
     """Return a context with the caller's span; an empty one where there is none."""
     caller = trace.caller
     if caller is None:
         return Context()
-    parent = SpanContext(
-        caller.trace_id, caller.span_id, True, TraceFlags(caller.flags), state_of(trace)
-    )
-    return set_span_in_context(NonRecordingSpan(parent), Context())
+    return _remote(caller.trace_id, caller.span_id, True, TraceFlags(caller.flags), trace)
 
 
 def _load_sampler(entry: EntryPoint) -> Sampler:

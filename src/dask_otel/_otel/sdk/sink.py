@@ -1,14 +1,15 @@
-"""The sinks of the pump: what is recorded is encoded here, and sent by a transport."""
+"""The sinks of the pump: records are encoded here, and sent by a transport."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.exporters import Destination
 from dask_otel._otel.sdk.sampling import TraceSampler
-from dask_otel.core.records import Answer, MetricRecord, Row, SpanRecord
+from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 
 #: At the end, seconds for which a collector may come back to an endpoint that somebody named.
@@ -16,15 +17,21 @@ _PATIENCE: Final = 1.0
 
 
 class _Sink:
-    def __init__(self, destination: Destination, encoder: Encoder) -> None:
+    def __init__(
+        self, destination: Destination, encode_request: Callable[[Sequence[Any]], bytes]
+    ) -> None:
         self.name = destination.label
         #: Of its rows in the spool; None if they are not kept there.
         self.key = destination.key
         self.advice = destination.advice
         self.patience = _PATIENCE if destination.named else 0.0
-        self.close = destination.transport.close
         self.transport = destination.transport
-        self._encoder = encoder
+        self.close = destination.transport.close
+        self._encode_request = encode_request
+
+    def send(self, items: Sequence[Any], longest: float) -> Answer:
+        """Send one request."""
+        return self.transport.send(self._encode_request(items), longest)
 
 
 class ExporterSpanSink(_Sink):
@@ -33,29 +40,13 @@ class ExporterSpanSink(_Sink):
     loss = "rejected"
 
     def __init__(self, destination: Destination, encoder: Encoder, sampler: TraceSampler) -> None:
-        super().__init__(destination, encoder)
-        self._sampler = sampler
-
-    def wants(self, record: SpanRecord) -> bool:
-        """Whether the span is sampled."""
-        return self._sampler.span(record)
-
-    def encode(self, record: SpanRecord) -> bytes:
-        """Return the bytes of a span."""
-        return self._encoder.span(record)
-
-    def send(self, rows: Sequence[Row], longest: float) -> Answer:
-        """Send one request."""
-        return self.transport.send(self._encoder.request(rows), longest)
+        super().__init__(destination, encoder.request)
+        self.wants = sampler.span
+        self.encode = encoder.span
 
 
 class ExporterMetricSink(_Sink):
     """Metrics to one destination: points that the bridge added up itself."""
 
     def __init__(self, destination: Destination, encoder: Encoder) -> None:
-        super().__init__(destination, encoder)
-        self._breathe = Breath()
-
-    def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
-        """Send one request."""
-        return self.transport.send(self._encoder.metrics(records, self._breathe), longest)
+        super().__init__(destination, partial(encoder.metrics, breathe=Breath()))

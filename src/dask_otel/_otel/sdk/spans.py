@@ -22,27 +22,19 @@ from dask_otel.core.records import Answer, Row, SpanRecord
 logger = logging.getLogger("distributed.dask_otel")
 
 
-class _AtHand(IdGenerator, Sampler):
-    """Gives our tracer the ids of the record at hand, in the thread that has one, and samples it.
+class _AtHand(threading.local, IdGenerator, Sampler):
+    """Gives our tracer the ids of the record at hand, and samples it: its trace is decided.
 
-    For whether its trace is sampled has been decided. The SDK hands out one tracer for a name:
-    bridges of several schedulers share it.
+    Each thread has its own record, as bridges of several schedulers share the tracer: the SDK hands
+    out one for a name.
     """
 
+    #: Ids of the trace and the span; None where no record is at hand.
+    ids: tuple[int, int] | None = None
+
     def __init__(self, ids: IdGenerator, sampler: Sampler) -> None:
-        self._record = threading.local()
         self._ids_of_others = ids
         self._sampler_of_others = sampler
-
-    @property
-    def ids(self) -> tuple[int, int] | None:
-        """Ids of the trace and the span; None where no record is at hand."""
-        ids: tuple[int, int] | None = getattr(self._record, "ids", None)
-        return ids
-
-    @ids.setter
-    def ids(self, ids: tuple[int, int] | None) -> None:
-        self._record.ids = ids
 
     def generate_trace_id(self) -> int:
         return self._ids_of_others.generate_trace_id() if self.ids is None else self.ids[0]

@@ -1,19 +1,18 @@
 """Transports of OTLP: one request, one answer. Whether and when to try again is `pump.policy`'s.
 
-An answer says what became of the request: taken, perhaps but for some of it; refused, perhaps
-because of what is in it; nobody there; no answer in time. A server may take a request and not what
-is in it (partial success), redirect it, or be a web page: none of these is a success.
+The answers: taken, in whole or in part; refused, perhaps because of the content; nobody there; no
+answer in time. A server may take a request but not its content (partial success), redirect it, or
+be a web page: none of these is a success.
 """
 
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timezone
 from email.utils import parsedate_to_datetime
 from socket import gaierror
@@ -21,14 +20,19 @@ from ssl import SSLError
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry import context as otel_context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.core.records import Answer
@@ -37,15 +41,17 @@ if TYPE_CHECKING:
     import grpc
     import requests
 
+#: The messages of each signal.
+REQUESTS: Final[dict[str, Any]] = {
+    "traces": ExportTraceServiceRequest,
+    "metrics": ExportMetricsServiceRequest,
+}
 _REPLIES: Final[dict[str, Any]] = {
     "traces": ExportTraceServiceResponse,
     "metrics": ExportMetricsServiceResponse,
 }
-#: How a partial success counts, in protobuf and in JSON.
-_COUNTS: Final = {
-    "traces": ("rejected_spans", "rejectedSpans"),
-    "metrics": ("rejected_data_points", "rejectedDataPoints"),
-}
+#: The count of a partial success.
+_COUNTS: Final = {"traces": "rejected_spans", "metrics": "rejected_data_points"}
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
@@ -53,7 +59,7 @@ _METHODS: Final = {
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 #: HTTP statuses that blame what was sent: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
-#: What gRPC says, as UNAVAILABLE, where nobody answers: nobody listens, a name does not resolve,
+#: gRPC's words, with UNAVAILABLE, if nobody answers: nobody listens, a name does not resolve,
 #: the connection breaks.
 _NOBODY: Final = (
     "failed to connect", "connections to all backends failing", "errors resolving", "Socket closed",
@@ -72,8 +78,6 @@ _LONGEST: Final = 300
 #: Control characters that a text may have.
 _FEW: Final = 4
 _NO_SECRETS: Final = Mask()
-#: Clients of the process that this one was forked from: closing them could end what that one sends.
-_OF_PARENTS: Final[list[Any]] = []
 
 
 def mask_of_environment() -> Mask:
@@ -102,10 +106,10 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the type of an error, and type and words of what is behind it.
+    """Return the type of an error, with the type and the words of its innermost cause.
 
-    The outermost one often names objects and repeats the URL; the innermost one says what is
-    wrong: that a name does not resolve, that nobody listens, that a certificate is not trusted.
+    The outermost error often names objects and repeats the URL; the innermost one has the reason: a
+    name does not resolve, nobody listens, a certificate is not trusted.
     """
     inner = innermost(error)
     name, root = type(error).__name__, type(inner).__name__
@@ -155,7 +159,6 @@ class Transport:
         self._timeout = timeout
         self._connect = connect
         self._client: Any = None
-        self._process = os.getpid()
         #: Whether the client may have a connection that worked.
         self._kept = False
         #: Servers may repeat what they were sent.
@@ -168,7 +171,7 @@ class Transport:
         with uninstrumented():
             answer = self._answer(request, until)
             if answer.absent and kept and not answer.pause:
-                # The connection may have been closed while nothing was sent: a new one tells.
+                # The server may have closed the connection while it was idle: try a new one.
                 answer = self._answer(request, until)
         self._kept = answer.taken
         return answer._replace(
@@ -176,17 +179,13 @@ class Transport:
         )
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
-    def _made(self) -> Any:
-        """Return the client; a forked child has its own."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            _OF_PARENTS.append(self._client)
-            self._client = None
+    def _connected(self) -> Any:
+        """Return the client."""
         if self._client is None:
             self._client = self._connect()
         return self._client
@@ -195,16 +194,20 @@ class Transport:
         raise NotImplementedError
 
     def _taken(self, reply: Any) -> Answer:
-        """Return what a message of success says about what it did not take."""
-        partial = reply.partial_success
-        return _partly(getattr(partial, _COUNTS[self._signal][0]), partial.error_message)
-
-
-def _partly(lost: int, said: str) -> Answer:
-    return Answer(True, lost=max(0, lost), said=said or ("no reason given" if lost > 0 else ""))
+        """Return the answer of a message of success: how much it did not take, and why."""
+        lost = max(0, getattr(reply.partial_success, _COUNTS[self._signal]))
+        words = reply.partial_success.error_message
+        return Answer(True, lost=lost, said=words or ("no reason given" if lost else ""))
 
 
 # ------------------------------------------------------------------------------------- HTTP
+
+
+_COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    "none": bytes,
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
 
 
 class HttpTransport(Transport):
@@ -240,11 +243,7 @@ class HttpTransport(Transport):
         self._headers |= {"content-type": "application/x-protobuf"}
         if compression != "none":
             self._headers["content-encoding"] = compression
-        compressors: dict[str, Callable[[bytes], bytes]] = {
-            "gzip": gzip.compress,
-            "deflate": zlib.compress,
-        }
-        self._compress = compressors.get(compression, bytes)
+        self._compress = _COMPRESS[compression]
         self._options: dict[str, Any] = {"verify": verify, "cert": certificate}
 
     def _answer(self, request: bytes, until: float) -> Answer:
@@ -252,7 +251,7 @@ class HttpTransport(Transport):
 
         try:
             left = max(0.001, until - time.monotonic())
-            response = self._made().post(
+            response = self._connected().post(
                 self.url,
                 data=self._compress(request),
                 headers=self._headers,
@@ -286,7 +285,7 @@ class HttpTransport(Transport):
             return Answer(False, f"the endpoint redirects to {location}, which is not followed")
         reason = f"HTTP status {status} {response.reason or ''}".rstrip()
         if status in (404, 405):
-            # What was asked for, as it was put together.
+            # With the path of the request.
             reason += f" for {urlsplit(response.url).path or '/'}"
         words = "" if page else _words(kind, body)
         return Answer(
@@ -297,15 +296,16 @@ class HttpTransport(Transport):
         )
 
     def _success(self, kind: str, body: bytes) -> Answer:
+        reply = _REPLIES[self._signal]()
         try:
             if kind == "application/json":
-                partial = json.loads(body).get("partialSuccess") or {}
-                lost = int(partial.get(_COUNTS[self._signal][1]) or 0)
-                return _partly(lost, str(partial.get("errorMessage") or ""))
-            return self._taken(_REPLIES[self._signal].FromString(body))
-        except (DecodeError, ValueError, TypeError, AttributeError):
+                Parse(body, reply, ignore_unknown_fields=True)
+            else:
+                reply.ParseFromString(body)
+        except (DecodeError, ParseError, ValueError):
             text = body.decode("utf-8", "replace")
-            return _partly(0, f"an answer that is no OTLP ({kind or 'of no type'}): {text}")
+            return Answer(True, said=f"an answer that is no OTLP ({kind or 'of no type'}): {text}")
+        return self._taken(reply)
 
 
 def _content(response: requests.Response, until: float, seconds: float) -> bytes:
@@ -333,15 +333,13 @@ def _kind(response: requests.Response) -> str:
 
 def _words(kind: str, body: bytes) -> str:
     if kind in ("application/x-protobuf", "application/protobuf"):
-        try:
+        with suppress(DecodeError):
             return str(Status.FromString(body).message)
-        except DecodeError:
-            pass
     return body.decode("utf-8", "replace")
 
 
 def _retry_after(value: str) -> float:
-    """Return the seconds that a header says, as a number or as a date; 0 for nothing of use."""
+    """Return the seconds in a header, a number or a date; 0 for anything else."""
     if value.strip().isdecimal():
         # What has more digits is no number of seconds, either.
         return float(value.strip()[:9])
@@ -364,7 +362,7 @@ class GrpcTransport(Transport):
 
         try:
             # Of a channel, what it calls is made anew each time: that is cheap.
-            reply = self._made().unary_unary(_METHODS[self._signal])(
+            reply = self._connected().unary_unary(_METHODS[self._signal])(
                 request,
                 timeout=max(0.001, until - time.monotonic()),
                 metadata=tuple(self._headers.items()),
@@ -413,9 +411,7 @@ def _retry_info(error: Any) -> float:
     """Return the seconds of a ``RetryInfo``; 0 for none."""
     for key, value in error.trailing_metadata() or ():
         if key == _RETRY_INFO:
-            try:
+            with suppress(DecodeError, TypeError, ValueError):
                 delay = RetryInfo.FromString(value).retry_delay
                 return max(0.0, float(delay.ToMilliseconds()) / 1e3)
-            except (DecodeError, TypeError, ValueError):
-                return 0.0
     return 0.0
