@@ -345,7 +345,7 @@ class SpoolSettings:
         A file on a local disk that keeps spans until the endpoint has taken them; `null` for none
 
         What waits in it when the scheduler ends or is killed goes out when the next one starts with
-        the same path, or by `dask-otel spool send`. It is the scheduler's, for one at a time, and
+        the same path, or by `dask-otel spool --send`. It is one scheduler's at a time, and
         its folder has to be there. See [The spool](spool.md).
         """,
     )
