@@ -13,8 +13,7 @@ from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
 from dask_otel._dask.threads import stimulus_time
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
-from dask_otel.core.life.task_runs import slowest_of
-from dask_otel.core.records import Failure, SpanIdentity
+from dask_otel.core.records import Failure, SpanIdentity, TaskRun
 
 T = 1_000_000.0
 #: By how much the worker's clock is behind.
@@ -79,7 +78,7 @@ def task(key: Any = "k", run_id: int | None = 7) -> Any:
 def kept(end: Ended, limits: TaskLimits = SLOWEST, **of_task: Any) -> Any:
     shown, group = made(limits)
     shown.succeeded(group, task(**of_task), end)
-    return next(iter(slowest_of(group)), None)
+    return next(map(TaskRun._make, group.slowest), None)
 
 
 def test_what_is_kept_of_a_run() -> None:
@@ -95,29 +94,29 @@ def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> N
         part("disk-read", T + 3.2 - BEHIND, 0.25),
         part("disk-write", T + 3, 0.1),
     )
-    parts = kept(ended(before=before, after=(part("disk-write", T, 1.0),)))[-1]
+    parts = kept(ended(before=before, after=(part("disk-write", T, 1.0),))).parts
     assert parts == (("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 3.2), 0.25))
 
 
 def test_a_disk_read_ends_before_its_run_begins() -> None:
-    ((_, start, seconds),) = kept(ended(before=(part("disk-read", T + 4.5 - BEHIND, 0.25),)))[-1]
+    ((_, start, seconds),) = kept(ended(before=(part("disk-read", T + 4.5 - BEHIND, 0.25),))).parts
     assert (start, seconds) == (T + 4.25, 0.25)
 
 
 def test_a_disk_read_on_a_clock_that_nobody_knows_is_left_out() -> None:
     before = (part("disk-read", T + 3, 0.25),)
-    assert kept(ended(before=before, info={"worker": "tcp://unknown"}))[-1] == ()
+    assert kept(ended(before=before, info={"worker": "tcp://unknown"})).parts == ()
 
 
 def test_what_was_done_for_an_earlier_run_is_left_out() -> None:
     # One is of a run that is told of, one ended before this one was sent.
     before = (part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1))
-    assert kept(ended(before=before))[-1] == ()
+    assert kept(ended(before=before)).parts == ()
 
 
 def test_of_many_transfers_the_longest_are_kept() -> None:
     before = [part("transfer", T + 1 + i / 100, (i % 7 + 1) / 1000) for i in range(100)]
-    parts = kept(ended(before=before))[-1]
+    parts = kept(ended(before=before)).parts
     longest = sorted(stop["stop"] - stop["start"] for stop in before)[-MAX_PARTS:]
     assert sorted(seconds for _, _, seconds in parts) == longest
     assert [start for _, start, _ in parts] == sorted(start for _, start, _ in parts)
@@ -156,7 +155,7 @@ def test_beyond_the_limit_nobody_knows_who_has_waited(monkeypatch: pytest.Monkey
     shown, group = made(scheduler=Scheduler(("a", "b"), ("c",)))
     assert shown.since == {"a": None, "b": None}
     shown.succeeded(group, task(), ended())
-    assert slowest_of(group)[0][7] is None
+    assert group.slowest[0][7] is None
     shown.clear()
     assert not shown.since
     assert not shown.overflowed
@@ -186,7 +185,7 @@ def test_a_failure_is_kept_with_its_run_and_its_number() -> None:
     shown.repeated(group.span, "k")
     end = ended(stimulus_id=f"task-erred-{T}", info={"nbytes": None, "typename": None})
     shown.failed(group, task(), end, FAILURE)
-    assert group.slowest is None
+    assert group.slowest == ()
     assert group.span.runs is not None
     ((run, of, failure),) = filter(None, group.span.runs.failed.values())
     assert (run[6], run[8], of, failure) == (2, None, group, FAILURE)
@@ -198,7 +197,7 @@ def test_switched_off_nothing_is_kept() -> None:
     shown.succeeded(group, task(), ended())
     shown.failed(group, task(), ended(), FAILURE)
     shown.repeated(group.span, "k")
-    assert group.slowest is None
+    assert group.slowest == ()
     assert group.span.runs is None
 
 
@@ -207,5 +206,5 @@ def test_keys_of_any_kind_are_chosen_and_kept_as_they_are(key: Any) -> None:
     shown, group = made(TaskLimits(0, 1.0))
     shown.succeeded(group, task(key=key), ended())
     assert group.span.runs is not None
-    ((_, _, run, _),) = group.span.runs.sampled
+    ((run, _),) = group.span.runs.sampled
     assert run[2] == key

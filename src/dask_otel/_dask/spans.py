@@ -128,7 +128,7 @@ class DaskSpans:
             else:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
-                span.seen_in_part()
+                span.mark_partial()
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -193,7 +193,7 @@ class DaskSpans:
     def submitted(self, group: Group, dask_group: TaskGroup) -> None:
         """A client submitted a task of a group: take note if it asked for another span."""
         if dask_group in self.requested:
-            group.span.asked_for(self.requested[dask_group])
+            group.span.note_requested(self.requested[dask_group])
 
     def submission_over(self) -> None:
         """Forget what concerns one submission alone."""
@@ -278,7 +278,7 @@ class DaskSpans:
             callers.opened(span, caller)
             if not self._summaries.knows(dask_span.id):
                 # What it did before is forgotten, or was never seen.
-                span.seen_in_part()
+                span.mark_partial()
         return span
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:

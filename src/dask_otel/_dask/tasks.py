@@ -253,7 +253,9 @@ class TaskEvents:
         worker: str | None = info.get("worker")
         if stopped:
             computed = stopped - started
-            started, stopped = self._clocks.shown(worker, started, stopped, stimulus_id, sent, now)
+            started, stopped = self._clocks.corrected(
+                worker, started, stopped, stimulus_id, sent, now
+            )
         if finish == "memory":
             outcomes.finished(group, worker, started, stopped, now)
             if start == "processing":
@@ -312,7 +314,7 @@ class TaskEvents:
             started, stopped, _ = run_times(self._time.failure_of(key).get("startstops") or ())
             if stopped:
                 worker = assigned.address
-                shown = self._clocks.shown(worker, started, stopped, stimulus_id, sent, time())
+                shown = self._clocks.corrected(worker, started, stopped, stimulus_id, sent, time())
                 return Run(worker, *shown)
         if seen is None:
             return None

@@ -205,7 +205,7 @@ class ThreadTime:
 
     def span_opened(self, span: OpenSpan) -> None:
         """Begin a generation: the seconds that are not exported yet belong to an earlier one."""
-        span.begin_time(*self._accounting.pending(span.identity.dask_id))
+        span.owe_time(*self._accounting.pending(span.identity.dask_id))
 
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""
