@@ -20,7 +20,7 @@ from benchmarks.simulated import SimulatedCluster
 from benchmarks.throughput import finished
 from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core.traces.translate import translate
-from dask_otel.spool.store import Run, Store
+from dask_otel.spool.store import Store
 
 SPANS: Final = 20_000
 #: Spans of one transaction.
@@ -86,16 +86,14 @@ def measure(folder: str, spans: int) -> dict[str, float]:
     records = [record for number in range(spans) for record in translate(finished(number))]
     encoder = Encoder({"service.instance.id": "benchmark"}, "1")
     path = Path(folder) / "spool.db"
-    run = Run("benchmark", encoder.origin, 1)
-    store = Store.open(path, 256 * _MEBIBYTE, run, 1, reread)
+    store = Store.open(path, 256 * _MEBIBYTE, encoder.origin, 1, reread)
     batches = [records[begin : begin + BATCH] for begin in range(0, len(records), BATCH)]
     gc.collect()
     gc.freeze()
     bytes_before, began, cpu = _written(), time.perf_counter(), time.thread_time()
     after, numbers = 0, []
     for batch in batches:
-        finished_now = [("otlp", (one.trace_id, one.span_id), encoder.span(one)) for one in batch]
-        store.write(finished=finished_now, alive_ns=2)
+        store.write([("otlp", None, encoder.span(one)) for one in batch], alive_ns=2)
         # As the journal does: what is sent is read.
         numbers.append([row.number for row in store.waiting("otlp", after, BATCH)])
         after = numbers[-1][-1]

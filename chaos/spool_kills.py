@@ -23,7 +23,6 @@ from collections import Counter
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +32,7 @@ from chaos.scenario import HTTP, scenario
 from dask_otel._otel.sdk.encode import Encoder, reread, resource_of
 from dask_otel.core.records import Row, SpanRecord
 from dask_otel.spool import files
-from dask_otel.spool.store import Encoded, Run, Store
+from dask_otel.spool.store import Encoded, Store
 
 if TYPE_CHECKING:
     from chaos.world import World
@@ -46,9 +45,9 @@ _MAX_BYTES = 64_000_000
 _START = 1_700_000_000_000_000_000
 #: Rows that may wait, and notes that there may be.
 _MOST_WAITING, _MOST_OPEN = 400, 120
-#: Messages of a writer: it is there, it has opened the file, it begins a write, the transaction
-#: begins, the transaction ends, the write is done.
-_HERE, _OPENED, _TRY, _BEGIN, _COMMIT, _DONE = b"h", b"o", b"t", b"B", b"C", b"d"
+#: Messages of a writer: it is there, it begins a write, the transaction begins, the transaction
+#: ends, the write is done.
+_HERE, _TRY, _BEGIN, _COMMIT, _DONE = b"h", b"t", b"B", b"C", b"d"
 #: Longest time from these to the kill, in seconds.
 _LATEST = {_TRY: 0.01, _BEGIN: 0.004, _COMMIT: 0.0015}
 
@@ -142,23 +141,18 @@ def _text(number: int, length: int) -> str:
     return (f"{number}/" * (length // 2 + 1))[:length]
 
 
-def _encoded(key: Key, span: Span) -> Encoded:
+def _ids(key: Key) -> bytes:
+    return b"%d" % key[1]
+
+
+def _encoded(key: Key, span: Span, is_open: bool = False) -> Encoded:
     sink, number = key
+    attributes = {"text": _text(number, span.length), "version": span.version}
     record = SpanRecord(
-        trace_id=number << 64 | 1,
-        span_id=number,
-        parent_span_id=None,
-        name=f"span {number}",
-        kind="server",
-        start_ns=_START + number,
-        end_ns=span.end,
-        attributes={"text": _text(number, span.length), "version": span.version},
-        events=(),
-        links=(),
-        error=None,
-        root_name="root",
-    )
-    return sink, (record.trace_id, number), _ENCODER.span(record)
+        number << 64 | 1, number, None, f"span {number}", "server", _START + number, span.end,
+        attributes, (), (), None, "root",
+    )  # fmt: skip
+    return sink, _ids(key) if is_open else None, _ENCODER.span(record)
 
 
 def _decoded(row: Row) -> tuple[int, OtlpSpan]:
@@ -182,14 +176,11 @@ class Life:
             account.close(self.clean) if number == self.writes else account.draw(chance, self.run)
         )
 
-    def live(self, path: Path, account: Account, notes: set[int], pipe: int) -> None:
+    def live(self, path: Path, account: Account, pipe: int) -> None:
         """Write until the end; reports each stage through the pipe."""
         os.write(pipe, _HERE)
         origin = Encoder({"service.instance.id": self.run}, "1").origin
-        run = Run(self.run, origin, account.clock)
-        store = Store.open(path, _MAX_BYTES, run, account.clock, reread)
-        assert store.recovered in notes, (store.recovered, notes)
-        os.write(pipe, _OPENED)
+        store = Store.open(path, _MAX_BYTES, origin, account.clock, reread)
         rows = {
             (sink, _decoded(row)[0]): row.number
             for sink in SINKS
@@ -203,16 +194,17 @@ class Life:
         for number in range(self.writes):
             write = self.next_write(account, number, chance)
             os.write(pipe, _TRY)
+            noted = [_encoded(*item, is_open=True) for item in write.noted.items()]
             written = store.write(
-                finished=[_encoded(*item) for item in write.finished.items()],
-                noted=[_encoded(*item) for item in write.noted.items()],
-                over=[(number << 64 | 1, number) for _, number in write.over],
+                [*noted, *(_encoded(*item) for item in write.finished.items())],
+                over=[_ids(key) for key in (*write.over, *write.finished)],
                 settled=[rows.pop(key) for key in write.settled],
                 alive_ns=write.alive,
             )
-            assert not written.gone, written
+            assert written == ([], []), written
             os.write(pipe, _DONE)
-            rows.update(zip(write.finished, count(written.first), strict=False))
+            first = store.last - len(write.finished) + 1
+            rows.update({key: first + at for at, key in enumerate(write.finished)})
             account.apply(write)
         os.write(pipe, _TRY)
         store.close(self.clean)
@@ -228,8 +220,6 @@ class Killer:
         self._copy = folder / "copy"
         self._random = random.Random(seed)
         self._account = Account()
-        #: How many notes the next writer may find; several numbers where a kill left that open.
-        self._notes = {0}
 
     def kill_one(self) -> None:
         """Start a writer, kill it, and compare its file with the account."""
@@ -244,7 +234,7 @@ class Killer:
         pid = os.fork()
         if not pid:
             try:
-                life.live(self.path, deepcopy(self._account), self._notes, writing)
+                life.live(self.path, deepcopy(self._account), writing)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
@@ -271,10 +261,8 @@ class Killer:
             write = life.next_write(self._account, number, chance)
             self._account.apply(write)
             self.seen.update(writes=1, finished=len(write.finished))
-        log = files.beside(self.path, "-wal")
-        if log.exists():
-            self.seen["biggest_log"] = max(self.seen["biggest_log"], log.stat().st_size)
-        found, recovered, in_place = self._found()
+        self.seen["biggest"] = max(self.seen["biggest"], files.disk_use(self.path))
+        found = self._found()
         if said.count(_TRY) > said.count(_DONE):
             after = deepcopy(self._account)
             tried = life.next_write(after, said.count(_DONE), chance)
@@ -291,29 +279,22 @@ class Killer:
             if wanted.finished.get(key) != found.get(key)
         }
         assert not differing, f"{len(differing)} of {len(found)}: {list(differing.items())[:5]}"
-        # A writer that was killed while it took notes over has done so, or has not.
-        opened = _OPENED in said
-        notes = {len(self._account.open)} if opened else {0} | self._notes
-        assert recovered in notes, (recovered, notes)
-        self._notes = {0} if in_place else notes
         self.seen["recovered"] += len(self._account.open)
         self._account = wanted
 
-    def _found(self) -> tuple[dict[Key, Span], int, bool]:
-        """Return the spans that the next run would send, and the number of notes among them.
+    def _found(self) -> dict[Key, Span]:
+        """Return the spans that the next run would send.
 
         Mostly from a copy, so that the next writer finds the file as the killed one left it.
         """
         path = self.path
         if not path.exists():
-            return {}, 0, True
-        in_place = self._random.random() < 0.2
-        if not in_place:
+            return {}
+        if self._random.random() < 0.8:
             shutil.rmtree(self._copy, ignore_errors=True)
             self._copy.mkdir(mode=0o700)
             path = self._copy / self.path.name
-            # Without the log's index: SQLite makes a new one where no process has the file open.
-            for suffix in ("", "-wal", "-journal"):
+            for suffix in ("", "-journal"):
                 if (source := files.beside(self.path, suffix)).exists():
                     shutil.copy(source, files.beside(path, suffix))
         found: dict[Key, Span] = {}
@@ -330,14 +311,13 @@ class Killer:
             assert written == _text(number, len(written)), key
             assert int.from_bytes(span.trace_id, "big") == number << 64 | 1, key
             assert span.start_time_unix_nano == _START + number, key
-        recovered = store.recovered
-        assert store.count() == len(rows) == len(found), (store.count(), len(rows), len(found))
+        assert store.count == len(rows) == len(found), (store.count, len(rows), len(found))
         store.close(clean=False)
         if path.exists():
             with closing(sqlite3.connect(path)) as connection:
                 whole = connection.execute("PRAGMA integrity_check").fetchall()
             assert whole == [("ok",)], whole
-        return found, recovered, in_place
+        return found
 
 
 def kills(folder: Path, times: int, seed: int) -> Counter[str]:
@@ -367,8 +347,8 @@ def _spool_kills(world: World) -> str:
         f"{seen['kills']} kills ({seen['opening']} while opening, {seen['writing']} while writing, "
         f"{seen['closing']} while closing); {seen['writes']} writes, {seen['finished']} finished "
         f"spans and {seen['recovered']} open ones, all as written; of writes cut short "
-        f"{seen['whole']} were there as a whole, {seen['nothing']} not at all; the log had up to "
-        f"{seen['biggest_log'] / 1e6:.1f} MB"
+        f"{seen['whole']} were there as a whole, {seen['nothing']} not at all; the file had up to "
+        f"{seen['biggest'] / 1e6:.1f} MB"
     )
 
 

@@ -1,7 +1,7 @@
 """A spool with a damaged file or row.
 
-What can't be used is refused in words, and what can't be read is left out and counted: nothing else
-than `SpoolError` and `OSError` comes out, and what is right beside a damaged row is there.
+A file that can't be used is refused in words, and a row that can't be read is left out: nothing but
+`OSError` comes out, and the right rows beside a damaged one are there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, Final
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from dask_otel._otel.sdk.encode import Encoder, reread, resource_of, span_name
-from dask_otel.cli.spool_view import as_text
+from dask_otel.cli.spool_view import listing
 from dask_otel.core.records import Event, Link, Origin, Row, SpanRecord
-from dask_otel.spool.reading import summarize
-from dask_otel.spool.store import Encoded, Run, SpoolError, Store
+from dask_otel.spool.store import Encoded, Store
 from fuzz.checks import T_NS, check
 from fuzz.data import Data
 from fuzz.process import folder
@@ -27,14 +26,12 @@ _SINK: Final = "otlp"
 _BYTES: Final = 10_000_000
 #: The columns of a row that can be damaged.
 _COLUMNS: Final = {
-    "runs": ("instance", "resource", "scope", "started_ns", "alive_ns", "over"),
-    "sinks": ("name",),
-    "spans": ("sink", "run", "end_ns", "body"),
-    "notes": ("sink", "ids", "body"),
+    "runs": ("resource", "scope", "started_ns", "alive_ns"),
+    "rows": ("run", "sink", "ids", "body"),
 }
 
 
-def _encoded(number: int) -> Encoded:
+def _encoded(number: int, ids: bytes | None = None) -> Encoded:
     record = SpanRecord(
         trace_id=number,
         span_id=number,
@@ -49,12 +46,12 @@ def _encoded(number: int) -> Encoded:
         error="d",
         root_name="root",
     )
-    return _SINK, (number, number), Encoder({}, "1").span(record)
+    return _SINK, ids, Encoder({}, "1").span(record)
 
 
-def _run(name: str) -> Run:
+def _run(name: str) -> Origin:
     resource = {"service.instance.id": name, "service.name": "dask-scheduler"}
-    return Run(name, Encoder(resource, "1").origin, T_NS)
+    return Encoder(resource, "1").origin
 
 
 @cache
@@ -62,11 +59,7 @@ def _template() -> bytes:
     """Return a file with three spans that wait, of a run that is lost, and the note of a fourth."""
     path = Path(folder().name) / "template.db"
     store = Store.open(path, _BYTES, _run("lost"), T_NS, reread)
-    store.write(
-        finished=[_encoded(number) for number in (1, 2, 3)],
-        noted=[_encoded(4)],
-        alive_ns=T_NS + 10,
-    )
+    store.write([_encoded(4, b"4"), *map(_encoded, (1, 2, 3))], alive_ns=T_NS + 10)
     store.close(clean=False)
     return path.read_bytes()
 
@@ -101,17 +94,16 @@ def _spoiled_row(data: Data, path: Path) -> frozenset[int]:
         )
         connection.commit()
     # Of all there is one run and one exporter.
-    right = {"spans": (1, 2, 4), "notes": (1, 2, 3)}
-    return frozenset(right.get(table, ()))
+    return frozenset((4, 1, 2) if table == "rows" else ())
 
 
 def _used(path: Path, right: frozenset[int]) -> None:
     """Use a file as a spool."""
-    with suppress(SpoolError, OSError):
-        text = as_text(summarize(path, span_name), 100)
+    with suppress(OSError):
+        text = listing(path, 100)
         text.encode()
         check(len(text) < 20_000, "a view is bounded", len(text))
-    with suppress(SpoolError, OSError):
+    with suppress(OSError):
         store = Store.open(path, _BYTES, _run("next"), T_NS + 20, reread)
         try:
             _sent(store, right)
@@ -120,16 +112,21 @@ def _used(path: Path, right: frozenset[int]) -> None:
 
 
 def _sent(store: Store, right: frozenset[int]) -> None:
-    rows = [row for sink in store.sinks() for row in store.waiting(sink, 0, 100)]
-    known = _read(Encoder({}, "1").request(rows))
+    store.adopt([_SINK])
+    known = _read(Encoder({}, "1").request(_waiting(store, 0)))
     check(
         all(known.get(number) == f"span {number}" for number in right),
         "what is right beside a damaged row is sent",
         known,
     )
-    written = store.write(finished=[_encoded(9)], alive_ns=T_NS + 30)
-    after = store.waiting(_SINK, written.first - 1, 100)
+    before = store.last
+    store.write([_encoded(9)], alive_ns=T_NS + 30)
+    after = _waiting(store, before)
     check(9 in _read(Encoder({}, "1").request(after)), "what is written waits", after)
+
+
+def _waiting(store: Store, after: int) -> list[Row]:
+    return [row for row in store.waiting(_SINK, after, 100) if row.body is not None]
 
 
 def _read(request: bytes) -> dict[int, str]:
@@ -149,7 +146,7 @@ def spool(data: Data) -> None:
         body = data.rest()
         span_name(body)
         resource_of(Origin(body, body))
-        found = reread(body, data.integer(0, 2**62), _run("lost").origin)
+        found = reread(body, data.integer(0, 2**62), _run("lost"))
         check(found is None or len(_read(Encoder({}, "1").request([Row(found)]))) == 1, "a span")
         return
     path = Path(folder().name) / "spool.db"

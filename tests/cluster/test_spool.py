@@ -29,8 +29,9 @@ def rows(path: Path, is_open: bool) -> int:
         return 0
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
     try:
-        table = "notes" if is_open else "spans"
-        ((count,),) = connection.execute(f"SELECT count(*) FROM {table}")
+        ((count,),) = connection.execute(
+            "SELECT count(*) FROM rows WHERE (ids IS NOT NULL) = ?", (is_open,)
+        )
     except sqlite3.OperationalError:
         # It is being made.
         return 0

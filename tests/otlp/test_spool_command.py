@@ -17,11 +17,10 @@ import pytest
 
 from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.cli import main
-from dask_otel.cli.spool_sending import Sending
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.records import SpanRecord
 from dask_otel.core.trace import Trace
-from dask_otel.spool.store import Encoded, Run, Store
+from dask_otel.spool.store import Encoded, Store
 from tests.otlp.records import CHILD, ROOT, SECOND
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
@@ -37,24 +36,27 @@ ALIVE = 1_700_000_009 * SECOND
 
 
 def opened(path: Path, encoder: Encoder = ENCODER) -> Store:
-    run = Run("Scheduler-7", encoder.origin, 1_700_000_000 * SECOND)
-    return Store.open(path, 100_000_000, run, 1, reread)
+    return Store.open(path, 100_000_000, encoder.origin, 1, reread)
 
 
 def encoded(*records: SpanRecord, sink: str = "otlp") -> list[Encoded]:
-    return [(sink, (one.trace_id, one.span_id), ENCODER.span(one)) for one in records]
+    return [(sink, None, ENCODER.span(one)) for one in records]
 
 
-def fill(path: Path, count: int = 2, *, sink: str = "otlp", noted: bool = True) -> list[int]:
+def noted(record: SpanRecord, sink: str = "otlp") -> Encoded:
+    return sink, b"%d" % record.span_id, ENCODER.span(record)
+
+
+def fill(path: Path, count: int = 2, *, sink: str = "otlp", with_note: bool = True) -> list[int]:
     """Leave finished spans and an open one, as a run that was killed; return their ids."""
     store = opened(path)
     caller = Caller(Traceparent(ROOT.trace_id, 9, 1), "vendor=1")
     root = replace(ROOT, trace_id=Trace(ROOT.trace_id, "nightly", caller), parent_span_id=9)
     spans = [root, CHILD, *(replace(CHILD, span_id=100 + n) for n in range(count - 2))][:count]
-    store.write(finished=encoded(*spans, sink=sink), alive_ns=2)
-    if noted:
+    store.write(encoded(*spans, sink=sink), alive_ns=2)
+    if with_note:
         note = replace(CHILD, span_id=77, name="open", attributes={"dask.span.complete": False})
-        store.write(noted=encoded(note, sink=sink), alive_ns=ALIVE)
+        store.write([noted(note, sink)], alive_ns=ALIVE)
         spans.append(note)
     store.close(clean=False)
     return [span.span_id for span in spans]
@@ -95,7 +97,7 @@ def test_what_waits_is_sent_as_its_own_run_would_have(
     wanted = fill(path)
     # What the run of this command has is not theirs.
     use(monkeypatch, server, OTEL_RESOURCE_ATTRIBUTES="service.instance.id=other,team=b")
-    assert main(["spool", "send", str(path)]) == 0
+    assert main(["spool", "--send", str(path)]) == 0
     assert ids(server) == sorted(wanted)
     for span in server.spans:
         assert span.resource == RESOURCE
@@ -129,18 +131,18 @@ def test_an_empty_one_is_said_to_be(
 ) -> None:
     opened(path).close(clean=False)
     path.touch(0o600)
-    assert main(["spool", "send", str(path)]) == 0
+    assert main(["spool", "--send", str(path)]) == 0
     assert capsys.readouterr().out == f"nothing waits in {path}\n"
 
 
-@pytest.mark.parametrize("part", ["send", "show"])
+@pytest.mark.parametrize("options", [[], ["--send"]])
 def test_what_can_not_be_read_is_said_in_words(
-    part: str, path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["spool", part, str(path)]) == 1
+    assert main(["spool", *options, str(path)]) == 1
     assert capsys.readouterr().err == f"dask-otel spool: there is no {path}\n"
     path.write_text("a letter")
-    assert main(["spool", part, str(path)]) == 1
+    assert main(["spool", *options, str(path)]) == 1
     assert "is no spool of dask-otel" in capsys.readouterr().err
     assert path.read_text() == "a letter"
 
@@ -149,15 +151,15 @@ def test_one_that_a_scheduler_has_is_not_sent(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = opened(path)
-    store.write(finished=encoded(CHILD), noted=encoded(ROOT), alive_ns=2)
-    assert main(["spool", "send", str(path)]) == 1
+    store.write([noted(ROOT), *encoded(CHILD)], alive_ns=2)
+    assert main(["spool", "--send", str(path)]) == 1
     assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
     # It can be looked at meanwhile.
-    assert main(["spool", "show", str(path)]) == 0
+    assert main(["spool", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "1 span to be sent" in shown
-    assert f"process {os.getpid()} has it and sends them; 1 of its spans are open" in shown
-    store.write(finished=encoded(ROOT), alive_ns=3)
+    assert f"process {os.getpid()} has it and sends them; it has 1 open span" in shown
+    store.write(encoded(ROOT), alive_ns=3)
     assert [row.body for row in store.waiting("otlp", 0, 9)] == [
         ENCODER.span(CHILD),
         ENCODER.span(ROOT),
@@ -174,14 +176,14 @@ def test_nobody_at_the_endpoint_leaves_all_of_it(
     for key, value in environ.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    assert main(["spool", "send", "--patience", "0", str(path)]) == 1
+    assert main(["spool", "--send", "--patience", "0", str(path)]) == 1
     told = capsys.readouterr()
     assert told.out == f"0 spans sent; 3 left in {path}\n"
     assert "Nothing listens" in told.err
     # Later, somebody is there.
     with receiver("http/protobuf") as server:
         use(monkeypatch, server)
-        assert main(["spool", "send", str(path)]) == 0
+        assert main(["spool", "--send", str(path)]) == 0
         assert len(ids(server)) == 3
 
 
@@ -199,7 +201,7 @@ def test_a_server_that_fails_at_first_gets_all_of_it_once(
         return 503
 
     http.judge = refuse_one
-    assert main(["spool", "send", str(path)]) == 0
+    assert main(["spool", "--send", str(path)]) == 0
     assert ids(http) == sorted(wanted)
 
 
@@ -208,7 +210,7 @@ def test_what_waits_for_another_exporter_goes_with_the_first(
 ) -> None:
     wanted = fill(path, sink="zipkin")
     use(monkeypatch, http)
-    assert main(["spool", "send", str(path)]) == 0
+    assert main(["spool", "--send", str(path)]) == 0
     assert ids(http) == sorted(wanted)
 
 
@@ -218,37 +220,35 @@ def test_without_an_exporter_nothing_is_touched(
     fill(path)
     for value in ("none", "console"):
         monkeypatch.setenv("OTEL_TRACES_EXPORTER", value)
-        assert main(["spool", "send", str(path)]) == 1
+        assert main(["spool", "--send", str(path)]) == 1
         assert "names no exporter" in capsys.readouterr().err
-    assert main(["spool", "show", str(path)]) == 0
+    assert main(["spool", str(path)]) == 0
     assert "3 spans to be sent" in capsys.readouterr().out
 
 
 def test_a_terminal_is_told_how_far_it_is(
     http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     fill(path, 300)
     use(monkeypatch, http)
-    terminal = Terminal()
-    assert Sending(str(path), 60.0, terminal).run().count == 301
-    assert "spans sent" in terminal.getvalue()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["spool", "--send", str(path)]) == 0
+    assert "301 spans left" in terminal.getvalue()
     # Nothing of it stays.
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 
 def test_it_can_be_interrupted_and_begun_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = fill(path, 600, noted=False)
+    wanted = fill(path, 600, with_note=False)
     released = threading.Event()
     with receiver("http/protobuf") as server:
         # The second request gets no answer until the command has ended.
         server.before_answer = lambda _: (len(server.requests) < 2 or released.wait(60)) and None
         try:
             with subprocess.Popen(
-                [sys.executable, "-m", "dask_otel", "spool", "send", str(path)],
+                [sys.executable, "-m", "dask_otel", "spool", "--send", str(path)],
                 # It does not try again by itself meanwhile, however slow this machine is.
                 env={**os.environ, **server.environ, "OTEL_EXPORTER_OTLP_TIMEOUT": "120"},
                 stdout=subprocess.PIPE,
@@ -268,7 +268,7 @@ def test_it_can_be_interrupted_and_begun_again(path: Path, monkeypatch: pytest.M
         eventually(lambda: len(server.accepted) == 2)
         # What got no answer goes once more, with the same ids.
         use(monkeypatch, server)
-        assert main(["spool", "send", str(path)]) == 0
+        assert main(["spool", "--send", str(path)]) == 0
         assert set(ids(server)) == set(wanted)
         assert len(ids(server)) == 600 + len(decoded(server, 2)) - first
 
@@ -292,19 +292,19 @@ def test_a_disk_that_fails_meanwhile_hides_nothing_that_has_arrived(
     wanted = fill(path)
     use(monkeypatch, http)
 
-    def broken(store: Store, **changes: Any) -> None:
+    def broken(*_: Any, **changes: Any) -> None:
         raise OSError(5, "the disk is gone")
 
     monkeypatch.setattr(Store, "write", broken)
-    assert main(["spool", "send", str(path)]) == 1
+    assert main(["spool", "--send", str(path)]) == 1
     told = capsys.readouterr()
     assert told.out.startswith(f"3 spans sent to {http.endpoint}")
     # They go out again, with the same ids.
     assert told.out.endswith(f"; 3 left in {path}\n")
-    assert told.err == "dask-otel spool: [Errno 5] the disk is gone\n"
+    assert "dask-otel spool: [Errno 5] the disk is gone\n" in told.err
     monkeypatch.undo()
     use(monkeypatch, http)
-    assert main(["spool", "send", str(path)]) == 0
+    assert main(["spool", "--send", str(path)]) == 0
     assert ids(http) == sorted(2 * wanted)
 
 
@@ -312,10 +312,10 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(path, 30)
     evil = replace(CHILD, span_id=5, name="a\x1b[31m\u202eb")
     store = opened(path, Encoder({"secret": "hunter2"}, "1"))
-    store.write(finished=encoded(evil), alive_ns=2)
+    store.write(encoded(evil), alive_ns=2)
     store.close(clean=True)
     before = sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
-    assert main(["spool", "show", str(path)]) == 0
+    assert main(["spool", str(path)]) == 0
     shown = capsys.readouterr().out
     assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
     assert "32 spans to be sent" in shown
@@ -331,14 +331,16 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_looking_does_not_end_a_lost_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(path)
-    assert main(["spool", "show", str(path)]) == 0
+    assert main(["spool", str(path)]) == 0
     capsys.readouterr()
     store = opened(path)
     assert store.recovered == 1
     store.close(clean=True)
 
 
-@pytest.mark.parametrize("arguments", [["spool"], ["spool", "send"], ["spool", "show"]])
+@pytest.mark.parametrize(
+    "arguments", [["spool"], ["spool", "--send"], ["spool", "--patience", "-1", "a"]]
+)
 def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(arguments)

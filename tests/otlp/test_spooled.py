@@ -15,7 +15,7 @@ from dask_otel.core.records import OpenNote, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate_lost
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.reading import read_settings
-from dask_otel.spool.store import Run, Store
+from dask_otel.spool.store import Store
 from tests.otlp.pipeline import Export, T, make_span
 from tests.otlp.test_pipeline import refusing_endpoint
 from tests.receiver import Receiver, Span
@@ -98,11 +98,9 @@ def test_the_next_run_sends_what_an_earlier_one_left_as_that_ones(
     assert "within otel.close-timeout" not in caplog.text
     # Another one is killed, while a span is open.
     encoder = Encoder({"service.instance.id": "Scheduler-2"}, "0.0.7")
-    run = Run("Scheduler-2", encoder.origin, time.time_ns())
     (record,) = translate_lost(lost("c", T))
-    store = Store.open(path, 1_000_000, run, time.time_ns(), reread)
-    ids = (record.trace_id, record.span_id)
-    store.write(noted=[("otlp", ids, encoder.span(record))], alive_ns=int((T + 77) * 1e9))
+    store = Store.open(path, 1_000_000, encoder.origin, time.time_ns(), reread)
+    store.write([("otlp", b"c", encoder.span(record))], alive_ns=int((T + 77) * 1e9))
     store.close(clean=False)
 
     wired, export = begin("Scheduler-3", receiver.environ)

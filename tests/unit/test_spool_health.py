@@ -17,15 +17,15 @@ def test_a_spool_that_stays_full_is_told_once(max_bytes, caplog):
     limit = rows_limit(max_bytes)
     # Each time that it drops, it drops a little more, and is then filled again.
     for _ in range(3):
-        health.ok(dropped=True, usage=limit - limit // 64)
-        health.ok(dropped=False, usage=limit - limit // 64)
-        health.ok(dropped=False, usage=limit)
+        health.wrote(dropped=True, usage=limit - limit // 64)
+        health.wrote(dropped=False, usage=limit - limit // 64)
+        health.wrote(dropped=False, usage=limit)
     assert health.full
     assert len(caplog.messages) == 1
     assert "is full" in caplog.messages[0]
 
-    health.ok(dropped=False, usage=limit // 2)
+    health.wrote(dropped=False, usage=limit // 2)
     assert not health.full
     assert "has room again" in caplog.messages[1]
-    health.ok(dropped=True, usage=limit)
+    health.wrote(dropped=True, usage=limit)
     assert "is full" in caplog.messages[2]

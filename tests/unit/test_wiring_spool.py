@@ -20,7 +20,7 @@ def test_a_python_without_sqlite_exports_without_a_spool(
     outputs: Any = SimpleNamespace(
         span_sinks=[SimpleNamespace(key="otlp", name="here")], resource={}
     )
-    assert _spool(settings, outputs, "Scheduler-1", 1) is None
+    assert _spool(settings, outputs) is None
     (said,) = caplog.messages
     assert "otel.spool.path is /there.db" in said
     assert "sqlite3" in said

@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dask_otel import semconv
+from dask_otel._version import __version__
 from dask_otel.cli import terminal
+from dask_otel.core.endpoints.address import Endpoint
+from dask_otel.core.endpoints.explaining import explain
 from dask_otel.report import words
 
 if TYPE_CHECKING:
-    from dask_otel.cli.spool_sending import Sent
+    from dask_otel.pump.pump import Pump
+    from dask_otel.spool.store import Store
 
 _DESCRIPTION: Final = """\
-Look at a spool (otel.spool.path), or send what waits in it. It keeps spans that no endpoint has
-taken when their scheduler ended.
-"""
+Show what waits in a spool (otel.spool.path): the runs that have left spans, and the spans' names.
+Nothing is sent or changed; a scheduler may have the file meanwhile.
 
-_SEND: Final = """\
-Send the spans that wait in a spool to the endpoints that the standard variables name
-(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, …), as a scheduler that starts here would.
-What has arrived is removed from the file, and the file when it is empty. It can be interrupted and
-begun again. A spool that a scheduler has is refused: that scheduler sends what is in it.
-"""
-
-_SHOW: Final = """\
-Show what is in a spool: the runs that have left something, how many spans wait, and their names.
-Nothing is sent or changed; a scheduler may have it meanwhile.
+With --send, the spans go to the endpoints that the standard variables name
+(OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, …), as from a scheduler that starts here. Spans
+that have arrived are removed from the file, and the file when it is empty. It can be interrupted
+and begun again. A spool that a scheduler has is refused: that scheduler sends its spans.
 """
 
 _EPILOG: Final = """\
-exit codes: 0 nothing is left to be sent, 1 something is, or the spool can't be used (the reason is
-on standard error), 2 wrong arguments, 130 interrupted
+exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the spool can't be used
+(the reason is on standard error), 2 wrong arguments, 130 interrupted
 """
 
-#: Seconds without a success after which sending ends.
+#: Seconds: without a success after which sending ends; between two looks; to close the spool.
 _PATIENCE: Final = 60.0
+_LOOK: Final = 0.1
+_CLOSING: Final = 5.0
 _WIDE: Final = 120
 
 
@@ -43,35 +46,21 @@ def add_command(commands: Any) -> None:
     """Add ``spool`` to the subcommands of an argument parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "spool",
-        help="send the spans that a scheduler has left on the disk, or show them",
+        help="show or send the spans that a scheduler has left on the disk",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parts = parser.add_subparsers(title="commands", dest="part", required=True)
-    send = parts.add_parser(
-        "send",
-        help="send what waits",
-        description=_SEND,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    send.add_argument(
+    parser.add_argument("path", metavar="PATH", help="the file that otel.spool.path names")
+    parser.add_argument("--send", action="store_true", help="send the spans that wait")
+    parser.add_argument(
         "--patience",
         type=_seconds,
         default=_PATIENCE,
         metavar="SECONDS",
-        help="give up when nothing has got through for so long (default: %(default)g)",
+        help="with --send, give up after so long without a success (default: %(default)g)",
     )
-    send.set_defaults(run=run_send)
-    show = parts.add_parser(
-        "show",
-        help="show what waits",
-        description=_SHOW,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    show.set_defaults(run=run_show)
-    for part in (send, show):
-        part.add_argument("path", metavar="PATH", help="the file that otel.spool.path names")
+    parser.set_defaults(run=run)
 
 
 def _seconds(text: str) -> float:
@@ -81,60 +70,124 @@ def _seconds(text: str) -> float:
     return value
 
 
-def run_send(arguments: argparse.Namespace) -> int:
-    """Send what waits; return the exit code."""
-    from dask_otel.cli.spool_sending import Sending
+def run(arguments: argparse.Namespace) -> int:
+    """Show or send what waits; return the exit code."""
+    from dask_otel.cli.spool_view import listing
     from dask_otel.settings.problems import ConfigurationError
-    from dask_otel.spool.store import SpoolError
-
-    sending = Sending(arguments.path, arguments.patience, sys.stderr)
-    try:
-        sent = sending.run()
-    except (SpoolError, ConfigurationError, OSError) as error:
-        if sending.sent.count:
-            # The disk failed when some had arrived.
-            _say(sending.sent)
-        return terminal.fail("spool", str(error))
-    except KeyboardInterrupt:
-        _say(sending.sent)
-        return terminal.interrupted("spool")
-    _say(sent)
-    return 1 if sent.left else 0
-
-
-def _say(sent: Sent) -> None:
-    if not (sent.count or sent.lost or sent.left):
-        terminal.show(f"nothing waits in {sent.path}")
-        return
-    places = f" to {', '.join(sent.places)}" if sent.places else ""
-    terminal.show(
-        f"{words.counted(sent.count, 'span')} sent{places}; {sent.left:,} left in {sent.path}"
-    )
-    if sent.lost:
-        terminal.say(
-            "spool",
-            f"{words.counted(sent.lost, 'span')} could not be sent and {_are(sent.lost)} gone: "
-            "refused by the server, or damaged",
-        )
-    for line in sent.problems:
-        terminal.say("spool", line)
-
-
-def run_show(arguments: argparse.Namespace) -> int:
-    """Show what is there; return the exit code."""
-    from dask_otel._otel.sdk.encode import span_name
-    from dask_otel.cli.spool_view import as_text
     from dask_otel.spool.files import place
-    from dask_otel.spool.reading import summarize
-    from dask_otel.spool.store import SpoolError
 
     try:
-        found = summarize(place(arguments.path), span_name)
-    except (SpoolError, OSError) as error:
+        path = place(arguments.path)
+        if arguments.send:
+            return _send(path, arguments.patience)
+        terminal.show(listing(path, terminal.width(_WIDE)))
+    except (OSError, ConfigurationError) as error:
         return terminal.fail("spool", str(error))
-    terminal.show(as_text(found, terminal.width(_WIDE)))
     return 0
 
 
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _send(path: Path, patience: float) -> int:
+    """Run the bridge's export side without a scheduler, until nothing waits any more."""
+    # Not at the top: `--help` needs none of it.
+    from dask_otel._otel.sdk.encode import reread
+    from dask_otel._otel.sdk.outputs import build_for_spool
+    from dask_otel.pump.journal import Spool
+    from dask_otel.pump.pump import Pump, PumpLimits
+    from dask_otel.settings.reading import read_settings
+    from dask_otel.spool.store import SpoolError, Store
+
+    sinks = build_for_spool(read_settings().environment, __version__)
+    if not sinks:
+        raise SpoolError(
+            "OTEL_TRACES_EXPORTER names no exporter that spans could be sent with, or "
+            "OTEL_SDK_DISABLED is set; nothing was sent"
+        )
+    keys = [sink.key or "" for sink in sinks]
+
+    def opened() -> Store:
+        store = Store.open(path, None, None, time.time_ns(), reread)
+        # Spans for an exporter that is not named here go to the first one.
+        store.adopt(keys)
+        return store
+
+    limits = PumpLimits(schedule_delay=0.0)
+    pump = Pump(sinks, [], lambda _: (), limits, spool=Spool(str(path), 0, opened, keys))
+    interrupted = False
+    # Its log is a scheduler's; here, the last words are enough.
+    with terminal.silence("distributed.dask_otel"):
+        pump.open_spool(threading.TIMEOUT_MAX)
+        if problem := pump.condition()["spool"]["reason"]:
+            pump.request_close(0.0)
+            raise SpoolError(problem)
+        pump.start()
+        try:
+            _wait(pump, patience)
+        except KeyboardInterrupt:
+            interrupted = True
+        pump.request_close(0.0)
+        until = time.monotonic() + _CLOSING
+        while not pump.closed and time.monotonic() < until:
+            time.sleep(_LOOK)
+        pump.release()
+    code = _report(pump, path)
+    return terminal.interrupted("spool") if interrupted else code
+
+
+def _wait(pump: Pump, patience: float) -> None:
+    """Wait until nothing waits, or nothing has got through for so long."""
+    condition = pump.condition()
+    before, until = 0, 0.0
+    while condition["spool"]["waiting"] and not condition["spool"]["reason"]:
+        now, left = time.monotonic(), condition["spool"]["waiting"]
+        if left != before:
+            before, until = left, now + patience
+        # Without an answer so far, there would be no reason to show.
+        elif now >= until + (0.0 if _failed(condition) else _PATIENCE):
+            break
+        _progress(f"{left:,} spans left")
+        time.sleep(_LOOK)
+        condition = pump.condition()
+    _progress("")
+
+
+def _failed(condition: dict[str, Any]) -> bool:
+    return any(one["reason"] for one in condition["destinations"])
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def _report(pump: Pump, path: Path) -> int:
+    """Print what became of the spans; return the exit code."""
+    condition = pump.condition()
+    left = condition["spool"]["waiting"]
+    counts = pump.counts()
+    sent, lost = (
+        int(sum(count for (metric, *_), count in counts.items() if metric == name))
+        for name in (semconv.OTEL_EXPORTED.name, semconv.OTEL_DROPPED.name)
+    )
+    failing = {one["destination"]: one["reason"] for one in condition["destinations"]}
+    if not (sent or lost or left):
+        terminal.show(f"nothing waits in {path}")
+        return 0
+    # Of several, nothing says which have taken them.
+    to = f" to {next(iter(failing))}" if sent and len(failing) == 1 else ""
+    terminal.show(f"{words.counted(sent, 'span')} sent{to}; {left:,} left in {path}")
+    if lost:
+        terminal.say(
+            "spool",
+            f"{words.counted(lost, 'span')} could not be sent and {'is' if lost == 1 else 'are'} "
+            "gone: refused by the server, or damaged",
+        )
+    if condition["spool"]["reason"]:
+        terminal.say("spool", condition["spool"]["reason"])
+    for name, reason in failing.items():
+        if not (left and reason):
+            continue
+        endpoint = Endpoint.named(name)
+        trouble = None if endpoint is None else explain(endpoint, "traces", reason)
+        terminal.say("spool", f"{name}: {reason}. {trouble or ''}")
+    return 1 if left or condition["spool"]["reason"] else 0

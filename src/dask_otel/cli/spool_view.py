@@ -1,97 +1,139 @@
-"""A spool as text for a terminal."""
+"""What is in a spool, as text for a terminal; also while a scheduler has it."""
 
 from __future__ import annotations
 
+import sqlite3
+from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from dask_otel import semconv
+from dask_otel._otel.sdk.encode import resource_of, span_name
+from dask_otel.core.records import Origin
 from dask_otel.report import words
-from dask_otel.spool.reading import RunSummary, Summary
+from dask_otel.spool import files, lock, store
 
-#: Names that are listed, those of which most spans wait.
+#: Names that are listed, those of which most spans wait; runs, the last ones.
 _MOST_NAMES: Final = 20
-#: Runs that are listed, the last ones.
 _MOST_RUNS: Final = 20
 _LONGEST: Final = 40
+#: Rows that are read at once: the scheduler that has the spool does not wait for the others.
+_ROWS: Final = 500
 
 
-def as_text(found: Summary, width: int) -> str:
-    """Return what is in a spool, line by line."""
-    lines = list(_head(found))
-    for part in (_runs(found), _names(found)):
-        shown = [line[:width].rstrip() for line in part]
-        if shown:
-            lines += ["", *shown]
-    return "\n".join(lines)
+def listing(path: Path, width: int) -> str:
+    """Return what is in a spool, line by line. Nothing of it is changed.
 
-
-def _head(found: Summary) -> Iterator[str]:
-    yield f"{_clean(str(found.path), 4096)}"
-    waiting = words.counted(found.waiting, "span")
-    yield f"  {found.size / 1e6:,.2f} MB on the disk, {waiting} to be sent"
-    if found.holder is not None:
-        yield (
-            f"  {found.holder} has it and sends them; {found.noted:,} of its spans are open, and "
-            "noted"
-        )
-    elif found.waiting:
-        yield "  nobody has it; the next scheduler with this path sends them, as does"
-        yield f"  dask-otel spool send {_clean(str(found.path), 4096)}"
-    if found.unreadable:
-        yield f"  {found.unreadable:,} rows can't be read"
-
-
-def _runs(found: Summary) -> Iterator[str]:
-    # Slow to import.
-    from dask_otel._otel.sdk.encode import resource_of
-
-    if not found.runs:
-        return
-    rows = [("run of", "instance", "started", "last sign of life", "waiting", "open")]
-    rows += [
-        (
-            _clean(resource.get(semconv.CLUSTER_NAME, "?")),
-            _clean(resource.get(semconv.SERVICE_INSTANCE_ID, run.instance_id), 60),
-            words.when(run.started_ns),
-            words.when(run.alive_ns),
-            f"{run.waiting:,}",
-            _open(found, run),
-        )
-        for run in found.runs[-_MOST_RUNS:]
-        for resource in (resource_of(run.origin),)
+    Raises
+    ------
+    SpoolError
+        If there is none, or it can't be read.
+    """
+    if not files.check(path):
+        raise files.SpoolError(f"there is no {path}")
+    store.check_header(path)
+    holder = lock.holder(path)
+    runs: list[tuple[Any, ...]] = []
+    live: int | None = None
+    waiting: Counter[tuple[str, str]] = Counter()
+    by_run: Counter[tuple[int, bool]] = Counter()
+    # A process that was killed at once leaves an empty file.
+    if path.stat().st_size:
+        connection = store.connect(path)
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        try:
+            runs = connection.execute("SELECT * FROM runs ORDER BY id").fetchall()
+            live = runs[-1][0] if runs and holder is not None else None
+            for run, sink, is_open, body in _rows(connection):
+                by_run[run, bool(is_open)] += 1
+                if not is_open or run != live:
+                    waiting[sink, span_name(body) or "(damaged)"] += 1
+        except sqlite3.Error as error:
+            raise files.SpoolError(f"{path} can't be read: {error}") from error
+        finally:
+            store.disconnect(connection)
+    total = waiting.total()
+    size = files.disk_use(path) / 1e6
+    lines = [
+        _clean(str(path), 4096),
+        f"  {size:,.2f} MB on the disk, {words.counted(total, 'span')} to be sent",
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(6)]
-    for row in rows:
-        yield "  ".join(
-            cell.ljust(width) if column < 4 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-    if len(found.runs) > _MOST_RUNS:
-        yield f"and {len(found.runs) - _MOST_RUNS:,} earlier runs"
+    if holder is not None:
+        count = words.counted(0 if live is None else by_run[live, True], "open span")
+        lines.append(f"  {holder} has it and sends them; it has {count}")
+    elif total:
+        lines.append("  nobody has it; the next scheduler with this path sends them, as does")
+        lines.append(f"  dask-otel spool --send {_clean(str(path), 4096)}")
+    return "\n".join([*lines, *_runs(runs, by_run, live, width), *_names(waiting, width)])
 
 
-def _open(found: Summary, run: RunSummary) -> str:
-    if not run.noted:
-        return "0"
-    return f"{run.noted:,}" if found.goes_on(run) else f"{run.noted:,} lost"
+def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str, bool, bytes]]:
+    last, after = 0, -1
+    # Numbers that do not grow are those of a damaged file.
+    while last > after:
+        after = last
+        for number, *row in connection.execute(
+            "SELECT id, run, sink, ids IS NOT NULL, body FROM rows WHERE id > ? ORDER BY id "
+            "LIMIT ?",
+            (after, _ROWS),
+        ).fetchall():
+            last = number
+            yield tuple(row)
 
 
-def _names(found: Summary) -> Iterator[str]:
-    listed = found.names.most_common(_MOST_NAMES)
-    if not listed:
+def _runs(
+    runs: list[tuple[Any, ...]], counts: Counter[tuple[int, bool]], live: int | None, width: int
+) -> Iterator[str]:
+    if not runs:
         return
-    count = max(len(f"{count:,}") for _, count in listed)
-    several = len(found.sinks) > 1
+    table = [("run of", "instance", "started", "last sign of life", "waiting", "open")]
+    for run, *origin, started_ns, alive_ns in runs[-_MOST_RUNS:]:
+        resource = resource_of(Origin(*origin))
+        is_open = counts[run, True]
+        table.append(
+            (
+                _clean(resource.get(semconv.CLUSTER_NAME, "?")),
+                _clean(resource.get(semconv.SERVICE_INSTANCE_ID, "?"), 60),
+                _when(started_ns),
+                _when(alive_ns),
+                f"{counts[run, False]:,}",
+                f"{is_open:,}" + (" lost" if is_open and run != live else ""),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    yield ""
+    for row in table:
+        cells = [cell.ljust(size) for cell, size in zip(row[:4], widths, strict=False)]
+        cells += [cell.rjust(size) for cell, size in zip(row[4:], widths[4:], strict=True)]
+        yield "  ".join(cells)[:width].rstrip()
+    if len(runs) > _MOST_RUNS:
+        yield f"and {len(runs) - _MOST_RUNS:,} earlier runs"
+
+
+def _names(waiting: Counter[tuple[str, str]], width: int) -> Iterator[str]:
+    if not waiting:
+        return
+    several = len({sink for sink, _ in waiting}) > 1
+    listed = waiting.most_common(_MOST_NAMES)
+    lines = [
+        (count, _clean(name, 200) + (f"  ({_clean(sink)})" if several else ""))
+        for (sink, name), count in listed
+    ]
+    if more := len(waiting) - len(listed):
+        rest = waiting.total() - sum(count for _, count in listed)
+        lines.append((rest, f"of {words.counted(more, 'other name')}"))
+    size = max(len(f"{count:,}") for count, _ in lines)
+    yield ""
     yield "waiting, by name" + (" and exporter" if several else "")
-    for (sink, name), waiting in listed:
-        yield f"  {waiting:>{count},}  {_clean(name, 200)}" + (f"  ({sink})" if several else "")
-    more = len(found.names) - len(listed)
-    if more:
-        rest = sum(found.names.values()) - sum(waiting for _, waiting in listed)
-        yield f"  {rest:>{count},}  of {words.counted(more, 'other name')}"
+    for count, text in lines:
+        yield f"  {count:>{size},}  {text}"[:width].rstrip()
 
 
-def _clean(text: str, longest: int = _LONGEST) -> str:
-    """Return a text of somebody's without what a terminal would obey."""
-    return words.cut(words.one_line(text, "�"), longest, "…")
+def _when(time_ns: Any) -> str:
+    return words.when(time_ns if isinstance(time_ns, int) else None)
+
+
+def _clean(text: Any, longest: int = _LONGEST) -> str:
+    """Return a text without characters that a terminal would obey."""
+    return words.cut(words.one_line(str(text), "�"), longest, "…")

@@ -1,23 +1,15 @@
-"""What waits between the event loop and the journal: bounded, and handed over without a wait."""
+"""The queue between the event loop and the journal: bounded, and filled without a wait."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity
 
 #: What is translated.
 Item: TypeAlias = FinishedSpan | Progress | OpenNote
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """A span has ended for which there was no room: it is counted, and has no note any more."""
-
-    identity: SpanIdentity
 
 
 class Inbox:
@@ -31,12 +23,12 @@ class Inbox:
 
     def __init__(self, backlog: int) -> None:
         self.backlog = backlog
-        #: Whether nobody takes anything out any more.
+        #: Whether nothing is taken out any more.
         self.given_up = False
-        self._items: deque[Item | Over] = deque()
+        #: The identity of a span that has ended without room for it: its note is to be removed.
+        self._items: deque[Item | SpanIdentity] = deque()
         # Two counters, each written by one thread: no lock.
-        self._offered = 0
-        self._taken = 0
+        self._offered = self._taken = 0
         #: Held to count what is left, once.
         self._giving_up = threading.Lock()
 
@@ -58,31 +50,30 @@ class Inbox:
         weight, waiting = finished.weight, self.waiting
         if waiting and waiting + weight > self.backlog:
             if isinstance(finished, FinishedSpan):
-                self.put_light(Over(finished.identity))
+                self.put_light(finished.identity)
             return False
         self._offered += weight
         self._items.append(finished)
         return True
 
-    def put_light(self, item: OpenNote | Over) -> None:
-        """Queue what weighs nothing; bounded all the same, should the disk hang for ever."""
+    def put_light(self, item: OpenNote | SpanIdentity) -> None:
+        """Queue an item without weight; bounded all the same, in case the disk hangs for ever."""
         if len(self._items) < 2 * self.backlog:
             self._items.append(item)
 
-    def take(self) -> Item | Over | None:
-        """Return the next one; None if nobody is to have it any more, or there is none."""
+    def take(self) -> Item | SpanIdentity | None:
+        """Return the next item; None if there is none, or nothing is taken out any more."""
         with self._giving_up:
             if not self._items or self.given_up:
                 return None
             item = self._items.popleft()
-            if not isinstance(item, (OpenNote, Over)):
+            if not isinstance(item, (OpenNote, SpanIdentity)):
                 self._taken += item.weight
             return item
 
     def give_up(self) -> int:
         """Let nothing out any more; return how many OpenTelemetry spans are left, once."""
         with self._giving_up:
-            if self.given_up:
-                return 0
+            left = 0 if self.given_up else self.waiting
             self.given_up = True
-            return self.waiting
+            return left

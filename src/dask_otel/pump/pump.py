@@ -20,6 +20,7 @@ Nothing here knows OpenTelemetry or Dask.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -99,11 +100,12 @@ class Pump:
         #: Those that take finished spans from the event loop, and those that the journal feeds.
         self._direct: list[SpanLane] = []
         spooled: list[SpooledLane] = []
+        wake = threading.Event()
         for sink, key in zip(span_sinks, keys, strict=True):
             health = self._healths[sink.name]
             if key:
                 health.keeps = "spans in its spool"
-                spooled.append(SpooledLane(sink, key, limits, self._tally, health))
+                spooled.append(SpooledLane(sink, key, limits, self._tally, health, wake.set))
                 continue
             # What had to be changed is counted once, however many sinks there are.
             counted = translate if self._direct or any(keys) else self._translate_and_count
@@ -111,7 +113,7 @@ class Pump:
         self._spans: list[SpanLane] = [*self._direct, *spooled]
         self.journal = None
         if spool is not None and spooled:
-            self.journal = Journal(spool, spooled, self._translate_and_count, self._tally)
+            self.journal = Journal(spool, spooled, self._translate_and_count, self._tally, wake)
         self._metrics: list[MetricLane] = []
         for made, state in metric_sinks:
             often = (hurried or {}).get(made.name, bool)
@@ -232,22 +234,26 @@ class Pump:
     @property
     def closed(self) -> bool:
         """Whether all threads have exported or counted what they had."""
-        if self.journal is not None and not self.journal.closed.is_set():
+        if self.journal is not None and not self.journal.closed:
             return False
         return all(lane.closed.is_set() for lane in self._lanes)
 
     @property
     def written(self) -> bool:
         """Whether all that is to be kept on the disk is there, since the close was requested."""
-        return self.journal is None or self.journal.written.is_set()
+        return self.journal is None or self.journal.written
 
     def release(self) -> None:
         """Leave threads that hang behind, with a message."""
         for lane in self._lanes:
             if not lane.settled.is_set():
                 lane.abandon()
-        if self.journal is not None and not self.journal.closed.is_set():
+        if self.journal is not None and not self.journal.closed:
             self.journal.abandon()
+
+    def counts(self) -> dict[Series, float]:
+        """Return what was exported and dropped so far, by metric and labels."""
+        return self._tally.since({})
 
     def condition(self) -> dict[str, Any]:
         """Return how each destination does, and what waits, as plain data. Any thread may ask."""

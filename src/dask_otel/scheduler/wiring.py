@@ -39,7 +39,7 @@ from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
 if TYPE_CHECKING:
     from dask_otel._otel.sdk.outputs import Outputs
     from dask_otel._prometheus.page import MetricPage
-    from dask_otel.spool.store import Run, Store
+    from dask_otel.spool.store import Store
 
 logger = logging.getLogger("distributed.dask_otel")
 
@@ -176,7 +176,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
             read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
         ),
         hurried=outputs.hurried,
-        spool=_spool(settings, outputs, instance_id, started_ns),
+        spool=_spool(settings, outputs),
     )
     places = [sink.name for sink in (*outputs.span_sinks, *outputs.metric_sinks)]
     summary = ", ".join(dict.fromkeys(places)) or "to nowhere (OTEL_TRACES_EXPORTER=none)"
@@ -192,7 +192,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
 
 
-def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: int) -> Spool | None:
+def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
     """Return what is to be opened; None without a spool, or where nothing could use it."""
     place = settings.spool.path
     if place is None:
@@ -209,7 +209,8 @@ def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: i
         )
         return None
     try:
-        from dask_otel.spool.store import Run
+        from dask_otel.spool.files import place as full_path
+        from dask_otel.spool.store import Store
     except ImportError as error:
         # Some Pythons are built without SQLite.
         logger.error(
@@ -219,21 +220,14 @@ def _spool(settings: Settings, outputs: Outputs, instance_id: str, started_ns: i
             error,
         )
         return None
-    run = Run(instance_id, outputs.origin, started_ns)
+
+    def opened() -> Store:
+        from dask_otel._otel.sdk.encode import reread
+
+        return Store.open(full_path(place), size, outputs.origin, clocks.time_ns(), reread)
+
     size = settings.spool.max_size
-    return Spool(place, size, partial(_open_spool, place, size, run), keys)
-
-
-def _open_spool(place: str, max_bytes: int, run: Run) -> Store:
-    """Open the spool, in the thread that will use it."""
-    from dask_otel._otel.sdk.encode import reread
-    from dask_otel.spool.files import place as full_path
-    from dask_otel.spool.store import SpoolError, Store
-
-    try:
-        return Store.open(full_path(place), max_bytes, run, clocks.time_ns(), reread, Breath())
-    except SpoolError as error:
-        raise OSError(str(error)) from error
+    return Spool(place, size, opened, keys)
 
 
 def _make_page(resource: Mapping[str, Any]) -> MetricPage:

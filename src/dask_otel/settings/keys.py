@@ -348,7 +348,7 @@ class SpoolSettings:
         A file on a local disk that keeps spans until the endpoint has taken them; `null` for none
 
         Spans that wait in it when the scheduler ends or is killed are sent by the next scheduler
-        with the same path, or by `dask-otel spool send`. One scheduler uses it at a time; its
+        with the same path, or by `dask-otel spool --send`. One scheduler uses it at a time; its
         folder must exist. See [The spool](spool.md).
         """,
     )

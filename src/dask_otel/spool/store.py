@@ -1,138 +1,142 @@
-"""The spool's store: what is written to it, what waits in it, and what a killed run left there.
+"""The spool's store: one table of spans, as the bytes that are sent.
 
-One table holds finished spans, in the order in which they came, another one a note of each open
-span: as it would be exported if its scheduler died now. When the next run opens the file, the notes
-that it finds there become finished spans, which end at their run's last sign of life.
+A row is a span that has ended, or the note of an open one (`ids` is set): the span as it would be
+exported if its scheduler died now. Notes of earlier runs are sent like ended spans, with the last
+sign of life of their run as their end. So nothing is changed or repaired after a kill.
 
-Spans are rows of bytes, as they are sent. Each call of `Store.write` is one transaction, as is what
-is done at the start. What is in memory changes after it alone.
+Each write is one transaction. SQLite's rollback journal makes it whole or undone, whenever the
+process is killed: what has been written is in the file, and nowhere else. Nothing is forced to the
+disk (``synchronous=OFF``): what a process has written is the kernel's, and survives the process.
+The journal stays allocated, so that on a full disk spans that were sent can still be removed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from dask_otel.core.records import Origin, Row
-from dask_otel.spool import files, log, schema
-from dask_otel.spool.lock import Lock
-from dask_otel.spool.problems import SpoolError, as_os_error
+from dask_otel.spool import files, lock
+from dask_otel.spool.files import SpoolError
 
-__all__ = ["Run", "SpoolError", "Store", "Written"]
+__all__ = ["SpoolError", "Store", "Written"]
 
-#: Rows that one statement takes; SQLite knows 999 parameters at least.
-_AT_ONCE: Final = 500
-#: Part of the bytes that are allowed which is written before room is made again.
-_PIECE: Final = 16
-#: Pages that are neither rows nor log: one of each table and index, and the reserve.
-_OTHERS: Final = 8
-#: Bytes of a row beside its body, in the table and its index.
+VERSION: Final = 1
+#: "dOTs", where SQLite's header has the application's number.
+APPLICATION: Final = 0x644F5473
+_MAGIC: Final = b"SQLite format 3\0"
+PAGE: Final = 4096
+#: Bytes of the journal: allocated at the start, and kept after a large transaction.
+JOURNAL: Final = 1 << 16
+#: Rows that are removed from a full disk at once: their pages have room in the journal.
+_FEW: Final = 8
+#: Rows that are dropped at once to make room.
+_DROPPED: Final = 16
+#: Bytes of a row beside its body.
 _ROW: Final = 40
-_LAST_NUMBER: Final = 2**63
-#: Runs of which nothing waits any more. A new one has no rows yet.
-_FORGET_RUNS: Final = "DELETE FROM runs WHERE over AND id NOT IN (SELECT run FROM spans)"
+#: Seconds to wait for a reader (``dask-otel spool``), which reads for a moment at a time.
+_BUSY: Final = 5.0
+_TABLES: Final = f"""
+    BEGIN IMMEDIATE;
+    PRAGMA application_id = {APPLICATION};
+    PRAGMA user_version = {VERSION};
+    CREATE TABLE runs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        resource BLOB NOT NULL,
+        scope BLOB NOT NULL,
+        started_ns INTEGER NOT NULL,
+        alive_ns INTEGER NOT NULL
+    );
+    CREATE TABLE rows (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        run INTEGER NOT NULL,
+        sink TEXT NOT NULL,
+        ids BLOB,
+        body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX notes ON rows (run, ids, sink) WHERE ids IS NOT NULL;
+    COMMIT;
+"""
+#: Rows that can be sent; the parameter is the present run.
+_WAITS: Final = "(ids IS NULL OR run != ?)"
 
-#: Trace id and span id.
-Ids: TypeAlias = tuple[int, int]
-#: The key of a sink, which span, and its bytes.
-Encoded: TypeAlias = tuple[str, Ids, bytes]
+#: Which span is noted, for the writer alone.
+Ids: TypeAlias = bytes
+#: The key of a sink, which open span is noted (None for one that has ended), and its bytes.
+Encoded: TypeAlias = tuple[str, "Ids | None", bytes]
 #: Checks the bytes of a span, and lets it end at a time at the soonest; None for damaged ones.
 Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One life of a bridge, which writes."""
-
-    #: Dask's id of the scheduler.
-    instance_id: str
-    #: What its spans are sent with.
-    origin: Origin
-    started_ns: int
+_connections: set[sqlite3.Connection] = set()
 
 
 class Written(NamedTuple):
-    """What became of a write."""
+    """What a write had no room for."""
 
-    #: Rows that were dropped because the spool is full; some may be in somebody's memory.
-    gone: Sequence[int] = ()
-    #: How many rows of the file could not be read, and were dropped.
-    unreadable: int = 0
-    #: The number of the first finished row; the others' follow. Larger than any without one.
-    first: int = _LAST_NUMBER
-
-
-def _nothing() -> None:
-    """Take no breath."""
+    #: Numbers of waiting rows that were dropped.
+    dropped: Sequence[int] = ()
+    #: Rows of this write that are not in the file.
+    left_out: Sequence[Encoded] = ()
 
 
 class Store:
-    """An open spool. Belongs to the thread that has opened it, but for `count` and `size`.
+    """An open spool. Made by `open`; for the thread that has opened it.
 
-    Made by `open`. Methods that touch the disk raise OSError for trouble with it.
+    Methods raise OSError for trouble with the disk.
     """
+
+    #: Number of the last row that waits; how many do; how many of them earlier runs left open;
+    #: bytes of the file that hold something.
+    last = count = recovered = size = 0
 
     def __init__(
         self,
         path: Path,
-        lock: Lock,
+        descriptor: int,
         connection: sqlite3.Connection,
         max_bytes: int | None,
         reread: Reread,
     ) -> None:
         self.path = path
-        #: Notes of a lost run that became finished rows when it was opened.
-        self.recovered = 0
-        self._lock = lock
-        self._connection = connection
-        #: Bytes that rows may have; None for no limit.
-        self._limit = None if max_bytes is None else rows_limit(max_bytes)
         self._reread = reread
+        self._lock = descriptor
+        self._connection = connection
+        self._execute = connection.execute
+        self._limit = float("inf") if max_bytes is None else rows_limit(max_bytes)
         self._stat = os.stat(path)
-        #: Number of the present run; 0, which no run has, where nothing is written.
+        #: Number of the present run; 0, which no run has, if nothing is written.
         self._run = 0
-        #: Of earlier runs.
-        self._origins: dict[int, Origin] = {}
-        #: Numbers of the sinks, and how many rows of each wait.
-        self._sinks: dict[str, int] = {}
-        self._counts: Counter[str] = Counter()
-        self._damaged: set[int] = set()
-        #: Rows that are settled, and could not be removed.
-        self._settled: set[int] = set()
-        self._size = 0
+        self._origins: dict[int, tuple[Origin, int]] = {}
 
     @classmethod
     def open(
         cls,
         path: Path,
         max_bytes: int | None,
-        run: Run | None,
+        origin: Origin | None,
         now_ns: int,
         reread: Reread,
-        breathe: Callable[[], None] = _nothing,
     ) -> Store:
-        """Open a spool; it is made where it is missing.
+        """Open a spool; it is made if it is missing.
 
         Parameters
         ----------
         path
             Absolute; see `dask_otel.spool.files.place`.
         max_bytes
-            What the file may become, with its log, as near as is practical.
-        run
-            Who writes; None for one who only reads and settles.
+            Limit of the file, as near as is practical; None for none.
+        origin
+            Resource and scope of the run that writes; None to read and settle only.
         now_ns
             The present time: the run's first sign of life.
         reread
-            Checks what earlier runs have left.
-        breathe
-            Called between two pieces of what keeps Python's lock.
+            Checks the bytes of earlier runs.
 
         Raises
         ------
@@ -141,55 +145,84 @@ class Store:
         OSError
             If the disk makes trouble.
         """
-        there = files.check(path)
-        if run is None and not there:
+        if not files.check(path) and origin is None:
             raise SpoolError(f"there is no {path}")
-        lock = Lock.take(path)
+        descriptor = lock.take(path)
         connection = None
         try:
-            # Again: nobody else has it now.
-            there = files.check(path)
-            log.check(path, breathe)
-            if not there:
-                files.make(path)
-            files.keep_private(path)
-            files.reserve(path)
-            connection = schema.connect(path, max_bytes)
-            store = cls(path, lock, connection, max_bytes, reread)
-            store._recover(run, now_ns)
+            check_header(path)
+            files.make(path)
+            connection = connect(path)
+            store = cls(path, descriptor, connection, max_bytes, reread)
+            store._prepare(origin, _fitting(now_ns))
         except BaseException as error:
             if connection is not None:
-                connection.close()
-            lock.release()
-            # Damage shows itself at the first look into a table, and is no trouble of the disk's.
+                disconnect(connection)
+            lock.release(path, descriptor)
             found = error.__cause__ if isinstance(error, OSError) else error
-            if isinstance(found, sqlite3.Error):
-                raise schema.unusable(path, found) from found
+            if isinstance(found, sqlite3.DatabaseError) and not isinstance(
+                found, sqlite3.OperationalError
+            ):
+                raise SpoolError(
+                    f"{path} is damaged ({found}), which a killed process does not do to it. Move "
+                    "it away; a new one is made"
+                ) from found
             raise
         return store
+
+    def _prepare(self, origin: Origin | None, now_ns: int) -> None:
+        execute = self._execute
+        with _as_os_error():
+            if not _number(self._connection, "application_id"):
+                execute(f"PRAGMA page_size = {PAGE}")
+                self._connection.executescript(_TABLES)
+            # Rows that are written into a damaged table may never be found again.
+            (found,) = execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
+            # Also after a larger transaction, the journal keeps its first bytes.
+            execute("PRAGMA journal_mode = PERSIST")
+            execute(f"PRAGMA journal_size_limit = {JOURNAL}")
+        with self._transaction():
+            execute("DELETE FROM runs WHERE id NOT IN (SELECT run FROM rows)")
+            for number, resource, scope, alive_ns in execute(
+                "SELECT id, resource, scope, alive_ns FROM runs"
+            ):
+                self._origins[number] = Origin(resource, scope), alive_ns
+            found = execute("SELECT count(*), count(ids), max(id) FROM rows").fetchone()
+            self.count, self.recovered, last = found
+            self.last = last or 0
+            if origin is not None:
+                cursor = execute(
+                    "INSERT INTO runs (resource, scope, started_ns, alive_ns) VALUES (?, ?, ?, ?)",
+                    (*origin, now_ns, now_ns),
+                )
+                self._run = cursor.lastrowid or 0
+            self.size = self._used()
+        path = files.beside(self.path, "-journal")
+        with suppress(OSError):
+            files.make(path)
+            with path.open("ab") as journal:
+                journal.write(bytes(max(0, JOURNAL - journal.tell())))
 
     # --------------------------------------------------------------------------- writing
 
     def write(
         self,
+        rows: Sequence[Encoded] = (),
         *,
-        finished: Sequence[Encoded] = (),
-        noted: Sequence[Encoded] = (),
         over: Sequence[Ids] = (),
-        settled: Iterable[int] = (),
+        settled: Sequence[int] = (),
         alive_ns: int,
     ) -> Written:
         """Write all of it in one transaction, or nothing.
 
         Parameters
         ----------
-        finished
-            Spans that are over: they wait from now on, and replace their notes.
-        noted
-            Spans that are open, as they would be exported if the process ended now; each replaces
-            the earlier note of the same sink and ids.
+        rows
+            Notes of open spans, each of which replaces the one before, and spans that have ended.
         over
-            (trace id, span id) of notes to be removed without a span.
+            Spans whose notes are removed first.
         settled
             Numbers of rows that wait no more.
         alive_ns
@@ -199,254 +232,225 @@ class Store:
         ------
         OSError
             If the disk makes trouble: full, read-only, broken, or the file was removed. Nothing
-            has changed then, but that what is settled waits no more: it is removed if possible.
+            has changed then, except that settled rows are removed if that is possible.
         """
-        self._check_there()
-        self._know_sinks({sink for sink, _, _ in [*finished, *noted]})
-        self._settled.update(settled)
-        try:
-            with schema.transaction(self._connection):
-                written, counts = self._written(finished, noted, over)
-                alive = _fitting(alive_ns), self._run
-                self._connection.execute("UPDATE runs SET alive_ns = ? WHERE id = ?", alive)
-                size = self._used()
-        except OSError:
-            # What has arrived needs no room for what comes.
-            if not self._remove_settled() or finished or noted or over:
-                raise
-            return Written()
-        self._damaged.clear()
-        self._settled.clear()
-        self._counts, self._size = counts, size
-        return written
-
-    def _written(
-        self, finished: Sequence[Encoded], noted: Sequence[Encoded], over: Sequence[Ids]
-    ) -> tuple[Written, Counter[str]]:
-        """Change the tables; returns what will have become of it, and how many rows wait then."""
-        execute = self._connection.execute
-        counts = self._counts.copy()
-        gone: list[int] = []
-        self._settle([*self._settled, *self._damaged], counts)
-        waiting, first = 0, _LAST_NUMBER
-        for is_open, rows in ((True, noted), (False, finished)):
-            if not is_open:
-                forgotten = [(_key(ids),) for ids in over]
-                self._connection.executemany("DELETE FROM notes WHERE ids = ?", forgotten)
-            for sink, ids, body in rows:
-                note = self._sinks[sink], _key(ids)
-                if is_open:
-                    execute(_NOTE, (*note, body))
-                else:
-                    execute("DELETE FROM notes WHERE sink = ? AND ids = ?", note)
-                    cursor = execute(_SPAN, (note[0], self._run, 0, body))
-                    first = min(first, cursor.lastrowid or first)
-                    counts[sink] += 1
-                waiting += len(body) + _ROW
-                if self._limit is not None and waiting > self._limit // _PIECE:
-                    waiting = self._make_room(gone, counts)
-        self._make_room(gone, counts)
-        return Written(gone, len(self._damaged), first), counts
-
-    def _remove_settled(self) -> bool:
-        """Remove what is settled where there is no room for more; whether that was possible."""
-        files.give_up_reserve(self.path)
-        counts = self._counts.copy()
-        with suppress(OSError):
-            with schema.transaction(self._connection):
-                self._settle([*self._settled], counts)
-            self._counts = counts
-            self._settled.clear()
-        return not self._settled
-
-    def _know_sinks(self, names: set[str]) -> None:
-        for name in names - self._sinks.keys():
-            with schema.transaction(self._connection):
-                cursor = self._connection.execute("INSERT INTO sinks (name) VALUES (?)", (name,))
-            self._sinks[name] = cursor.lastrowid or 0
-
-    def _settle(self, rows: Sequence[int], counts: Counter[str]) -> None:
-        """Remove finished rows, those that are there."""
-        names = {number: name for name, number in self._sinks.items()}
-        for some in _pieces(rows):
-            which = f"id IN ({','.join('?' * len(some))})"
-            found = self._connection.execute(
-                f"SELECT sink, count(*) FROM spans WHERE {which} GROUP BY sink", some
-            )
-            for sink, count in found.fetchall():
-                if sink in names:
-                    counts[names[sink]] -= count
-            self._connection.execute(f"DELETE FROM spans WHERE {which}", some)
-
-    def _make_room(self, gone: list[int], counts: Counter[str]) -> int:
-        """Leave no more than is allowed: drop the oldest rows, or notes where there are none."""
-        while self._limit is not None and (used := self._used()) > self._limit:
-            # A little more, so that not each write comes here.
-            wanted = used - self._limit + self._limit // (4 * _PIECE)
-            rows: list[int] = []
-            found = self._connection.execute("SELECT id, length(body) FROM spans ORDER BY id")
-            for row, size in found:
-                rows.append(row)
-                wanted -= size + _ROW
-                if wanted <= 0:
-                    break
-            found.close()
-            self._settle(rows, counts)
-            gone += rows
-            if not rows and not self._connection.execute(_DROP_NOTE).rowcount:
-                break
-        return 0
-
-    def _used(self) -> int:
-        """Return how many bytes of the file hold something."""
-        free = schema.number(self._connection, "freelist_count")
-        return (schema.number(self._connection, "page_count") - free) * schema.PAGE
-
-    def _check_there(self) -> None:
-        """Raise OSError where somebody has removed the file: what is written would be nowhere."""
         if not os.path.samestat(os.stat(self.path), self._stat):
             raise FileNotFoundError(2, "the spool was replaced by another file", str(self.path))
+        try:
+            return self._write(rows, over, settled, alive_ns)
+        except OSError:
+            for begin in range(0, len(settled), _FEW):
+                self._write((), (), settled[begin : begin + _FEW], alive_ns)
+            if rows or over or not settled:
+                raise
+            return Written()
+
+    def _write(
+        self, rows: Sequence[Encoded], over: Sequence[Ids], settled: Sequence[int], alive_ns: int
+    ) -> Written:
+        run, last = self._run, self.last
+        with self._transaction() as execute:
+            gone = self._delete(settled)
+            for ids in over:
+                execute("DELETE FROM rows WHERE run = ? AND ids = ?", (run, ids))
+            kept = self._newest(rows)
+            dropped = self._make_room(sum(len(body) + _ROW for *_, body in kept))
+            for row in kept:
+                cursor = execute(
+                    "INSERT OR REPLACE INTO rows (run, sink, ids, body) VALUES (?, ?, ?, ?)",
+                    (run, *row),
+                )
+                if row[1] is None:
+                    gone, last = gone - 1, cursor.lastrowid or 0
+            execute("UPDATE runs SET alive_ns = ? WHERE id = ?", (_fitting(alive_ns), run))
+            size = self._used()
+        self.count, self.last, self.size = self.count - gone - len(dropped), last, size
+        return Written(dropped, rows[: len(rows) - len(kept)])
+
+    def _delete(self, numbers: Iterable[int]) -> int:
+        """Remove rows; return how many there were."""
+        which = [(number,) for number in numbers]
+        return max(0, self._connection.executemany("DELETE FROM rows WHERE id = ?", which).rowcount)
+
+    def _newest(self, rows: Sequence[Encoded]) -> Sequence[Encoded]:
+        """Return the last rows that fit in an eighth of the spool."""
+        room = self._limit / 8
+        for index in range(len(rows) - 1, -1, -1):
+            room -= len(rows[index][2]) + _ROW
+            if room < 0:
+                return rows[index + 1 :]
+        return rows
+
+    def _make_room(self, needed: int) -> list[int]:
+        """Drop the oldest rows, then the oldest notes; return the numbers of the former."""
+        dropped: list[int] = []
+        notes: list[int] = []
+        for gone, which in ((dropped, _WAITS), (notes, f"NOT {_WAITS}")):
+            oldest = f"SELECT id FROM rows WHERE {which} ORDER BY id LIMIT {_DROPPED}"
+            while self._used() + needed > self._limit:
+                found = self._execute(oldest, (self._run,)).fetchall()
+                if not found:
+                    break
+                gone += [number for (number,) in found]
+                self._delete(gone[-len(found) :])
+        return dropped
+
+    def _used(self) -> int:
+        free = _number(self._connection, "freelist_count")
+        return (_number(self._connection, "page_count") - free) * PAGE
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        with _as_os_error():
+            try:
+                self._execute("BEGIN IMMEDIATE")
+                yield self._execute
+                self._execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    if self._connection.in_transaction:
+                        self._execute("ROLLBACK")
+                raise
 
     # --------------------------------------------------------------------------- reading
 
     def waiting(self, sink: str, after: int, limit: int) -> list[Row]:
-        """Return finished rows of a sink with higher numbers than `after`, the lowest first.
+        """Return waiting rows of a sink with higher numbers than `after`, the lowest first.
 
-        Rows that can't be read are left out. The next write removes and counts them.
+        The body of a damaged row is None.
         """
-        rows: list[Row] = []
-        while self._counts[sink] and len(rows) < limit:
-            found = self._select(
-                "SELECT id, run, end_ns, body FROM spans "
-                "WHERE sink = ? AND id > ? ORDER BY id LIMIT ?",
-                (self._sinks[sink], after, limit - len(rows)),
-            )
-            if not found:
-                break
-            for after, run, end_ns, body in found:
-                origin = self._origins.get(run)
-                if run != self._run:
-                    # Not ours: it may be damaged.
-                    body = None if origin is None else self._reread(body, end_ns, origin)
-                if body is None:
-                    self._damaged.add(after)
-                else:
-                    rows.append(Row(body, origin, after))
-        return rows
+        with _as_os_error():
+            found = self._execute(
+                "SELECT id, run, ids, body FROM rows "
+                f"WHERE id > ? AND sink = ? AND {_WAITS} ORDER BY id LIMIT ?",
+                (after, sink, self._run, limit),
+            ).fetchall()
+        # Other numbers are those of a damaged file: it would be read for ever.
+        return [self._row(*row) for row in found if row[0] > after]
 
-    def _select(self, statement: str, parameters: tuple[Any, ...]) -> list[Any]:
-        try:
-            return self._connection.execute(statement, parameters).fetchall()
-        except sqlite3.Error as error:
-            raise as_os_error(error) from error
+    def _row(self, number: int, run: int, ids: Ids | None, body: bytes) -> Row:
+        if run == self._run:
+            return Row(body, None, number)
+        origin, alive_ns = self._origins.get(run, (None, 0))
+        if origin is None:
+            return Row(None, None, number)
+        return Row(self._reread(body, 0 if ids is None else alive_ns, origin), origin, number)
 
-    def count(self, sink: str | None = None) -> int:
-        """Return how many finished rows wait, for one sink or for all. Any thread may ask."""
-        every = sum(self._counts.values()) - len(self._settled)
-        return max(0, every) if sink is None else self._counts[sink]
+    def adopt(self, sinks: Sequence[str]) -> None:
+        """Give the rows of all other sinks to the first of these."""
+        marks = ",".join("?" * len(sinks))
+        with self._transaction() as execute:
+            execute(f"UPDATE rows SET sink = ? WHERE sink NOT IN ({marks})", (sinks[0], *sinks))
 
-    def sinks(self) -> dict[str, int]:
-        """Return the sinks of which rows wait, and how many."""
-        return {name: count for name, count in sorted(self._counts.items()) if count}
-
-    @property
-    def size(self) -> int:
-        """Bytes of all that it holds. Any thread may ask."""
-        return self._size
-
-    # -------------------------------------------------------------------- begin and end
+    # -------------------------------------------------------------------------- the end
 
     def close(self, clean: bool) -> None:
-        """Let go of the file. It is removed, if nothing waits in it.
+        """Close the file, and remove it if nothing waits in it.
 
         Parameters
         ----------
         clean
-            Whether the run has ended, so that its notes are removed. They stay if not, as if it
-            had been killed.
+            Whether the run has ended: its notes are removed. If not, they stay as after a kill.
         """
         empty = False
-        execute = self._connection.execute
-        files.give_up_reserve(self.path)
         try:
-            if clean:
-                with suppress(OSError, sqlite3.Error), schema.transaction(self._connection):
-                    execute("DELETE FROM notes")
-                    execute("UPDATE runs SET over = 1 WHERE id = ?", (self._run,))
-                    execute(_FORGET_RUNS)
-            with suppress(sqlite3.Error, OSError):
-                self._check_there()
-                rows = execute("SELECT 1 FROM spans UNION ALL SELECT 1 FROM notes LIMIT 1")
-                empty = rows.fetchone() is None
+            with suppress(OSError), self._transaction() as execute:
+                if clean:
+                    execute("DELETE FROM rows WHERE run = ? AND ids IS NOT NULL", (self._run,))
+                there = os.path.samestat(os.stat(self.path), self._stat)
+                empty = there and execute("SELECT 1 FROM rows").fetchone() is None
+            with suppress(sqlite3.Error):
+                # The journal is removed.
+                self._execute("PRAGMA journal_mode = DELETE")
         finally:
-            with suppress(sqlite3.Error):
-                execute(f"PRAGMA user_version={schema.VERSION}")
-            with suppress(sqlite3.Error):
-                # What is in the log goes into the file, and the log is removed.
-                self._connection.close()
-            with suppress(OSError):
-                # Where the mark could not be taken back: nothing was lost with the log.
-                files.beside(self.path, "-wal").touch(files.MODE)
+            disconnect(self._connection)
             if empty:
-                files.remove(self.path)
-            self._lock.release(remove=empty)
-
-    def _recover(self, run: Run | None, now_ns: int) -> None:
-        """Take over what earlier runs left, and begin this one."""
-        execute = self._connection.execute
-        with schema.transaction(self._connection):
-            execute(f"PRAGMA user_version={schema.VERSION | schema.LOGGED}")
-            self.recovered = execute(_TAKE_OVER).rowcount
-            execute("DELETE FROM notes")
-            execute("UPDATE runs SET over = 1 WHERE NOT over")
-            execute(_FORGET_RUNS)
-            if run is not None:
-                times = _fitting(run.started_ns), _fitting(now_ns)
-                cursor = execute(
-                    "INSERT INTO runs (instance, resource, scope, started_ns, alive_ns, over) "
-                    "VALUES (?, ?, ?, ?, ?, 0)",
-                    (run.instance_id, *run.origin, *times),
-                )
-                self._run = cursor.lastrowid or 0
-        with suppress(sqlite3.Error):
-            # The mark has to be in the file itself.
-            execute("PRAGMA wal_checkpoint")
-        for number, *parts in execute("SELECT id, resource, scope FROM runs WHERE over"):
-            if all(isinstance(part, bytes) for part in parts):
-                self._origins[number] = Origin(*parts)
-        names = schema.sinks(self._connection)
-        self._sinks = {name: number for number, name in names.items()}
-        for sink, count in execute("SELECT sink, count(*) FROM spans GROUP BY sink").fetchall():
-            if sink in names:
-                self._counts[names[sink]] = count
-            else:
-                # Nobody would ever ask for them.
-                rows = execute("SELECT id FROM spans WHERE sink IS ?", (sink,))
-                self._damaged.update(row for (row,) in rows)
-        self._size = self._used()
+                with suppress(OSError):
+                    files.remove(self.path)
+            lock.release(self.path, self._lock)
 
 
-_NOTE: Final = (
-    "INSERT INTO notes (sink, ids, body) VALUES (?, ?, ?) "
-    "ON CONFLICT (sink, ids) DO UPDATE SET body = excluded.body"
-)
-_SPAN: Final = "INSERT INTO spans (sink, run, end_ns, body) VALUES (?, ?, ?, ?)"
-_DROP_NOTE: Final = "DELETE FROM notes WHERE id = (SELECT min(id) FROM notes)"
-#: One run at a time has the file, so that all notes are of the last one.
-_TAKE_OVER: Final = (
-    "INSERT INTO spans (sink, run, end_ns, body) SELECT sink, last.id, last.alive_ns, body "
-    "FROM notes, (SELECT id, alive_ns FROM runs WHERE NOT over ORDER BY id DESC LIMIT 1) AS last "
-    "ORDER BY notes.id"
-)
+def check_header(path: Path) -> None:
+    """Raise SpoolError for a file that is no spool: SQLite would write to it.
+
+    A file that is missing or empty can become one.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SpoolError(f"{path} can't be read: {error.strerror}") from error
+    number = int.from_bytes(header[68:72], "big")
+    if header and (not header.startswith(_MAGIC) or number != APPLICATION):
+        raise SpoolError(
+            f"{path} is no spool of dask-otel, and is left alone. Name a file that is not there"
+        )
 
 
-def _key(ids: Ids) -> bytes:
-    return b"%032x%016x" % ids
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a spool's file.
+
+    Raises
+    ------
+    SpoolError
+        If a later version has written it.
+    OSError, sqlite3.Error
+        If it can't be read.
+    """
+    uri = f"file:{quote(str(path))}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY)
+    _connections.add(connection)
+    try:
+        with _as_os_error():
+            for pragma in (
+                "synchronous = OFF",
+                # Some builds overwrite what is removed, for which a full disk has no room.
+                "secure_delete = OFF",
+                # Spans go into no other file.
+                "temp_store = MEMORY",
+                "trusted_schema = OFF",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            version = _number(connection, "user_version")
+        if version > VERSION:
+            raise SpoolError(
+                f"{path} was written by a later version of dask-otel (its tables have version "
+                f"{version}, this one knows {VERSION}): use that version, or another path"
+            )
+    except BaseException:
+        disconnect(connection)
+        raise
+    return connection
 
 
-def _pieces(rows: Sequence[int]) -> Iterator[Sequence[int]]:
-    for begin in range(0, len(rows), _AT_ONCE):
-        yield rows[begin : begin + _AT_ONCE]
+def disconnect(connection: sqlite3.Connection) -> None:
+    """Close what `connect` has opened."""
+    _connections.discard(connection)
+    connection.close()
+
+
+def _after_fork() -> None:
+    """Never close the parent's connections: SQLite would roll back what the parent writes."""
+    for connection in _connections:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise OSError(f"SQLite says: {error}") from error
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
 
 def _fitting(time_ns: int) -> int:
@@ -455,9 +459,5 @@ def _fitting(time_ns: int) -> int:
 
 
 def rows_limit(max_bytes: int) -> int:
-    """Return how many of the bytes that are allowed are for rows.
-
-    The log has the others, and what is written before there is room for it.
-    """
-    rest = max_bytes - (2 * schema.logged_pages(max_bytes) + _OTHERS) * schema.PAGE
-    return rest * _PIECE // (_PIECE + 1)
+    """Return how many of the bytes are for rows; the journal has the others."""
+    return max_bytes * 7 // 8 - JOURNAL
