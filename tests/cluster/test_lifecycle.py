@@ -137,7 +137,7 @@ def test_single_nested_and_default_spans():
         # As Dask's `Span.start`: of the tree.
         starts = {name: o.named(name).first_start for name in ("root", "load", "empty", "nested")}
         assert starts["empty"] == starts["nested"] > starts["load"] == starts["root"]
-        dask_says = {s.name[-1]: s.start for s in o.adapter._extension.spans.values()}
+        dask_says = {s.name[-1]: s.start for s in o.adapter.spans.extension.spans.values()}
         close = 0.1 + 2 * o.witness.skew
         assert starts == {name: pytest.approx(dask_says[name], abs=close) for name in starts}
 

@@ -104,7 +104,7 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
         assert failed.failure.text == "ValueError('as asked')"
         assert 0.2 - CLOCK <= failed.seconds <= 0.2 + READING
         assert finished.dropped_tasks == 0
-        assert not made.adapter.tasks._queued_since
+        assert not made.adapter.tasks.queued_since
 
 
 def test_time_in_the_queue_is_what_tasks_waited_for() -> None:

@@ -56,9 +56,14 @@ class Worker:
         return self.executors["actor"].submit(current)
 
 
+def made(worker: Any) -> Execution:
+    context = TaskContext()
+    return Execution(worker, context.enter, context.leave, context.carried)
+
+
 def hooked() -> tuple[Any, Execution]:
     worker: Any = Worker()
-    execution = Execution(worker, TaskContext())
+    execution = made(worker)
     execution.attach()
     return worker, execution
 
@@ -116,7 +121,7 @@ def test_what_is_closed_from_outside_says_nothing(caplog: pytest.LogCaptureFixtu
 def test_taken_off_everything_is_as_it_was():
     worker: Any = Worker()
     before = dict(worker.handlers), dict(vars(worker)), dict(vars(worker.executors["actor"]))
-    execution = Execution(worker, TaskContext())
+    execution = made(worker)
     execution.attach()
     assert "execute" in vars(worker)
     execution.detach()
@@ -131,7 +136,7 @@ def test_what_somebody_put_on_the_instance_before_comes_back():
         return "theirs", current()
 
     worker.execute = theirs
-    execution = Execution(worker, TaskContext())
+    execution = made(worker)
     execution.attach()
     assert run(worker.execute("key", stimulus_id="s")) == ("theirs", (7, 8, 1))
     execution.detach()

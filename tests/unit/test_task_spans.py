@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dask_otel._dask import task_spans
+from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
-from dask_otel._dask.threads import stimulus_time
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
 from dask_otel.core.life.task_runs import slowest_of

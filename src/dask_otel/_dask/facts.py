@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickletools
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import isfinite
 from operator import itemgetter
@@ -87,9 +87,16 @@ def ancestors(dask_span: Span) -> list[Span]:
     return above
 
 
+def root_of(dask_span: Span) -> Span:
+    """Return the root of a Dask span's tree."""
+    while dask_span.parent is not None:
+        dask_span = dask_span.parent
+    return dask_span
+
+
 def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
     """Return the trace of a span's first generation; None if it is forgotten."""
-    root = (*ancestors(dask_span), dask_span)[0]
+    root = root_of(dask_span)
     return lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
 
 
@@ -201,3 +208,13 @@ def threads_at(scheduler: Scheduler, when: float) -> int:
     history = scheduler.total_nthreads_history
     index = bisect_right(history, when, key=itemgetter(0)) - 1
     return int(history[max(0, index)][1])
+
+
+def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Return when a run last began and stopped computing, and its seconds in all; or zeros."""
+    started = stopped = seconds = 0.0
+    for startstop in startstops:
+        if startstop["action"] == "compute":
+            started, stopped = startstop["start"], startstop["stop"]
+            seconds += stopped - started
+    return started, stopped, seconds

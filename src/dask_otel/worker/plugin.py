@@ -27,21 +27,21 @@ class TaskContext:
         self.contexts = TaskContexts()
 
     def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None] | None] | None:
-        """See `Surroundings.enter`. Each variable that is set costs a quarter of a microsecond."""
+        """See `Execution`. Each variable that is set costs a quarter of a microsecond."""
         context = self.contexts.of(task)
         if context is None:
             return None
         return attach(context), running.set(task) if injection.wanted else None
 
     def leave(self, entered: tuple[Token[Context], Token[Task | None] | None]) -> None:
-        """See `Surroundings.leave`."""
+        """See `Execution`."""
         context, task = entered
         if task is not None:
             running.reset(task)
         detach(context)
 
     def carried(self, call: Callable[..., T]) -> Callable[..., T]:
-        """See `Surroundings.carried`."""
+        """See `Execution`."""
         context, task = get_current(), running.get()
 
         def carrying(*args: Any, **kwargs: Any) -> T:
@@ -60,7 +60,9 @@ class _Hooks:
     def __init__(self, worker: Worker) -> None:
         self.wanted_by: set[TaskContextPlugin] = set()
         self.context = TaskContext()
-        self.execution = Execution(worker, self.context)
+        self.execution = Execution(
+            worker, self.context.enter, self.context.leave, self.context.carried
+        )
 
     def choose(self) -> None:
         """Take over the settings of who knows best."""

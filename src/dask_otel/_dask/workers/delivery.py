@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.boundary import ErrorBoundary
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -41,7 +41,9 @@ class Delivery:
     delivery.
     """
 
-    def __init__(self, scheduler: Scheduler, name: str, plugin: bytes, boundary: Boundary) -> None:
+    def __init__(
+        self, scheduler: Scheduler, name: str, plugin: bytes, boundary: ErrorBoundary
+    ) -> None:
         self._scheduler = scheduler
         self._boundary = boundary
         self._name = name
