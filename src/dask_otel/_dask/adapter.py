@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import wraps
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.core import Status
@@ -234,7 +235,8 @@ class SchedulerAdapter:
         self.tasks.under_way.worker_removed(worker)
         self.clocks.left(worker)
         self.loops.worker_removed(worker)
-        self.time.worker_removed(worker)
+        # After its tasks were released.
+        self.time.accounting.worker_removed(worker, monotonic())
 
     # ------------------------------------------------------------------- the bridge's tick
 
@@ -299,17 +301,19 @@ class SchedulerAdapter:
 
     def span_opened(self, span: OpenSpan) -> None:
         """Begin to account its time; hold it if a client is in its block."""
-        self.time.span_opened(span)
+        # The seconds that are not exported yet belong to an earlier generation.
+        span.begin_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
-        self.time.span_active(span)
+        ident = span.identity
+        self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
         self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags)
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
         """Count the span as no longer active."""
-        self.time.span_inactive(span)
+        self.time.accounting.span_inactive(span.identity.dask_id, monotonic())
         self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags, value=-1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
@@ -350,7 +354,7 @@ class SchedulerAdapter:
             self._workers.sample(batch)
         self.tasks.book(batch)
         self.batches.swap(time_ns)
-        self.heartbeats.batch_taken()
+        self.heartbeats.own_keys.clear()
         return batch
 
     def prepare(self) -> Iterator[None]:

@@ -6,8 +6,8 @@ import pickletools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from itertools import islice
-from math import isfinite
+from itertools import islice, pairwise
+from math import inf, isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,20 +78,17 @@ def has_ended(group: TaskGroup) -> bool:
 
 def ancestors(dask_span: Span) -> list[Span]:
     """Return the ancestors of a Dask span, root first."""
-    above = []
+    above: list[Span] = []
     parent = dask_span.parent
     while parent is not None:
-        above.append(parent)
+        above.insert(0, parent)
         parent = parent.parent
-    above.reverse()
     return above
 
 
 def root_of(dask_span: Span) -> Span:
     """Return the root of a Dask span's tree."""
-    while dask_span.parent is not None:
-        dask_span = dask_span.parent
-    return dask_span
+    return (*ancestors(dask_span), dask_span)[0]
 
 
 def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
@@ -192,15 +189,11 @@ def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     """Return the integral of ``total_nthreads`` over the interval."""
     history = scheduler.total_nthreads_history
     first = max(0, bisect_right(history, start, key=itemgetter(0)) - 1)
-    total, since, threads = 0.0, start, 0
-    for when, count in islice(history, first, None):
-        if when >= stop:
-            break
-        if when > since:
-            total += (when - since) * threads
-            since = when
-        threads = count
-    return total + max(0.0, stop - since) * threads
+    steps = [*islice(history, first, None), (inf, 0)]
+    return sum(
+        (max(0.0, min(until, stop) - max(since, start)) * threads)
+        for (since, threads), (until, _) in pairwise(steps)
+    )
 
 
 def threads_at(scheduler: Scheduler, when: float) -> int:

@@ -45,16 +45,12 @@ class Heartbeats:
         self._batches = spans.batches
         self.wrappers = Wrappers()
         #: One tuple for each key of the batch without its span id, by itself.
-        self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
+        self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
     def attach(self) -> None:
         """Wrap the extension's method, in which an error of ours would close the worker."""
         make = self.wrappers.then(self._heartbeat, self._spans.boundary, "heartbeat")
         self.wrappers.method(self._spans.extension, "heartbeat", make)
-
-    def batch_taken(self) -> None:
-        """Forget the keys of the last batch."""
-        self._own_keys = {}
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
         metrics = ws.metrics
@@ -91,7 +87,7 @@ class Heartbeats:
     def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
         open_spans = self._lifecycle.open
         by_span = self._batches.open.span_deltas
-        own_keys = self._own_keys
+        own_keys = self.own_keys
         span_id: Any = None
         span: OpenSpan | None = None
         values: dict[tuple[Hashable, ...], float] = {}

@@ -163,11 +163,6 @@ class DaskSpans:
                     requested[task.group] = DEFAULT_SPAN
         return requested
 
-    def submitted(self, group: Group, dask_group: TaskGroup) -> None:
-        """A client submitted a task of a group: take note if it asked for another span."""
-        if dask_group in self.requested:
-            group.span.asked_for(self.requested[dask_group])
-
     # ----------------------------------------------------------------- spans and groups
 
     def adopt(self, task: TaskState, now: float) -> Group | None:
@@ -226,7 +221,7 @@ class DaskSpans:
             # Only where the bridge came to a running cluster: otherwise they are open, or gone.
             if known and ancestor.id not in self._lifecycle.open and not known(ancestor.id):
                 self._created(ancestor, known)
-        opener = self.contexts.opener(dask_span.id)
+        opener = self.contexts.openers.get(dask_span.id)
         return self._opened(
             self._lifecycle.span_created, dask_span, above, dask_span.enqueued, opener
         )

@@ -166,8 +166,8 @@ class TaskEvents:
         self._spans.contexts.annotate(task, group.span)
         if stimulus_id[:LENGTH] == SUBMISSION:
             reason = self._outcomes.added(group, key, now)
-            if self._spans.requested:
-                self._spans.submitted(group, task.group)
+            if self._spans.requested and (tags := self._spans.requested.get(task.group)):
+                group.span.asked_for(tags)
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
         if reason is not None:

@@ -83,10 +83,6 @@ class ThreadTime:
         """Add a worker."""
         self.accounting.worker_added(ws.address, ws.nthreads, monotonic(), ws.time_delay)
 
-    def worker_removed(self, address: str) -> None:
-        """Remove a worker, after its tasks were released."""
-        self.accounting.worker_removed(address, monotonic())
-
     # --------------------------------------------------------------------------- tasks
 
     def failure_of(self, key: Hashable) -> Mapping[str, Any]:
@@ -147,18 +143,6 @@ class ThreadTime:
         self._under_way.heartbeat(ws.address, executing)
 
     # --------------------------------------------------------------------------- spans
-
-    def span_active(self, span: OpenSpan) -> None:
-        """Activate a span: it owns an unfinished task."""
-        self.accounting.span_active(span.identity.root_id, span.identity.dask_id, monotonic())
-
-    def span_inactive(self, span: OpenSpan) -> None:
-        """Deactivate a span: its last unfinished task is gone."""
-        self.accounting.span_inactive(span.identity.dask_id, monotonic())
-
-    def span_opened(self, span: OpenSpan) -> None:
-        """Begin a generation: the seconds that are not exported yet belong to an earlier one."""
-        span.begin_time(*self.accounting.pending(span.identity.dask_id))
 
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""

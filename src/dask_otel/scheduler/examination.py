@@ -10,6 +10,7 @@ import difflib
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -181,10 +182,8 @@ def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the packages that matter; None where one is missing."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(PACKAGES)}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
     return found

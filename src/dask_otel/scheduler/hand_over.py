@@ -115,13 +115,17 @@ class HandOver:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
     def _measured(self, span: FinishedSpan) -> None:
-        """Put a span into the histograms: it is measured whether it is exported or not."""
-        if not span.complete and self._adapter.taken_off:
-            # It goes on, nobody knows for how long.
+        """Add a span to the histograms, exported or not: one point of each per Dask span."""
+        ident = span.identity
+        if ident.generation > 1 or (not span.complete and self._adapter.taken_off):
+            # It was measured before; or it goes on for an unknown time.
             return
-        if span.identity.generation == 1:
-            for observation in _observations(span):
-                self._adapter.batch.observe(observation)
+        seconds = {semconv.SPAN_DURATION.name: span.stop - span.start}
+        if span.first_start is not None:
+            seconds[semconv.SPAN_QUEUE_DURATION.name] = max(0.0, span.first_start - span.start)
+        labels, ids = (ident.tags, span.result), (ident.trace_id, ident.span_id)
+        for name, value in seconds.items():
+            self._adapter.batch.observe(Observation(name, labels, value, ids))
 
     # ------------------------------------------------------------------------- metrics
 
@@ -175,15 +179,3 @@ class HandOver:
         if self._dropped:
             add(semconv.OTEL_DROPPED.name, "traces", "not_ready", value=self._dropped)
             self._dropped = 0
-
-
-def _observations(span: FinishedSpan) -> list[Observation]:
-    """Return the points of the span histograms: one of each per Dask span."""
-    ident = span.identity
-    labels = (ident.tags, span.result)
-    ids = (ident.trace_id, ident.span_id)
-    observations = [Observation(semconv.SPAN_DURATION.name, labels, span.stop - span.start, ids)]
-    if span.first_start is not None:
-        queued = max(0.0, span.first_start - span.start)
-        observations.append(Observation(semconv.SPAN_QUEUE_DURATION.name, labels, queued, ids))
-    return observations

@@ -116,7 +116,8 @@ class TaskContextPlugin(WorkerPlugin):
         """See ``WorkerPlugin.setup``."""
         if self.hooks is not None:
             return
-        self.hooks = self._present(worker)
+        others = (getattr(plugin, "hooks", None) for plugin in worker.plugins.values())
+        self.hooks = next((hooks for hooks in others if isinstance(hooks, _Hooks)), None)
         if self.hooks is None:
             self.hooks = _Hooks(worker)
             self.hooks.execution.attach()
@@ -126,13 +127,6 @@ class TaskContextPlugin(WorkerPlugin):
             INSTRUMENTATION.hold()
         if self.inject:
             injection.add()
-
-    @staticmethod
-    def _present(worker: Worker) -> _Hooks | None:
-        for plugin in worker.plugins.values():
-            if isinstance(plugin, TaskContextPlugin) and plugin.hooks is not None:
-                return plugin.hooks
-        return None
 
     def teardown(self, worker: Worker) -> None:
         """See ``WorkerPlugin.teardown``."""

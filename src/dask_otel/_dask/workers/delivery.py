@@ -96,17 +96,15 @@ class Delivery:
 
     async def _bring(self, address: str) -> None:
         pause = PAUSE
-        while not self._withdrawn.is_set():
-            if await self._sent(address, op="plugin-add", plugin=self._plugin):
-                break
+        while not await self._sent(address, op="plugin-add", plugin=self._plugin):
             if address not in self._scheduler.workers:
                 return
             try:
                 await asyncio.wait_for(self._withdrawn.wait(), pause)
             except asyncio.TimeoutError:
                 pause = min(2 * pause, LONGEST_PAUSE)
-        else:
-            return
+            else:
+                return
         if self._withdrawn.is_set():
             await self._take_back(address)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,11 +108,9 @@ class WorkerSamples:
         """
         workers = self._scheduler.workers
         named = {address: name for address, name in self._named.items() if address in workers}
-        for address, ws in workers.items():
-            if len(named) >= self._max_workers:
-                break
-            if address not in named:
-                named[address] = str(ws.name)
+        new = (address for address in workers if address not in named)
+        room = max(0, self._max_workers - len(named))
+        named |= {address: str(workers[address].name) for address in islice(new, room)}
         self._named = named
         return named
 
