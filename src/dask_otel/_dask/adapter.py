@@ -291,13 +291,12 @@ class SchedulerAdapter:
         # The idle time of a span without own tasks is absent, not 0.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
-        try:
+        found = SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
+        with self.boundary.guarding("span_facts"):
             dask_span = self.spans.extension.spans[span.identity.dask_id]
             types, code = facts.collection_types(dask_span), facts.code(dask_span)
-            return SpanFacts(types, code, idle, capacity, links, baggage)
-        except Exception:
-            self.boundary.failed("span_facts")
-            return SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
+            return found._replace(collections=types, code=code)
+        return found
 
     def span_opened(self, span: OpenSpan) -> None:
         """Begin to account its time; hold it if a client is in its block."""

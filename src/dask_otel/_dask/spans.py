@@ -184,12 +184,10 @@ class DaskSpans:
 
     def facts_of(self, group: Group) -> GroupFacts:
         """Read the TaskGroup's sums; there are none where they can't be read."""
-        try:
+        with self.boundary.guarding("group_facts"):
             source: Any = group.source
             return source.facts() if type(source) is Continued else group_facts(source)
-        except Exception:
-            self.boundary.failed("group_facts")
-            return GroupFacts(0, {}, ())
+        return GroupFacts(0, {}, ())
 
     def unfinished_by_span(self, now: float) -> dict[str, int]:
         """Return Dask's counts of unfinished tasks, with all their spans and groups taken in."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -214,12 +214,11 @@ class TaskEvents:
         if group is None:
             return
         now = self._now = time()
-        outcomes = self._outcomes
         worker: str | None = info.get("worker")
         if stopped:
             started, stopped = self._clocks.shown(worker, started, stopped, stimulus_id, sent, now)
         if finish == "memory":
-            outcomes.finished(group, worker, started, stopped, now)
+            self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
                 runs = self._in_memory
                 runs[group] = runs.get(group, 0) + 1
@@ -231,23 +230,39 @@ class TaskEvents:
                         times = (computed, sent, started, stopped, queued)
                         ended = Ended(info, *times, stimulus_id, assigned)
                         self._shown.succeeded(group, task, ended)
-        elif finish == "erred" and info.get("cause") == key:
+        else:
+            times = (computed, sent, started, stopped, queued)
+            ended = Ended(info, *times, stimulus_id, assigned)
+            self._without_result(group, task, finish, ended, run, processed, now)
+
+    def _without_result(
+        self,
+        group: Group,
+        task: TaskState,
+        finish: str,
+        end: Ended,
+        run: Run | None,
+        processed: bool,
+        now: float,
+    ) -> None:
+        """A task left without a result: it failed, was blamed, will come back, or is cancelled."""
+        key, outcomes = task.key, self._outcomes
+        if finish == "erred" and end.info.get("cause") == key:
             if run is not None:
                 # The last of the runs that its workers died with.
                 outcomes.ran(group, run, now)
-            failure = self._failed(group, key, info, started, stopped, now, assigned)
+            failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
             self._count(semconv.TASK_FINISHED.name, group, "erred")
-            if stopped:
-                self._durations[group.prefix].add(computed)
-                ended = Ended(info, computed, sent, started, stopped, queued, stimulus_id, assigned)
-                self._shown.failed(group, task, ended, failure)
+            if end.stop:
+                self._durations[group.prefix].add(end.seconds)
+                self._shown.failed(group, task, end, failure)
         elif finish == "erred" or task.exception_blame is not None:
             outcomes.blamed(group, now)
         elif not task.has_lost_dependencies and (task.who_wants or task.waiters):
-            how = interruption(stimulus_id) if processed else "stolen"
+            how = interruption(end.stimulus_id) if processed else "stolen"
             outcomes.interrupted(group, key, None if how == "stolen" else how, now, run)
         else:
-            worker = None if assigned is None else assigned.address
+            worker = None if end.assigned is None else end.assigned.address
             outcomes.cancelled(group, worker, now, run)
             if processed:
                 if worker is not None and run is None:
@@ -317,7 +332,7 @@ class TaskEvents:
         self,
         group: Group,
         key: Hashable,
-        info: dict[str, Any],
+        info: Mapping[str, Any],
         started: float,
         stopped: float,
         now: float,

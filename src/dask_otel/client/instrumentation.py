@@ -45,28 +45,24 @@ class _Instrumentation:
 
     def ask(self, wanted: bool) -> None:
         """Turn it on or off for the application."""
-        with self._lock:
-            self._asked = wanted
-        self._settle()
+        self._settle(asked=wanted)
 
     def hold(self) -> None:
         """Keep it on for one more: a client with the preload, or a worker's plugin."""
-        with self._lock:
-            self._holders += 1
-        self._settle()
+        self._settle(holders=1)
 
     def release(self) -> None:
         """Undo one `hold`."""
-        with self._lock:
-            self._holders = max(0, self._holders - 1)
-        self._settle()
+        self._settle(holders=-1)
 
     def _wanted(self) -> bool:
         return self._asked or self._holders > 0
 
-    def _settle(self) -> None:
-        """Hook or restore Dask's client now, or when it is imported."""
+    def _settle(self, asked: bool | None = None, holders: int = 0) -> None:
+        """Take a request; hook or restore Dask's client now, or when it is imported."""
         with self._lock:
+            self._asked = self._asked if asked is None else asked
+            self._holders = max(0, self._holders + holders)
             if self._wanted():
                 # Before the look, so that no import can fall in between.
                 self._waiting.put()
