@@ -26,12 +26,12 @@ from dask_otel.worker.plugin import TaskContextPlugin
 PICKLED = pickled({"inject": True})
 
 
-def test_it_is_the_plugin_where_the_package_is():
-    plugin = pickle.loads(PICKLED)
+@pytest.mark.parametrize("settings", [{"inject": True}, {"later": [1]}, {}])
+def test_it_is_the_plugin_where_the_package_is(settings: dict[str, Any]):
+    """With settings of another version, too; and as Dask pickles what is there already."""
+    plugin = pickle.loads(pickled(settings))
     assert type(plugin) is TaskContextPlugin
-    assert plugin.inject
-    # What is there already can be pickled, too, as Dask does with plugins that users register.
-    assert pickle.loads(pickle.dumps(plugin)).inject
+    assert plugin.inject is pickle.loads(pickle.dumps(plugin)).inject is ("inject" in settings)
 
 
 def test_what_travels_names_only_a_builtin_and_holds_no_bytecode():
@@ -49,11 +49,6 @@ def test_it_reads_in_the_syntax_of_every_python_that_runs_a_worker():
     import ast
 
     ast.parse(workers.SOURCE, feature_version=(3, 8))
-
-
-def test_settings_of_another_version_are_taken():
-    assert type(pickle.loads(pickled({"later": [1]}))) is TaskContextPlugin
-    assert type(pickle.loads(pickled({}))) is TaskContextPlugin
 
 
 def test_unpickling_leaves_no_names_behind():

@@ -313,26 +313,24 @@ class Vendor(TextMapPropagator):
         return {"x-vendor-trace"}
 
 
+class Broken(Vendor):
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        raise ZeroDivisionError
+
+
 def test_the_configured_propagators_decide_whether_and_the_form_is_w3c(propagators: Any) -> None:
+    context = {"traceparent": TRACEPARENT}
     with use_span(a_span()):
-        propagators(Vendor())
-        assert carried() == {"traceparent": TRACEPARENT}
-        propagators()
-        assert carried() is None
-        propagators(W3CBaggagePropagator())
-        assert carried() is None
-        propagators(TraceContextTextMapPropagator())
-        assert carried() == {"traceparent": TRACEPARENT}
-
-
-def test_a_propagator_that_raises_is_no_matter_of_the_users(propagators: Any) -> None:
-    class Broken(Vendor):
-        def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
-            raise ZeroDivisionError
-
-    propagators(Broken())
-    with use_span(a_span()):
-        assert carried() is None
+        for chosen, expected in (
+            ([Vendor()], context),
+            ([], None),
+            ([W3CBaggagePropagator()], None),
+            ([TraceContextTextMapPropagator()], context),
+            # An error of theirs is no matter of the user's.
+            ([Broken()], None),
+        ):
+            propagators(*chosen)
+            assert carried() == expected
 
 
 def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:
