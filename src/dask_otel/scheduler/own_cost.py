@@ -24,8 +24,8 @@ class OwnCost:
     """The seconds of the event loop that one bridge takes.
 
     To time a few transitions, the plugin's `transition` is replaced for so many calls: it is the
-    bridge's own attribute, which Dask looks up for each call. A test of a flag in `transition`
-    instead takes 570 instructions a task, for about six transitions.
+    bridge's own attribute, which Dask looks up for each call. A flag that `transition` tests itself
+    takes 70 instructions of each call: 485 of the 42,600 a task.
     """
 
     def __init__(self, adapter: SchedulerAdapter) -> None:
