@@ -58,16 +58,17 @@ class ClientBlocks:
         if state is None:
             # The client is gone already.
             return 0
-        described, lines = message.get(ATTRIBUTES), message.get(BLOCKS)
-        described = {} if described is None else described
-        valid = type(described) is dict, isinstance(lines, (list, tuple))
-        wrong = valid.count(False)
-        for span_id, given in described.items() if valid[0] else ():
+        wrong, described, lines = 0, message.get(ATTRIBUTES), message.get(BLOCKS)
+        if type(described) is not dict:
+            wrong, described = int(described is not None), {}
+        if not isinstance(lines, (list, tuple)):
+            wrong, lines = wrong + 1, ()
+        for span_id, given in described.items():
             if type(span_id) is not str or not isinstance(given, Mapping):
                 wrong += 1
             elif attributes := bounded_attributes(given)[0]:
                 self.blocks.described(span_id, attributes)
-        for line in lines if valid[1] else ():
+        for line in lines:
             match line:
                 case [str(what), str(span_id)] if what == ENTERED:
                     self.blocks.entered(client, span_id)

@@ -190,10 +190,11 @@ def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     history = scheduler.total_nthreads_history
     first = max(0, bisect_right(history, start, key=itemgetter(0)) - 1)
     steps = [*islice(history, first, None), (inf, 0)]
-    return sum(
-        (max(0.0, min(until, stop) - max(since, start)) * threads)
+    parts = (
+        max(0.0, min(until, stop) - max(since, start)) * threads
         for (since, threads), (until, _) in pairwise(steps)
     )
+    return float(sum(parts))
 
 
 def threads_at(scheduler: Scheduler, when: float) -> int:
