@@ -194,12 +194,14 @@ class Scheduler:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.transition_counter = 7
+        self.count = 7
         self.seen: list[tuple[Any, ...]] = []
         #: Seconds that the hook takes.
         self.price = 0.001
         self.plugin: Any = SimpleNamespace(transition=self.hook)
-        adapter: Any = SimpleNamespace(scheduler=self, transition=self.hook, spent=0.0)
+        adapter: Any = SimpleNamespace(
+            transitions=lambda: self.count, transition=self.hook, spent=0.0
+        )
         self.cost = OwnCost(adapter)
         self.cost.watch(self.plugin)
 
@@ -209,7 +211,7 @@ class Scheduler:
 
     def transitions(self, count: int) -> float:
         for _ in range(count):
-            self.transition_counter += 1
+            self.count += 1
             self.plugin.transition("key", "waiting", "processing", stimulus_id="s")
             self.clock.now += 1.0  # Dask's own
         return self.cost.take()
@@ -235,9 +237,7 @@ def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
 
 
 def test_what_timers_and_the_adapter_take_is_added_once(clock: Clock) -> None:
-    adapter: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(transition_counter=0), transition=None, spent=2.0
-    )
+    adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, spent=2.0)
     cost = OwnCost(adapter)
     with cost.timed():
         clock.now += 0.5

@@ -187,7 +187,7 @@ class SchedulerAdapter:
         self.attached = False
         for wrappers in self._wrappers:
             wrappers.take_off()
-        self.spans.groups.clear()
+        self.spans.release()
         self.tasks.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
@@ -245,7 +245,7 @@ class SchedulerAdapter:
 
         Only then are Dask's own counts consistent, from which ours are repaired after an error.
         """
-        self.spans.requested = {}
+        self.spans.submission_over()
         if self.blocks.leaving:
             with self.boundary.guarding("blocks"):
                 self.blocks.tick(now)
@@ -266,6 +266,10 @@ class SchedulerAdapter:
         """Return the spans that ended since the last call."""
         finished, self.lifecycle.finished = self.lifecycle.finished, []
         return finished
+
+    def transitions(self) -> int:
+        """Return the number of transitions since the scheduler's start."""
+        return int(self.scheduler.transition_counter)
 
     @property
     def spent(self) -> float:

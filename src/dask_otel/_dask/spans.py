@@ -79,6 +79,14 @@ class DaskSpans:
         self._seen = len(self.extension.spans)
         self.wrappers.method(self.extension, "observe_tasks", self._wrapped)
 
+    def release(self) -> None:
+        """Release Dask's objects."""
+        self.groups.clear()
+
+    def submission_over(self) -> None:
+        """Forget the facts of one submission alone."""
+        self.requested = {}
+
     def _known_before(self, past: Past | None) -> Callable[[str], bool]:
         """Return what tells whether an earlier bridge may have exported a span."""
         if past is None:

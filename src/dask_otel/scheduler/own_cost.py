@@ -44,7 +44,7 @@ class OwnCost:
     def watch(self, plugin: SchedulerPlugin) -> None:
         """Begin to count the transitions that a plugin hands to the adapter."""
         self._plugin = plugin
-        self._counted = self._adapter.scheduler.transition_counter
+        self._counted = self._adapter.transitions()
 
     def sample(self) -> None:
         """Time the next few transitions."""
@@ -76,7 +76,7 @@ class OwnCost:
 
     def take(self) -> float:
         """Return the seconds since the last call, those of transitions as an estimate."""
-        spent, counted = self._adapter.spent, int(self._adapter.scheduler.transition_counter)
+        spent, counted = self._adapter.spent, self._adapter.transitions()
         seconds, self._timers = self._timers + spent - self._before, 0.0
         calls, self._counted = counted - self._counted, counted
         self._before = spent
