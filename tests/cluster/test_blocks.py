@@ -79,11 +79,11 @@ def test_a_pause_does_not_split_a_span_with_the_clients_help():
 
 def test_a_pause_does_not_split_distributeds_own_span_either():
     with helped_client(), observed() as o:
-        assert blocks._patch is not None
+        assert blocks._undo is not None
         one_workflow(o, span)
         o.quiet()
         o.assert_tree("workflow success 3.0.. tasks=2 memory=2")
-    assert blocks._patch is None
+    assert blocks._undo is None
 
 
 def test_both_together_tell_once():

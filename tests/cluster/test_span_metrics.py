@@ -139,11 +139,11 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(start: Sta
             TimeoutError, match=r"not settled within 0\.3 s: .*busy/inner has 1 unf"
         ):
             dask_otel.span_metrics(client, span_id, timeout="300ms")
-        waiting = bridged.bridge.settled._waiting
+        settled = bridged.bridge.settled
 
         async def ask() -> SpanMetrics:
             asked = asyncio.ensure_future(dask_otel.span_metrics(client, span_id))
-            while not waiting:
+            while not settled.waiting:
                 await asyncio.sleep(0.01)
             assert not asked.done()
             await Event("go", client=client).set()
@@ -152,7 +152,7 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(start: Sta
         answer = client.sync(ask)
         assert running.done()
         assert answer.counts["memory"] == 1
-        assert not waiting
+        assert not settled.waiting
 
 
 def test_a_span_that_is_still_on_its_way(start: Start) -> None:
@@ -244,8 +244,8 @@ def test_when_the_bridge_is_stopped_nobody_waits_on(start: Start) -> None:
 
         async def ask() -> None:
             asked = asyncio.ensure_future(dask_otel.span_metrics(client, span_id))
-            waiting = bridged.bridge.settled._waiting
-            while not waiting:
+            settled = bridged.bridge.settled
+            while not settled.waiting:
                 await asyncio.sleep(0.01)
             assert await dask_otel.unregister(client) == "stopped"
             with pytest.raises(RuntimeError, match="stopped before span"):
