@@ -80,7 +80,7 @@ $(DOCS)/.done: pyproject.toml
 	$(DOCS)/bin/python -m pip install --quiet --editable . --group docs
 	@touch $@
 
-bench: $(VENV)/.done ## Measure what the bridge costs (half an hour; ARGS=--quick is rough)
+bench: $(VENV)/.done ## Measure what the bridge costs (an hour; ARGS=--quick is rough)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-check: $(VENV)/.done ## Fail if the bridge needs more instructions than published (valgrind)

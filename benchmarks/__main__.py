@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import (
+    account,
     context,
     cpu,
     history,
@@ -40,6 +41,7 @@ ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
     "8": [live.run_start],
     "9": [context.run_counted, context.run],
     "10": [spool.run_counted, spool.run],
+    "11": [account.run],
 }
 
 

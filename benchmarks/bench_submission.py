@@ -1,6 +1,6 @@
 """What the caller's context costs a submission, in the client.
 
-``python -m benchmarks.bench_submission`` prints the CPU time of the hook alone in µs: around a
+The CPU time of the hook alone in µs: around a
 method that does nothing, over that method unhooked, the least of many runs. A submission itself
 takes a few hundred.
 """
@@ -82,13 +82,3 @@ def measure() -> dict[str, float]:
         found["a span, and a Dask span for it"] = cost(one_more.submit) - bare
     Submitter._graph_to_futures = original  # type: ignore[method-assign]
     return found
-
-
-def main() -> None:
-    """Print the figures."""
-    for name, figure in measure().items():
-        print(f"{name:<42}{figure:6.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -103,10 +103,3 @@ def records() -> tuple[float, float]:
     context.leave(entered)  # type: ignore[arg-type]
     injection.remove()
     return inside - bare, outside - bare
-
-
-if __name__ == "__main__":
-    print(f"task, decided by the scheduler: {task(DECIDED):.2f} us")
-    print(f"task, hashed on the worker:     {task(ANNOTATIONS):.2f} us")
-    print(f"Dask's calls of plugins:        {transitions():.2f} us")
-    print("record in a task, outside:      {:.2f} us, {:.2f} us".format(*records()))

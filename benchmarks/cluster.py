@@ -55,13 +55,14 @@ def cluster(
     workers: int = 2,
     *args: str,
     worker_environment: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
 ) -> Iterator[Client]:
     """Give a client of a fresh cluster whose scheduler was started with these arguments."""
     with tempfile.TemporaryDirectory() as folder, processes.cluster(Path(folder)) as built:
-        built.start_scheduler(*args, env=environment(more))
+        built.start_scheduler(*args, env=environment(more), within=within)
         for number in range(workers):
             env = worker_environment or environment({})
             built.start_worker(f"w{number}", nthreads=1, env=env)
-        with Client(built.address, timeout=30) as client:
-            client.wait_for_workers(workers, timeout=60)
+        with Client(built.address, timeout=90) as client:
+            client.wait_for_workers(workers, timeout=90)
             yield client

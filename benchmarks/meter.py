@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
-
-_recorder: Any = None
-_threads_before: set[str] = set()
-
-
-def record(dask_scheduler: Any) -> None:
-    """Record every call of the bridge from now on."""
-    from benchmarks.recording import Recorder
-
-    global _recorder
-    _recorder = Recorder(dask_scheduler)
-    _recorder.tick_for_ever()
-
-
-def begin_recording() -> None:
-    """Discard the calls so far."""
-    _recorder.clear()
-
-
-def replay(
-    dask_scheduler: Any, overrides: dict[str, Any] | None = None, times: int = 5
-) -> dict[str, float]:
-    """Replay the recording into fresh bridges; return its CPU seconds, the best of some times."""
-    from benchmarks.recording import Replay
-
-    _recorder.finish()
-    took: list[float] = []
-    for _ in range(times):
-        took.append(0.0)
-        for bridged, sign in ((True, 1), (False, -1)):
-            run = Replay(dask_scheduler, _recorder, bridged, overrides)
-            began = time.thread_time()
-            run.run()
-            took[-1] += sign * (time.thread_time() - began)
-            run.check()
-    best = {"seconds": min(took), "calls": len(_recorder.calls)}
-    _recorder.clear()
-    return best
 
 
 def install(dask_scheduler: Any, overrides: dict[str, Any] | None = None) -> None:
     """Put the bridge on the scheduler."""
     from dask_otel.scheduler.plugin import install as put
 
-    _threads_before.update(os.listdir("/proc/self/task"))
     put(dask_scheduler, overrides)
 
 
@@ -107,15 +65,11 @@ def idle(dask_scheduler: Any) -> bool:
     return not dask_scheduler.tasks
 
 
+def busy(dask_scheduler: Any) -> bool:
+    """Whether a worker has a task."""
+    return any(ws.processing for ws in dask_scheduler.workers.values())
+
+
 def cpu() -> float:
     """Return the process's CPU seconds, all threads."""
     return time.process_time()
-
-
-def reading() -> dict[str, float]:
-    """Return CPU seconds: of the process, and of threads that came with the bridge."""
-    threads = 0
-    for thread in set(os.listdir("/proc/self/task")) - _threads_before:
-        with suppress(OSError):
-            threads += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
-    return {"cpu": cpu(), "threads": threads / 1e9}

@@ -16,7 +16,7 @@ _HEAD = """# What the bridge costs
 One command measures everything on any machine, without a server or an account:
 
 ```console
-make bench                                      # about half an hour; two quiet cores are best
+make bench                                      # about an hour; two quiet cores are best
 python -m benchmarks --quick                    # rough, some minutes
 python -m benchmarks --row 1 --pairs 60         # one row, narrower intervals
 python -m benchmarks --page                     # everything, and this page anew
@@ -42,21 +42,28 @@ _READING = """
   is *missed* only if the whole interval lies above the target; where it lies on both sides, it
   says that it is too wide to decide. A window ends when everything has been exported; linger and
   schedule delay are short, so that it ends soon.
-- **Own CPU** (row 1) is what the bridge's own code takes when it runs by itself. Everything that
-  Dask calls in the bridge is recorded in a real run at Dask's interface, and replayed into a fresh
-  bridge and into nothing: the difference is the event loop's share, the best of five replays. The
-  bridge's threads are read from the operating system in the real run. The share is that of the
-  scheduler's CPU per task in the A/B windows without the bridge. It is more precise than any A/B,
-  and less than all of it: a replay finds its code and data in the processor's caches, where in a
-  real run Dask's come in between, and what Dask itself does more is not in it, such as longer
-  messages to workers and more collections of garbage. The A/B has all of that: what a scheduler
-  pays is there.
-- **Instructions** (row 1) do the same under valgrind's callgrind, with simulated workers. They
-  do not depend on what else the machine does: two runs differ by 0.1 % at most. `--check`
-  counts again and fails if the bridge needs 10 % more than published, on the same versions of
-  Python and distributed; `--count` publishes this figure alone. It was 38,797 before each task was
-  told its context (2,700 more, when it is submitted) and its times were corrected and measured:
-  when it came into the queue (1,100), and when it left for its worker (1,000).
+  The load before it has to be at most 2, and is shown: pairs on a busier machine differ by more
+  than the bridge costs, and nothing of them is published.
+- **The account** (row 11) is the published cost. Valgrind's callgrind counts all instructions of a
+  real `dask scheduler`, with two real workers, while 1,500 tasks that do nothing run, and then in
+  20 s of idling, which are subtracted in proportion: valgrind stretches time, and timers go by the
+  clock. Whole runs differ by some percent, by how messages happen to be batched. So the figure is
+  the sum of what is steady: the inclusive cost of the bridge's entry points by kind of call,
+  collections of garbage not included (each entry point is called through an operator that nothing
+  else uses, whose C function callgrind sees, and the same call of an empty function is subtracted);
+  Dask's dispatch, as the difference that a plugin with an empty `transition` makes to the same
+  tasks of a simulated cluster; and the message to a worker, serialized with the bridge's annotation
+  and without. The *remainder* is what the difference of whole runs has more than that sum. Threads
+  and collections of garbage are in it, and it is not settled: whole runs differ by as much. Shares
+  of a core come from the CPU time of a task without valgrind and without the bridge.
+- **Instructions** (row 1) are the quick check. Everything that Dask calls in the bridge is recorded
+  on a real scheduler with simulated workers at Dask's interface, and replayed under callgrind into
+  a fresh bridge and into nothing. They do not depend on what else the machine does: two runs
+  differ by 0.1 % at most. `--check` counts again and fails if the bridge needs 10 % more than
+  published, on the same versions of Python and distributed; `--count` publishes this figure alone.
+  It was 38,797 before each task was told its context (2,700 more, when it is submitted) and its
+  times were corrected and measured: when it came into the queue (1,100), and when it left for its
+  worker (1,000).
 - **Latency** (row 3) is the age of messages, sent each millisecond, when the event loop reads
   them; the kernel notes when they came. Shown are differences of the medians of five windows of
   half a minute, with and without the bridge in turn. Before a window each simulated worker has
@@ -76,7 +83,7 @@ _READING = """
   begin and when their work is done, with `otel.spool.path` and without. The thread's part is
   measured in a process of its own, with the store alone: spans are encoded and written in
   transactions of 100, and settled by 100. What is written is what the process has given to the
-  kernel, by the kernel's own account; `strace` counts how often it told it to flush.
+  kernel, by the kernel's own account.
 
 ## What is left of row 3
 

@@ -6,7 +6,6 @@ the bridge changes inside. The replay leaves Dask out: its scheduler only makes 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
@@ -15,9 +14,6 @@ from typing import Any, NamedTuple
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel import semconv
-
-#: Seconds between two ticks of the bridge.
-TICK = 0.1
 
 
 class Call(NamedTuple):
@@ -88,18 +84,9 @@ class Recorder(SchedulerPlugin):
         )
         scheduler.add_plugin(self)
 
-    def clear(self) -> None:
-        """Discard the calls so far."""
-        self.calls, self.tasks = [], {}
-
     def finish(self) -> None:
         """Add what the bridge does after the work: it ends the spans, and hands over metrics."""
         self.calls += [Call("end"), Call("metrics")]
-
-    def tick_for_ever(self) -> None:
-        """Record a tick as often as a bridge has one."""
-        self.calls.append(Call("tick"))
-        asyncio.get_running_loop().call_later(TICK, self.tick_for_ever)
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """See ``SchedulerPlugin.transition``."""

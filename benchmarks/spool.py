@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.cluster import answer, environment, run_program
+from benchmarks.cluster import answer, run_program
 from benchmarks.instructions import counted, record, replay
 from benchmarks.recording import Call, Recorder
 from benchmarks.results import Row, verdict
@@ -117,20 +116,6 @@ def measure(folder: str, spans: int) -> dict[str, float]:
     }
 
 
-def _flushes(command: list[str]) -> str:
-    """Return how often the process flushed the disk, as strace counts it."""
-    calls = "fsync,fdatasync,sync_file_range,msync"
-    try:
-        done = subprocess.run(
-            ["strace", "-f", "-qq", "-e", f"trace={calls}", *command], check=True,
-            env=environment({}), capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return "not counted"
-    # Among other lines of strace's.
-    return str(len(re.findall(rf"\b(?:{calls.replace(',', '|')})\(", done.stderr)))
-
-
 def run(quick: bool) -> list[Row]:
     """Measure the store in processes of its own."""
     spans = SPANS // 10 if quick else SPANS
@@ -139,8 +124,6 @@ def run(quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             runs.append(run_program("benchmarks.spool", folder, str(spans)))
     found = {name: median(one[name] for one in runs) for name in runs[0]}
-    with tempfile.TemporaryDirectory() as folder:
-        flushes = _flushes([sys.executable, "-m", "benchmarks.spool", folder, str(SPANS // 20)])
     cpu = found["write"] + found["settle"]
     thread = (
         f"{cpu:.0f} µs ({found['write']:.0f} written, {found['settle']:.0f} settled; "
@@ -148,7 +131,7 @@ def run(quick: bool) -> list[Row]:
     )
     disk = (
         f"{found['size']:,.0f} bytes while it waits; {found['disk']:,.0f} bytes written until it "
-        f"is settled; flushes: {flushes}"
+        f"is settled"
     )
     what = "CPU of the spool's thread per span, written and settled by 100"
     return [

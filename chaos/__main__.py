@@ -7,13 +7,17 @@ import logging
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from chaos import page, ratios, results
 from chaos.catalogue import SCENARIOS
 from chaos.scenario import BOUNDED, BROKEN, KEPT, SHORT, SKIPPED, CannotRun, Scenario
 from chaos.world import world
+
+#: Key of the result, scenario, protocol.
+Wanted: TypeAlias = tuple[str, Scenario, str]
 
 
 def _arguments() -> argparse.Namespace:
@@ -33,26 +37,30 @@ def _arguments() -> argparse.Namespace:
 def _run(one: Scenario, protocol: str, folder: Path, code: str) -> dict[str, Any]:
     began = time.monotonic()
     cost: dict[str, Any] = {}
+    verdict = BOUNDED if one.loses else KEPT
     try:
         with world(folder, protocol, one.compared) as made:
             observed = one.run(made)
             if one.compared:
                 assert made.cost is not None, "it was compared with nothing"
                 cost = {"cost": made.cost}
-        verdict = BOUNDED if one.loses else KEPT
-        if cost and cost["cost"]["verdict"] == ratios.WORSE:
-            verdict = BROKEN
+                verdict = BROKEN if made.cost["verdict"] == ratios.WORSE else verdict
     except CannotRun as reason:
         verdict, observed = SKIPPED, str(reason)
     except Exception as error:
         verdict, observed = BROKEN, " ".join(f"{type(error).__name__}: {error}".split())[:600]
-    return {
-        "verdict": verdict,
-        "observed": observed,
-        "seconds": round(time.monotonic() - began, 1),
-        "code": code,
-        **cost,
-    }
+    seconds = round(time.monotonic() - began, 1)
+    return {"verdict": verdict, "observed": observed, "seconds": seconds, "code": code, **cost}
+
+
+def _wanted(given: argparse.Namespace, results: dict[str, Any], code: str) -> Iterator[Wanted]:
+    """Yield scenarios that were asked for, or have no result for this code, by their keys."""
+    for one, protocol in [(s, protocol) for s in SCENARIOS.values() for protocol in s.protocols]:
+        key = f"{one.name} {SHORT[protocol]}"
+        before = results.get(key, {})
+        done = before.get("code") == code and (not one.compared or "cost" in before)
+        if one.name in given.name or (not given.name and (given.again or not done)):
+            yield key, one, protocol
 
 
 def main() -> int:
@@ -62,36 +70,22 @@ def main() -> int:
         for one in SCENARIOS.values():
             print(f"{one.name:32} {one.fault}. {one.promise}.")
         return 0
-    found = results.read()
-    code = results.code()
-    if not given.page:
-        # Workers import the tasks' functions from this repository.
-        paths = (str(results.REPOSITORY), os.environ.get("PYTHONPATH", ""))
-        # The client logs at length that its scheduler is gone.
-        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        for one in SCENARIOS.values():
-            if given.name and one.name not in given.name:
-                continue
-            for protocol in one.protocols:
-                key = f"{one.name} {SHORT[protocol]}"
-                before = found["results"].get(key, {})
-                done = before.get("code") == code and (not one.compared or "cost" in before)
-                if done and not given.again and not given.name:
-                    continue
-                with tempfile.TemporaryDirectory() as scratch:
-                    folder = Path(scratch)
-                    if given.keep:
-                        folder = given.keep / key.replace(" ", "-")
-                        folder.mkdir(parents=True, exist_ok=True)
-                    result = _run(one, protocol, folder, code)
-                found["results"][key] = result
-                results.write(found)
-                print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "
-                      f"{result['observed']}{page.cost_in_words(result)}", flush=True)  # fmt: skip
+    found, code = results.read(), results.code()
+    # Workers import the tasks' functions from this repository.
+    paths = (str(results.REPOSITORY), os.environ.get("PYTHONPATH", ""))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    # The client logs at length that its scheduler is gone.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
+    for key, one, protocol in () if given.page else _wanted(given, found["results"], code):
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = (given.keep or Path(scratch)) / key.replace(" ", "-")
+            folder.mkdir(parents=True, exist_ok=True)
+            result = found["results"][key] = _run(one, protocol, folder, code)
+        results.write(found)
+        print(f"{key:40} {result['verdict']:8} {result['seconds']:6.1f} s  "
+              f"{result['observed']}{page.cost_in_words(result)}", flush=True)  # fmt: skip
     page.write(found)
-    broken = [key for key, result in found["results"].items() if result["verdict"] == BROKEN]
-    return 1 if broken else 0
+    return int(any(result["verdict"] == BROKEN for result in found["results"].values()))
 
 
 if __name__ == "__main__":

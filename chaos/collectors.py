@@ -14,7 +14,7 @@ from tests.waiting import eventually
 
 from chaos.pairs import compare
 from chaos.ratios import BARE
-from chaos.scenario import GRPC, HTTP, scenario
+from chaos.scenario import BOTH, GRPC, HTTP, scenario
 from chaos.world import World
 
 #: All of these are compared with no fault, and with no bridge.
@@ -31,11 +31,11 @@ _AWAY = float(os.environ.get("CHAOS_AWAY", "120"))
 def changed(thing: object, **values: Any) -> Iterator[None]:
     """Give attributes other values for a while: a fault of a gate or a receiver."""
     before = {name: getattr(thing, name) for name in values}
-    for name, value in values.items():
-        setattr(thing, name, value)
-    yield
-    for name, value in before.items():
-        setattr(thing, name, value)
+    for state in (values, before):
+        for name, value in state.items():
+            setattr(thing, name, value)
+        if state is values:
+            yield
 
 
 def through(
@@ -101,67 +101,13 @@ def through(
     )
 
 
-def _mode(world: World, mode: str, **options: Any) -> str:
-    return through(world, changed(world.gate, mode=mode), **options)
+def _mode(world: World, mode: str, content: Any = None, **options: Any) -> str:
+    answer = changed(world.collector, content=content)
+    return through(world, answer, changed(world.gate, mode=mode), **options)
 
 
 def _answers(world: World, **values: Any) -> str:
     return through(world, changed(world.collector, **values))
-
-
-for _name, _fault, _promise, _options in (
-    ("down-at-start", "Nobody listens when the scheduler starts", ONCE,
-     {"mode": "closed", "healthy_first": False}),
-    ("down-and-back", "It is killed under load, and is back after two minutes of load",
-     f"{ONCE}, as long as the queue holds (`OTEL_BSP_MAX_QUEUE_SIZE`)",
-     {"mode": "closed", "seconds": _AWAY}),
-    ("silent", "It accepts connections and never answers", ONCE, {"mode": "silent"}),
-    ("cut", "It takes requests, and the connection breaks within the answer",
-     f"{_AGAIN} comes again, spans with the same ids", {"mode": "cut", "again": True}),
-):  # fmt: skip
-    collector(_name, fault=_fault, promise=_promise)(partial(_mode, **_options))
-
-
-@collector(
-    "drip",
-    fault="It takes requests and answers with one byte a second",
-    promise=f"{_AGAIN} in time comes again, spans with the same ids. Over HTTP the timeout starts "
-    "again with each byte of an answer's head: until the head is complete, the bridge waits "
-    "without a warning",
-)
-def _drip(world: World) -> str:
-    return _mode(world, "drip", again=True, warns=world.protocol == GRPC)
-
-
-@collector(
-    "drip-content",
-    fault="It takes requests, and the content of its answer comes one byte a second",
-    promise=f"{_AGAIN} in time comes again, spans with the same ids; one warning, one line at the "
-    "end",
-    protocols=(HTTP,),
-)
-def _drip_content(world: World) -> str:
-    # A success with 200 bytes in an unknown field.
-    content = "application/x-protobuf", b"\x7a\xc8\x01" + bytes(200)
-    return through(
-        world,
-        changed(world.collector, content=content),
-        changed(world.gate, mode="drip-content"),
-        again=True,
-    )
-
-
-for _protocol, _codes in (
-    (HTTP, (400, 401, 413, 500)),
-    (GRPC, ("UNAVAILABLE", "INVALID_ARGUMENT", "UNAUTHENTICATED", "INTERNAL")),
-):
-    for _code in _codes:
-        collector(
-            str(_code).lower().replace("_", "-"),
-            fault=f"It answers {_code} to everything",
-            promise=ONCE,
-            protocols=(_protocol,),
-        )(partial(_answers, answer=_code))
 
 
 def _retry_after(world: World, answer: int | str) -> str:
@@ -179,34 +125,73 @@ def _retry_after(world: World, answer: int | str) -> str:
     return f"{observed}; tried again after {min(pauses):.1f} s at the soonest"
 
 
-for _code, _protocol, _word in (
+def _redirected(world: World) -> str:
+    return _answers(world, answer=301, location=f"{world.collector.endpoint}/page")
+
+
+def _drips(world: World) -> str:
+    return _mode(world, "drip", again=True, warns=world.protocol == GRPC)
+
+
+_HTTP_CODES, _GRPC_CODES = (
+    (400, 401, 413, 500),
+    ("UNAVAILABLE", "INVALID_ARGUMENT", "UNAUTHENTICATED", "INTERNAL"),
+)
+_PAUSES = (
     (429, HTTP, "`Retry-After`"),
     (503, HTTP, "`Retry-After`"),
     ("RESOURCE_EXHAUSTED", GRPC, "`RetryInfo`"),
-):
-    _name = f"{str(_code).lower().replace('_', '-')}-retry-after"
-    collector(
-        _name,
-        fault=f"It answers {_code} with {_word} of 1 s",
-        promise=f"{ONCE}; nothing is sent sooner than that",
-        protocols=(_protocol,),
-    )(partial(_retry_after, answer=_code))
-    collector(
-        f"{_name}-hour",
-        fault=f"It answers {_code} with {_word} of an hour",
-        promise=f"{ONCE}; the bridge waits for 30 s at most before the next try",
-        protocols=(_protocol,),
-    )(partial(_answers, answer=_code, retry_after=3600))
-
-
-@collector(
-    "redirect",
-    fault="It redirects (301) to a page that answers 200",
-    promise=ONCE + "; a redirect is not followed",
-    protocols=(HTTP,),
 )
-def _redirect(world: World) -> str:
-    return _answers(world, answer=301, location=f"{world.collector.endpoint}/page")
+
+
+def _name_of(code: int | str) -> str:
+    return str(code).lower().replace("_", "-")
+
+
+#: Name, fault, promise, what runs it, and the protocols.
+_FAULTS: tuple[tuple[str, str, str, Callable[[World], str], tuple[str, ...]], ...] = (
+    ("down-at-start", "Nobody listens when the scheduler starts", ONCE,
+     partial(_mode, mode="closed", healthy_first=False), BOTH),
+    ("down-and-back", "It is killed under load, and is back after two minutes of load",
+     f"{ONCE}, as long as the queue holds (`OTEL_BSP_MAX_QUEUE_SIZE`)",
+     partial(_mode, mode="closed", seconds=_AWAY), BOTH),
+    ("silent", "It accepts connections and never answers", ONCE,
+     partial(_mode, mode="silent"), BOTH),
+    ("cut", "It takes requests, and the connection breaks within the answer",
+     f"{_AGAIN} comes again, spans with the same ids", partial(_mode, mode="cut", again=True),
+     BOTH),
+    ("drip", "It takes requests and answers with one byte a second",
+     f"{_AGAIN} in time comes again, spans with the same ids. Over HTTP the timeout starts "
+     "again with each byte of an answer's head: until the head is complete, the bridge waits "
+     "without a warning", _drips, BOTH),
+    # A success with 200 bytes in an unknown field.
+    ("drip-content", "It takes requests, and the content of its answer comes one byte a second",
+     f"{_AGAIN} in time comes again, spans with the same ids; one warning, one line at the end",
+     partial(_mode, mode="drip-content", again=True,
+             content=("application/x-protobuf", b"\x7a\xc8\x01" + bytes(200))), (HTTP,)),
+    *(
+        (_name_of(code), f"It answers {code} to everything", ONCE,
+         partial(_answers, answer=code), (protocol,))
+        for protocol, codes in ((HTTP, _HTTP_CODES), (GRPC, _GRPC_CODES))
+        for code in codes
+    ),
+    *(
+        fault
+        for code, protocol, word in _PAUSES
+        for fault in (
+            (f"{_name_of(code)}-retry-after", f"It answers {code} with {word} of 1 s",
+             f"{ONCE}; nothing is sent sooner than that", partial(_retry_after, answer=code),
+             (protocol,)),
+            (f"{_name_of(code)}-retry-after-hour", f"It answers {code} with {word} of an hour",
+             f"{ONCE}; the bridge waits for 30 s at most before the next try",
+             partial(_answers, answer=code, retry_after=3600), (protocol,)),
+        )
+    ),
+    ("redirect", "It redirects (301) to a page that answers 200",
+     ONCE + "; a redirect is not followed", _redirected, (HTTP,)),
+)  # fmt: skip
+for _name, _fault, _promise, _run, _protocols in _FAULTS:
+    collector(_name, fault=_fault, promise=_promise, protocols=_protocols)(_run)
 
 
 def _names(request: Any) -> list[str]:

@@ -81,44 +81,30 @@ _WARNS = ONCE.replace("one warning", "one warning that names the cause")
 _TLS = f"{_WARNS}; no request gets to the wrong server, and nothing is sent in clear"
 
 
-@collector(
-    "tls-untrusted",
-    fault="Nobody trusts the certificate of its TLS, until it is started with another one",
-    promise=_TLS,
-)
-def _untrusted(world: World) -> str:
-    good = _certificate(world)
-    return _wrong_tls(world, _certificate(world), good, "is not trusted", trusted=[good])
-
-
-@collector(
-    "tls-name",
-    fault="Its certificate is for another name, until it is started with another one",
-    promise=_TLS,
-)
-def _wrong_name(world: World) -> str:
+def _disagree(world: World, name: str) -> str:
     good, other = _certificate(world), _certificate(world, "collector.invalid")
-    return _wrong_tls(world, other, good, "certificate is for another name", trusted=[good, other])
+    if name == "plain-to-tls":
+        return _wrong_tls(world, good, None, "TLS (https)", scheme="http")
+    wrong, says, trusted = {
+        "tls-untrusted": (_certificate(world), "is not trusted", [good]),
+        "tls-name": (other, "certificate is for another name", [good, other]),
+        "tls-to-plain": (None, "TLS is spoken (https)", [good]),
+    }[name]
+    return _wrong_tls(world, wrong, good, says, trusted=trusted)
 
 
-@collector(
-    "tls-to-plain",
-    fault="The endpoint says `https`, and it has no TLS, until it is started with it",
-    promise=_TLS,
-)
-def _tls_to_plain(world: World) -> str:
-    good = _certificate(world)
-    return _wrong_tls(world, None, good, "TLS is spoken (https)", trusted=[good])
-
-
-@collector(
-    "plain-to-tls",
-    fault="The endpoint says `http`, and it wants TLS, until it is started without",
-    promise=f"{_WARNS}; no request gets to the wrong server. Nothing is sent in clear over gRPC. "
-    "Over HTTP that can't be kept: `http` is obeyed, and a request is out before an answer comes",
-)
-def _plain_to_tls(world: World) -> str:
-    return _wrong_tls(world, _certificate(world), None, "TLS (https)", scheme="http")
+for _name, _fault, _promise in (
+    ("tls-untrusted",
+     "Nobody trusts the certificate of its TLS, until it is started with another one", _TLS),
+    ("tls-name", "Its certificate is for another name, until it is started with another one", _TLS),
+    ("tls-to-plain", "The endpoint says `https`, and it has no TLS, until it is started with it",
+     _TLS),
+    ("plain-to-tls", "The endpoint says `http`, and it wants TLS, until it is started without",
+     f"{_WARNS}; no request gets to the wrong server. Nothing is sent in clear over gRPC. "
+     "Over HTTP that can't be kept: `http` is obeyed, and a request is out before an answer "
+     "comes"),
+):  # fmt: skip
+    collector(_name, fault=_fault, promise=_promise)(partial(_disagree, name=_name))
 
 
 # ------------------------------------------------------------------------------------- proxies
@@ -150,28 +136,21 @@ def _proxied(address: str) -> dict[str, str]:
     return {**both, **{name.upper(): value for name, value in both.items()}}
 
 
-@collector(
-    "reverse-proxy",
-    fault="An HTTP proxy stands before it (reverse, with keep-alive), and answers 502, then 504, "
-    "while it is away",
-    promise=ONCE,
-    protocols=(HTTP,),
-)
-def _reverse_proxy(world: World) -> str:
-    with proxy(world.gate.port) as made:
-        return _behind_proxy(world, made, made.answered, [502, 504], endpoint=made.url)
+def _http(world: World, reverse: bool) -> str:
+    with proxy(world.gate.port if reverse else 0) as made:
+        way = {"endpoint": made.url} if reverse else {"way": _proxied(made.url)}
+        return _behind_proxy(world, made, made.answered, [502, 504], **way)
 
 
-@collector(
-    "http-proxy",
-    fault="The way to it is an HTTP proxy (`HTTP_PROXY`), which answers 502, then 504, while it is "
-    "away",
-    promise=ONCE,
-    protocols=(HTTP,),
-)
-def _http_proxy(world: World) -> str:
-    with proxy() as made:
-        return _behind_proxy(world, made, made.answered, [502, 504], way=_proxied(made.url))
+for _name, _fault, _reverse in (
+    ("reverse-proxy", "An HTTP proxy stands before it (reverse, with keep-alive), and answers 502, "
+     "then 504, while it is away", True),
+    ("http-proxy", "The way to it is an HTTP proxy (`HTTP_PROXY`), which answers 502, then 504, "
+     "while it is away", False),
+):  # fmt: skip
+    collector(_name, fault=_fault, promise=ONCE, protocols=(HTTP,))(
+        partial(_http, reverse=_reverse)
+    )
 
 
 @collector(

@@ -83,8 +83,7 @@ ROWS = (
         "Workers are killed, stopped, or cut off from the scheduler",
         "Every number is Dask's own",
         "Seconds that a killed worker had not reported to Dask",
-        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks cable "
-        "cable-long",
+        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks",
     ),
     (
         "The scheduler's process forks",

@@ -14,6 +14,7 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
+from tests.backends.clients import spans_of_otlp
 from tests.cluster.processes import Process
 from tests.waiting import eventually
 
@@ -122,38 +123,11 @@ for _name, _words, _which, _more in (
     )(partial(_stopped, which=_which, alone=not _more))
 
 
-def cut_off(
-    world: World,
-    plug: Callable[[bool], None],
-    seconds: float,
-    left: int,
-    exactly: bool = True,
-) -> str:
+def _partition(world: World, mode: str, left: int) -> str:
     """Cut a worker off in the middle of a run, and compare all numbers with Dask's own.
 
-    Parameters
-    ----------
-    plug
-        Connects the worker, or cuts it off.
-    left
-        Workers that are left then. One whose connection breaks leaves, and its nanny with it: that
-        is Dask's way.
-    exactly
-        Whether no more than these are left.
+    Of two workers so many are `left`: one whose connection breaks leaves, and its nanny with it.
     """
-    world.work(2)
-    with world.under_way(60, seconds=0.1):
-        plug(False)
-        time.sleep(seconds)
-        plug(True)
-    world.work(2)
-    eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
-    count = len(world.client.nthreads())
-    assert count == left or not exactly, count
-    return f"{world.reconciled()}; {count} of 2 workers are left; {CLOSES}"
-
-
-def _partition(world: World, mode: str, left: int) -> str:
     gates: list[Gate] = []
 
     def between(port: int) -> Gate:
@@ -163,8 +137,16 @@ def _partition(world: World, mode: str, left: int) -> str:
 
     world.start(nannies=True, behind=between)
     with closing(gates[0]) as gate:
-        modes = {False: mode, True: "pass"}
-        return cut_off(world, lambda there: setattr(gate, "mode", modes[there]), 8, left)
+        world.work(2)
+        with world.under_way(60, seconds=0.1):
+            gate.mode = mode
+            time.sleep(8)
+            gate.mode = "pass"
+        world.work(2)
+        eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
+        count = len(world.client.nthreads())
+        assert count == left, count
+        return f"{world.reconciled()}; {count} of 2 workers are left; {CLOSES}"
 
 
 for _name, _words, _mode, _left in (
@@ -275,13 +257,12 @@ def _full_disk(world: World) -> str:
         arrived = world.all_arrived()
 
         def written() -> bool:
+            files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
             names = Counter(
-                one["name"]
-                for path in disk.glob("*-traces.jsonl")
-                for line in path.read_text(encoding="utf-8").splitlines()
-                for resource_spans in json.loads(line)["resourceSpans"]
-                for scope in resource_spans["scopeSpans"]
-                for one in scope["spans"]
+                one.name
+                for text in files
+                for line in text.splitlines()
+                for one in spans_of_otlp(json.loads(line))
             )
             mine = {name: names[name] for name in world.submitted}
             assert mine == dict.fromkeys(world.submitted, 1), mine

@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from chaos.world import World
+from typing import Any, TypeAlias
 
 HTTP = "http/protobuf"
 GRPC = "grpc"
@@ -19,6 +16,10 @@ SHORT = {HTTP: "HTTP", GRPC: "gRPC", SIMULATED: "simulated"}
 
 #: Verdicts. A promise that can't be kept by any means has a bound on what is lost.
 KEPT, BROKEN, BOUNDED, SKIPPED = "kept", "broken", "lost, within the bound", "not run"
+
+
+#: `World` stands above this file: a scenario is a function of one.
+Run: TypeAlias = Callable[..., str]
 
 
 class CannotRun(Exception):
@@ -37,11 +38,11 @@ class Scenario:
     name: str
     fault: str
     promise: str
-    #: Returns the observation; an AssertionError has the reason why the promise is broken.
-    run: Callable[[World], str]
-    protocols: tuple[str, ...]
+    #: Takes a `World`, returns the observation; an AssertionError says why the promise is broken.
+    run: Run
     #: Section of the page.
     section: str
+    protocols: tuple[str, ...] = BOTH
     #: Whether the promise is about how much is lost.
     loses: bool = False
     #: Whether it is compared with the same work without the fault, and without the bridge.
@@ -56,21 +57,12 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(
-    name: str,
-    *,
-    section: str,
-    fault: str,
-    promise: str,
-    protocols: tuple[str, ...] = BOTH,
-    loses: bool = False,
-    compared: bool = False,
-) -> Callable[[Callable[[World], str]], Callable[[World], str]]:
-    """Put a function on the list."""
+def scenario(name: str, **what: Any) -> Callable[[Run], Run]:
+    """Put a function on the list, by the fields of `Scenario`."""
 
-    def listed(run: Callable[[World], str]) -> Callable[[World], str]:
+    def listed(run: Run) -> Run:
         assert name not in SCENARIOS, name
-        SCENARIOS[name] = Scenario(name, fault, promise, run, protocols, section, loses, compared)
+        SCENARIOS[name] = Scenario(name, run=run, **what)
         return run
 
     return listed

@@ -60,15 +60,15 @@ from dask_otel.core.records import (
     Row,
     SpanIdentity,
     TaskCounts,
-    TaskPart,
+    TaskRun,
 )
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.report.document import read_report
-from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.keys import KNOBS, ConfigurationError
 from dask_otel.settings.origins import settings_in_force, variables_in_force
-from dask_otel.settings.reading import knobs, read_settings
+from dask_otel.settings.reading import read_settings
 from fuzz.checks import T_NS, Exports, T, check, check_span
 from fuzz.clusters import cluster
 from fuzz.data import Data
@@ -100,7 +100,7 @@ def _finished(tags: tuple[Any, ...], dask_id: str, **more: Any) -> FinishedSpan:
         "dask_idle": 0.0,
         "activities": {"compute": 1.0},
     }
-    return FinishedSpan(_identity(tags, dask_id), **{**given, **more})
+    return FinishedSpan(identity=_identity(tags, dask_id), **{**given, **more})
 
 
 def _hostile(data: Data) -> FinishedSpan:
@@ -117,12 +117,12 @@ def _hostile(data: Data) -> FinishedSpan:
         )  # fmt: skip
 
     def task() -> FinishedTask:
-        return FinishedTask(
-            data.key(), 1, data.text(), data.text(), 1, data.number(), data.number(),
-            data.number(), data.choice((None, "w")), 1, data.number(), data.number(),
-            data.text(), (TaskPart("transfer", data.number(), data.number()),),
-            failure() if data.flag() else None,
+        run = TaskRun(
+            data.number(), 1, data.key(), data.choice((None, "w")), data.number(), data.number(),
+            1, data.number(), data.number(), data.text(),
+            (("transfer", data.number(), data.number()),),
         )  # fmt: skip
+        return FinishedTask(run, data.text(), data.text(), 1, failure() if data.flag() else None)
 
     return _finished(
         tuple(data.many(data.key)),
@@ -288,7 +288,7 @@ def messages(data: Data) -> None:
 
 def settings(data: Data) -> None:
     """Any configuration: settings that are valid, or one error that can be printed."""
-    known = list(knobs())
+    known = list(KNOBS)
 
     def section() -> Any:
         found: dict[Any, Any] = {}

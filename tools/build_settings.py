@@ -17,8 +17,7 @@ import write_or_check
 import yaml
 from write_or_check import Literal
 
-from dask_otel.settings.knob import Knob
-from dask_otel.settings.reading import knobs
+from dask_otel.settings.keys import KNOBS, Knob
 
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS = REPOSITORY / "src" / "dask_otel" / "settings"
@@ -102,7 +101,7 @@ def _table(found: dict[str, Knob]) -> str:
 
 def texts() -> dict[Path, str]:
     """Return the text of each file."""
-    found = knobs()
+    found = {**KNOBS}
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:

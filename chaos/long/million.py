@@ -15,7 +15,6 @@ from tests.waiting import eventually
 
 from chaos.scenario import HTTP, progress, scenario
 from chaos.world import PATIENCE, World
-from chaos.world import world as another_world
 
 #: `CHAOS_TASKS=20000 CHAOS_SPANS=400` for a try.
 _TASKS = int(os.environ.get("CHAOS_TASKS", "1000000"))
@@ -41,9 +40,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.spans: Counter[str] = Counter()
-        self.tasks = 0
         self.ids: set[int] = set()
-        self.again = 0
+        self.tasks = self.again = 0
 
     def take(self, signal: str, request: Any) -> None:
         """Add up a request."""
@@ -62,7 +60,7 @@ def bridge_size(dask_scheduler: Any) -> int:
     return size_of(adapter, dask_scheduler)
 
 
-def _run(world: World, numbers: range, what: str) -> list[int]:
+def _run(world: World, numbers: range) -> list[int]:
     """Run spans of these numbers; returns the scheduler's resident bytes after each tenth."""
     under_way: deque[list[Any]] = deque()
     sizes = []
@@ -78,7 +76,7 @@ def _run(world: World, numbers: range, what: str) -> list[int]:
             sizes.append(world.memory())
             seconds = time.monotonic() - began
             progress(
-                f"{what}: {number + 1} spans, {done * _EACH / seconds:.0f} tasks/s, "
+                f"{number + 1} spans, {done * _EACH / seconds:.0f} tasks/s, "
                 f"{sizes[-1] / _MIB:.0f} MiB"
             )
     while under_way:
@@ -103,10 +101,6 @@ def _growth(sizes: list[int], spans: int) -> float:
     protocols=(HTTP,),
 )
 def _million(world: World) -> str:
-    few = max(10, _SPANS // 10)
-    with another_world(world.folder / "without", HTTP) as disabled:
-        disabled.start({"OTEL_SDK_DISABLED": "true"})
-        bare = _growth(_run(disabled, range(few), "without the bridge"), few)
     seen = Seen()
     world.collector.judge = seen.take
     world.collector.keeps = frozenset({"metrics"})
@@ -116,7 +110,7 @@ def _million(world: World) -> str:
     sizes: list[int] = []
     half = _SPANS // 2
     for numbers in (range(half), range(half, _SPANS)):
-        sizes += _run(world, numbers, "with the bridge")
+        sizes += _run(world, numbers)
         held.append(world.client.run_on_scheduler(bridge_size))
     seconds = time.monotonic() - began
     tasks = _EACH * _SPANS
@@ -136,5 +130,5 @@ def _million(world: World) -> str:
         f"tasks, by the spans and by the counters, in {seconds:.0f} s ({tasks / seconds:.0f} "
         f"tasks/s); the bridge holds {held[0] / 1024:.0f} KiB after half of it and "
         f"{held[1] / 1024:.0f} KiB at the end; the scheduler grows by {each / 1024:.1f} KiB a "
-        f"span, and by {bare / 1024:.1f} KiB without the bridge, for Dask keeps all spans"
+        f"span, for Dask keeps all spans"
     )

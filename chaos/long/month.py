@@ -36,6 +36,8 @@ _DAYS = int(os.environ.get("CHAOS_DAYS", "30"))
 _START = 1_800_000_000.0
 _HOUR, _DAY = 3600.0, 86400.0
 _BEAT, _TICK, _EXPORT = 20.0, 5.0, 300.0
+#: Threads of a worker.
+_THREADS = 4
 #: Seconds that the last work of a month may take.
 _LONGEST = 12 * _HOUR
 #: Spans that are known beyond the open ones: later work can come for these.
@@ -55,20 +57,9 @@ class _Task:
 @dataclass(eq=False)
 class _Worker:
     name: str
-    threads: int
     running: dict[_Task, float] = field(default_factory=dict)
     #: Seconds by span, for the next heartbeat.
-    metered: dict[str, float] = field(default_factory=dict)
-    #: Gets nothing new, and leaves when it is done.
-    leaving: bool = False
-
-    @property
-    def free(self) -> int:
-        return 0 if self.leaving else self.threads - len(self.running)
-
-
-class Truth(Counter[str]):
-    """What there was, by the model."""
+    metered: Counter[str] = field(default_factory=Counter)
 
 
 class Received:
@@ -82,20 +73,18 @@ class Received:
     def take(self, records: Any) -> int:
         """Take an export; returns the number of its series."""
         last: dict[tuple[Any, ...], tuple[int, float]] = {}
-        latest = self._time_ns
-        for record in records:
-            for point in record.points:
-                series = record.name, *point.attributes.items()
-                value = point.count if isinstance(point, HistogramPoint) else point.value
-                latest = max(latest, point.time_ns)
-                start, before = last.get(series) or self._last.get(series) or (0, 0.0)
-                if record.instrument in ("counter", "histogram"):
-                    if start != point.start_ns:
-                        before = 0.0
-                    assert value >= before, f"{series} went back from {before} to {value}"
-                    self.totals[record.name] += value - before
-                last[series] = point.start_ns, value
-        assert latest > self._time_ns or not last, "two exports of one time"
+        points = [(record, point) for record in records for point in record.points]
+        for record, point in points:
+            series = record.name, *point.attributes.items()
+            value = point.count if isinstance(point, HistogramPoint) else point.value
+            start, before = last.get(series) or self._last.get(series) or (0, 0.0)
+            if record.instrument in ("counter", "histogram"):
+                before = before if start == point.start_ns else 0.0
+                assert value >= before, f"{series} went back from {before} to {value}"
+                self.totals[record.name] += value - before
+            last[series] = point.start_ns, value
+        latest = max((point.time_ns for _, point in points), default=self._time_ns + 1)
+        assert latest > self._time_ns, "two exports of one time"
         self._last, self._time_ns = last, latest
         return len(last)
 
@@ -113,8 +102,9 @@ class Month:
 
     def __init__(self, spans_a_day: int = 4000, seed: int = 15) -> None:
         self.now = _START
-        self.truth = Truth()
-        self.shown: Counter[str] = Counter()
+        #: What there was, and what was shown of it.
+        self.truth: Counter[Any] = Counter()
+        self.shown: Counter[Any] = Counter()
         self.received = Received()
         self.series = 0
         limits = Limits(settle_timeout=120.0, remember=2000)
@@ -144,8 +134,6 @@ class Month:
             (_DAY, self._ids.clear),
         ):
             self._every(seconds, call)
-        self._every(_DAY, self._more_workers, first=8 * _HOUR)
-        self._every(_DAY, self._fewer_workers, first=18 * _HOUR)
         self._in(self._pause, self._job)
 
     # ------------------------------------------------------------------------ engine
@@ -153,12 +141,12 @@ class Month:
     def _in(self, seconds: float, call: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now + seconds, next(self._numbers), call))
 
-    def _every(self, seconds: float, call: Callable[[], None], first: float | None = None) -> None:
+    def _every(self, seconds: float, call: Callable[[], None]) -> None:
         def run() -> None:
             self._in(seconds, run)
             call()
 
-        self._in(seconds if first is None else first, run)
+        self._in(seconds, run)
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -171,7 +159,7 @@ class Month:
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds
-        self.truth["threads"] += seconds * sum(w.threads for w in self.workers.values())
+        self.truth["threads"] += self.thread_seconds(self.now - seconds, self.now)
 
     def end(self) -> None:
         """Let all work end, and export the last of it."""
@@ -184,61 +172,44 @@ class Month:
     # --------------------------------------------------------------------- workers
 
     def _join(self) -> None:
-        worker = _Worker(f"w{next(self._numbers)}", 4)
+        worker = _Worker(f"w{next(self._numbers)}")
         self.workers[worker.name] = worker
-        self.accounting.worker_added(worker.name, worker.threads, self.now, 0.001)
-        self._beats(worker)
+        self.accounting.worker_added(worker.name, _THREADS, self.now, 0.001)
+        self._beat(worker)
         self._dispatch()
 
-    def _beats(self, worker: _Worker) -> None:
-        if self.workers.get(worker.name) is worker:
-            self._in(_BEAT, lambda: self._beats(worker))
-            self._beat(worker)
-
     def _beat(self, worker: _Worker) -> None:
-        seconds, worker.metered = worker.metered, {}
+        if self.workers.get(worker.name) is not worker:
+            return
+        self._in(_BEAT, lambda: self._beat(worker))
+        seconds, worker.metered = worker.metered, Counter()
         executing = {task.key: self.now - start for task, start in worker.running.items()}
         self.accounting.heartbeat(worker.name, executing, seconds, self.now, 0.001)
         self.lifecycle.reports.heartbeat(worker.name, self.now, 0.001, 0)
         batch = self._batches.open
+        key = ("execute", "f", "thread-cpu", "seconds")
         for dask_id, value in seconds.items():
             self.truth["seconds"] += value
-            tags = self._known[dask_id][0]
             batch.add(semconv.CLUSTER_TIME.name, "thread-cpu", value=value)
-            deltas = batch.span_deltas.get(dask_id) or batch.deltas_of(dask_id, tags, None)
-            key = ("execute", "f", "thread-cpu", "seconds")
+            known = batch.span_deltas.get(dask_id)
+            deltas = known or batch.deltas_of(dask_id, self._known[dask_id][0], None)
             deltas.values[key] = deltas.values.get(key, 0.0) + value
-            span = self.lifecycle.open.get(dask_id)
-            if span is not None:
+            if span := self.lifecycle.open.get(dask_id):
                 self.lifecycle.reports.reported(span, worker.name)
                 span.metered(worker.name, "thread-cpu", value)
-        if worker.leaving and not worker.running:
-            self._leave(worker)
-
-    def _leave(self, worker: _Worker) -> None:
-        del self.workers[worker.name]
-        self.accounting.worker_removed(worker.name, self.now)
-        self.lifecycle.reports.left(worker.name)
-
-    def _more_workers(self) -> None:
-        for _ in range(4):
-            self._join()
-
-    def _fewer_workers(self) -> None:
-        for worker in list(self.workers.values())[:4]:
-            worker.leaving = True
 
     def _lose_worker(self) -> None:
-        """Kill a worker: the seconds that it has not reported are lost."""
-        worker = self._chance.choice(list(self.workers.values()))
+        """Kill a worker: the seconds that it has not reported are lost. Another one joins."""
+        worker = self._chance.choice([*self.workers.values()])
         self.truth["killed"] += 1
-        self.truth["lost"] += sum(worker.metered.values())
+        self.truth["lost"] += worker.metered.total()
         for task, start in worker.running.items():
             self.truth["lost"] += self.now - start
             self.accounting.task_released(worker.name, task.key, self.now)
             self._again(task, "worker_lost", Run(worker.name, start, self.now))
-        worker.running.clear()
-        self._leave(worker)
+        del self.workers[worker.name]
+        self.accounting.worker_removed(worker.name, self.now)
+        self.lifecycle.reports.left(worker.name)
         self._in(60.0, self._join)
         self._dispatch()
 
@@ -265,20 +236,17 @@ class Month:
         self._known[dask_id] = tags, ancestors
         self.truth["spans"] += 1
         self.lifecycle.span_created(dask_id, tags, ancestors, self.now)
-        while len(self._known) > _KNOWN + len(self.lifecycle.open):
-            oldest = next(iter(self._known))
-            known = self._known.pop(oldest)
-            if oldest in self.lifecycle.open:
-                self._known[oldest] = known
+        over = [old for old in self._known if old not in self.lifecycle.open]
+        for old in over[:-_KNOWN]:
+            del self._known[old]
         return dask_id
 
     def _group(self, dask_id: str, prefix: str) -> Group:
-        group = self._groups.get((dask_id, prefix))
-        if group is None:
+        if (dask_id, prefix) not in self._groups:
             span = self.lifecycle.span_reopened(dask_id, *self._known[dask_id], self.now)
             group = self.lifecycle.add_group(span, prefix, prefix, None)
             self._groups[dask_id, prefix] = group
-        return group
+        return self._groups[dask_id, prefix]
 
     # ------------------------------------------------------------------------ tasks
 
@@ -297,8 +265,8 @@ class Month:
 
     def _dispatch(self) -> None:
         while self._queue:
-            worker = max(self.workers.values(), key=lambda w: w.free)
-            if worker.free <= 0:
+            worker = min(self.workers.values(), key=lambda w: len(w.running))
+            if len(worker.running) >= _THREADS:
                 return
             task = self._queue.popleft()
             worker.running[task] = self.now
@@ -306,11 +274,11 @@ class Month:
             self._in(task.seconds, lambda t=task, w=worker: self._done(t, w))  # type: ignore[misc]
 
     def _done(self, task: _Task, worker: _Worker) -> None:
-        start = worker.running.pop(task, None)
-        if start is None:
+        if self.workers.get(worker.name) is not worker:
             return
+        start = worker.running.pop(task)
         seconds = self.now - start
-        worker.metered[task.span] = worker.metered.get(task.span, 0.0) + seconds
+        worker.metered[task.span] += seconds  # type: ignore[assignment]
         self.accounting.task_done(worker.name, task.key, seconds, self.now)
         if task.failures:
             task.failures -= 1
@@ -345,7 +313,7 @@ class Month:
         return self.threads_at(stop) * (stop - start)
 
     def threads_at(self, time: float) -> int:
-        return sum(worker.threads for worker in self.workers.values())
+        return len(self.workers) * _THREADS
 
     def group_facts(self, group: Group) -> GroupFacts:
         return GroupFacts(0, {}, ())
@@ -370,29 +338,25 @@ class Month:
 
     def _tick(self) -> None:
         self.lifecycle.tick(self.now)
-        signs, self.lifecycle.progress = self.lifecycle.progress, []
-        for sign in signs:
-            self.shown["signs"] += 1
+        for sign in self.lifecycle.progress:
             self._show(translate_progress(sign, SpanLimits(), self._sanitizer))
-        ended, self.lifecycle.finished = self.lifecycle.finished, []
-        for finished in ended:
+        for finished in self.lifecycle.finished:
             self._finished(finished)
+        self.shown["signs"] += len(self.lifecycle.progress)
+        self.lifecycle.progress, self.lifecycle.finished = [], []
 
     def _finished(self, finished: FinishedSpan) -> None:
         assert finished.complete
+        for counts in (group.counts for group in finished.groups):
+            there = (counts.tasks, counts.memory, counts.erred, counts.retried)
+            names = ("tasks", "memory", "erred", "again")
+            self.shown.update(dict(zip(names, there, strict=True)))
         self.shown["generations"] += 1
-        for group in finished.groups:
-            self.shown["tasks"] += group.counts.tasks
-            self.shown["memory"] += group.counts.memory
-            self.shown["erred"] += group.counts.erred
-            self.shown["again"] += group.counts.retried
         if finished.identity.generation == 1:
             self.shown["spans"] += 1
-            labels = finished.identity.tags, finished.result
+            name, labels = semconv.SPAN_DURATION.name, (finished.identity.tags, finished.result)
             seconds = finished.stop - finished.start
-            self._batches.open.observe(
-                Observation(semconv.SPAN_DURATION.name, labels, seconds, None)
-            )
+            self._batches.open.observe(Observation(name, labels, seconds, None))
         self._show(translate(finished, SpanLimits(), self._sanitizer))
 
     def _show(self, records: list[SpanRecord]) -> None:
@@ -414,26 +378,22 @@ class Month:
         ):
             for dask_id, seconds in shares.items():
                 batch.add(metric.name, self._known[dask_id][0], value=seconds)
-                span = self.lifecycle.open.get(dask_id)
-                if span is not None:
+                if span := self.lifecycle.open.get(dask_id):
                     idle = seconds if metric is semconv.SPAN_IDLE_TIME else 0.0
                     span.credit(idle, seconds - idle)
         for activity, seconds in (
             ("idle", since.idle), ("unused", since.unused), ("lost", since.lost)
         ):  # fmt: skip
             batch.add(semconv.CLUSTER_TIME.name, activity, value=seconds)
-            self.shown[activity] += seconds  # type: ignore[assignment]
+            self.shown[activity] += seconds
         batch.add(semconv.CLUSTER_CAPACITY_TIME.name, value=since.capacity)
         batch.add(semconv.CLUSTER_EXCESS_TIME.name, value=since.excess)
         self.metrics.apply(self._batches.swap(int(self.now * 1e9)))
         series = self.received.take(list(self.metrics.collect(int(self.now * 1e9))))
         self.metrics.settled(True)
         self.series = max(self.series, series)
-        self._close_sum(since.in_flight)
-
-    def _close_sum(self, in_flight: float) -> None:
         totals = self.received.totals
-        went = totals[semconv.CLUSTER_TIME.name] + in_flight
+        went = totals[semconv.CLUSTER_TIME.name] + since.in_flight
         there = (
             totals[semconv.CLUSTER_CAPACITY_TIME.name] + totals[semconv.CLUSTER_EXCESS_TIME.name]
         )
@@ -456,7 +416,7 @@ class Month:
             assert abs(found - expected) <= 1e-6 * expected, f"{metric.name}: {found}, {expected}"
         free = truth["threads"] - truth["seconds"] - truth["lost"]
         # Of a killed worker it is not known what its threads did since its last heartbeat.
-        unknown = truth["killed"] * 4 * _BEAT + 1e-6 * free
+        unknown = truth["killed"] * _THREADS * _BEAT + 1e-6 * free
         assert abs(shown["idle"] + shown["unused"] - free) <= unknown, (shown, free)
 
 
@@ -470,7 +430,7 @@ def blocks() -> int:
     "month",
     section="Load",
     fault=f"{_DAYS} days of a scheduler in simulated time: 4,000 spans a day, some of hours and "
-    "some that go on after their export; workers join, leave and are killed (the core alone, "
+    "some that go on after their export; workers are killed, and others join (the core alone, "
     "without Dask and exporters)",
     promise="Each span and each generation once; tasks, runs, seconds and thread-seconds are what "
     "there was; the sum closes at each export; as much memory after the last day as after the "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import requests
@@ -67,8 +68,10 @@ class Names:
             "service.instance.id": "Scheduler-names",
             "dask.cluster.name": self.cluster,
         }
-        destination = Destination("Prometheus", transport)
-        self._sink = ExporterMetricSink(destination, Encoder(resource, "chaos"))
+        #: Let go of with `close`.
+        self.sink = ExporterMetricSink(
+            Destination("Prometheus", transport), Encoder(resource, "chaos")
+        )
         self._state = MetricState(self.start_ns, limits=limits)
         #: Names with work, and until which minute.
         self._busy: deque[tuple[int, str]] = deque()
@@ -85,7 +88,13 @@ class Names:
             while self._busy and self._busy[0][0] <= self._minute:
                 self._busy.popleft()
             self._state.apply(self._batch())
-            self._export()
+            # All at once, without waiting for the network between points.
+            records = list(self._state.collect(self.now_ns, _POINTS))
+            self._look(records)
+            for part in self._parts(records):
+                answer = self.sink.send(part, 60)
+                assert answer.taken, answer.reason
+            self._state.settled(True)
 
     def _batch(self) -> MetricBatch:
         batch = MetricBatch(time_ns=self.now_ns)
@@ -93,18 +102,14 @@ class Names:
             tags, tasks = (name,), 1 + number % 7
             batch.add(semconv.TASK_FINISHED.name, tags, "inc", "memory", value=tasks)
             # Halves add up without an error.
-            seconds = 0.5 * tasks
-            batch.deltas_of(name, tags, None).values["execute", "inc", "thread-cpu", "seconds"] = (
-                seconds
-            )
-            self.truth[_FINISHED] += tasks
-            self.truth[_SECONDS] += seconds  # type: ignore[assignment]
+            values = batch.deltas_of(name, tags, None).values
+            values["execute", "inc", "thread-cpu", "seconds"] = 0.5 * tasks
+            self.truth.update({_FINISHED: tasks, _SECONDS: 0.5 * tasks})  # type: ignore[dict-item]
         return batch
 
-    def _export(self) -> None:
-        # All at once, without waiting for the network between points.
-        records = list(self._state.collect(self.now_ns, _POINTS))
-        by_metric: dict[str, int] = defaultdict(int)
+    def _look(self, records: list[MetricRecord]) -> None:
+        """Check that an export is within the limits, and keep its size if none was larger."""
+        by_metric: Counter[str] = Counter()
         names = set()
         for record in records:
             places = {tuple(point.attributes.items()) for point in record.points}
@@ -114,28 +119,25 @@ class Names:
         assert most <= self.limits.max_series, f"{most} series of one metric"
         count = len(names - {None, semconv.FOLDED})
         assert count <= self.limits.max_names, f"{count} names"
-        self.series = max(self.series, sum(by_metric.values()))
+        self.series = max(self.series, by_metric.total())
         self.most_names = max(self.most_names, count)
-        # Each request of full size, but for the last one.
-        part: list[MetricRecord] = []
-        for record, following in zip(records, [*records[1:], None], strict=True):
-            part.append(record)
-            size = sum(len(one.points) for one in (*part, following) if one is not None)
-            if following is None or size > _POINTS:
-                answer = self._sink.send(part, 60)
-                assert answer.taken, answer.reason
-                part = []
-        self._state.settled(True)
 
-    def close(self) -> None:
-        """Let go of the exporter."""
-        self._sink.close()
+    @staticmethod
+    def _parts(records: list[MetricRecord]) -> Iterator[list[MetricRecord]]:
+        """Yield requests, each of full size, but for the last one."""
+        part: list[MetricRecord] = []
+        for record in records:
+            if part and sum(len(one.points) for one in (*part, record)) > _POINTS:
+                yield part
+                part = []
+            part.append(record)
+        if part:
+            yield part
 
 
 def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, float]:
     """Compare what Prometheus stored with what was sent; returns the ratios of ``increase``."""
-    at = names.now_ns / _NS
-    window = f"{hours * 3600 + 600}s"
+    at, window = names.now_ns / _NS, f"{hours * 3600 + 600}s"
     increases = {}
     for metric, truth in names.truth.items():
         series = f'{metric}{{dask_cluster_name="{names.cluster}"}}[{window}]'
@@ -159,7 +161,7 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
         stack.callback(running.stop)
         client = PrometheusClient(running.url)
         names = Names(running.otlp_metrics, limits, _HOURS)
-        stack.callback(names.close)
+        stack.callback(names.sink.close)
         heads = []
         for hour in range(1, _HOURS + 1):
             names.hour()

@@ -19,7 +19,7 @@ from tests.environment import inherited
 
 from chaos.machine import forked
 from chaos.machine.forked import waited_for
-from chaos.scenario import BOTH, scenario
+from chaos.scenario import scenario
 from chaos.world import PRELOAD, QUICK, World
 
 _SECTION = "Processes"
@@ -88,7 +88,6 @@ _ONCE = (
     "another thread, by `multiprocessing`; the children log, collect garbage, and run the "
     "functions registered for their exit",
     promise=_ONCE,
-    protocols=BOTH,
 )
 def _fork_scheduler(world: World) -> str:
     world.start()
@@ -123,7 +122,6 @@ def _script(world: World, env: Mapping[str, str]) -> list[_Child]:
     fault="A script with a `LocalCluster` in its own process forks, by `multiprocessing` and by "
     "`os.fork` with `sys.exit` in the child",
     promise=_ONCE + "; a child takes no longer to end than without the bridge",
-    protocols=BOTH,
 )
 def _fork_script(world: World) -> str:
     bare = _judged(_script(world, {}), forked.LIMIT)

@@ -65,17 +65,17 @@ def _grown(world: World) -> list[int]:
 
 def starve(times: int, dask_scheduler: Any) -> None:
     """Let there be no memory for the next requests of spans; runs on the scheduler."""
-    from opentelemetry.exporter.otlp.proto.http import trace_exporter
+    from dask_otel._otel.sdk.encode import Encoder
 
-    encode, left = trace_exporter.encode_spans, [None] * times
+    encode, left = Encoder.request, [None] * times
 
-    def starved(*args: Any, **kwargs: Any) -> Any:
+    def starved(self: Encoder, rows: Any) -> bytes:
         if left:
             left.pop()
             raise MemoryError
-        return encode(*args, **kwargs)
+        return encode(self, rows)
 
-    trace_exporter.encode_spans = starved
+    Encoder.request = starved  # type: ignore[method-assign]
     dask_scheduler.chaos = left
 
 

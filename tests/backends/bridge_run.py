@@ -18,9 +18,9 @@ from distributed import Client, span
 from dask_otel.core.context import CARRIER_KEY
 from tests.cluster import processes
 from tests.cluster.truth import described_spans, own_values, text_keys
+from tests.waiting import eventually
 
 from .clients import PrometheusClient
-from .processes import eventually
 
 #: Seconds between two exports.
 INTERVAL = 1.0
@@ -55,8 +55,9 @@ class Run:
     started: float = 0.0
 
     def selector(self, name: str, **labels: str) -> str:
-        """A selector of this cluster's series of a metric."""
-        wanted = {"dask_cluster_name": self.name, **labels}
+        """A selector of this cluster's series of a metric, of its scheduler once that is known."""
+        own = {"instance": self.instance} if self.instance else {}
+        wanted = {"dask_cluster_name": self.name, **own, **labels}
         matchers = ", ".join(f'{key}="{value}"' for key, value in wanted.items())
         return f"{name}{{{matchers}}}"
 
@@ -78,6 +79,17 @@ class Run:
     def query(self, name: str, **labels: str) -> list[Any]:
         """This cluster's series of a metric at `at` (before it is known: now)."""
         return self.prometheus.query(self.selector(name, **labels), self.at or None)
+
+    def await_export(self) -> None:
+        """Wait for the next export, which has all values: its time is the one to ask at."""
+        selector = self.selector("dask_otel_running")
+        seen = self.prometheus.value(f"timestamp({selector})")
+
+        def later() -> float | None:
+            now = self.prometheus.value(f"timestamp({selector})")
+            return now if now > seen else None
+
+        self.at = eventually(later, what="another export")
 
 
 #: Dask's contexts that belong to no span, as Prometheus has them.
@@ -186,22 +198,19 @@ def scheduler(
             "OTEL_BSP_SCHEDULE_DELAY": "200",
             "DASK_OTEL__SPANS__LINGER": "300ms",
             "DASK_OTEL__CLUSTER_NAME": name,
-            "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=research,team=blue",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=research,team=blue,"
+            "k8s.namespace.name=dask,k8s.pod.name=scheduler-0",
             **environment,
         },
     )
-    for worker in "ab":
-        _start_worker(dask, worker)
+    for name in "ab":
+        dask._start(
+            f"worker-{name}", "worker", dask.address, "--nthreads", "2", "--name", name,
+            "--no-nanny", "--no-dashboard", "--memory-limit", "1GB",
+            "--local-directory", str(dask.folder), env=SPILLING,
+        )  # fmt: skip
     yield process
     assert process.terminate() == 0
-
-
-def _start_worker(dask: processes.Cluster, name: str) -> None:
-    dask._start(
-        f"worker-{name}", "worker", dask.address, "--nthreads", "2", "--name", name,
-        "--no-nanny", "--no-dashboard", "--memory-limit", "1GB",
-        "--local-directory", str(dask.folder), env=SPILLING,
-    )  # fmt: skip
 
 
 def run_workload(folder: Path, prometheus: PrometheusClient, environment: Mapping[str, str]) -> Run:
@@ -236,15 +245,6 @@ def observe(run: Run, address: str, folder: Path) -> None:
             assert ended == len(run.spans)
             return True
 
-        eventually(settled, timeout=60, interval=0.5, what="Prometheus has everything")
+        eventually(settled, what="Prometheus has everything")
         run.cluster_values = client.run_on_scheduler(cluster_values)
-        # The next export has the same values; its time is the one to ask at.
-        seen = _last_sample(run)
-        eventually(lambda: _last_sample(run) > seen, timeout=30, what="another export")
-        run.at = _last_sample(run)
-
-
-def _last_sample(run: Run) -> float:
-    selector = run.selector("dask_otel_running", instance=run.instance)
-    (series,) = run.prometheus.query(f"timestamp({selector})")
-    return float(series.value)
+        run.await_export()

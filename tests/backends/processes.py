@@ -6,16 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
+from tests.waiting import eventually
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -41,28 +38,6 @@ class ServerError(Exception):
     """
 
 
-def eventually(
-    probe: Callable[[], T], *, timeout: float = 20.0, interval: float = 0.1, what: str = ""
-) -> T:
-    """The first true result of `probe`, which is asked again every `interval` seconds.
-
-    An `AssertionError` of the probe counts as not yet; the last one is raised at the end.
-    """
-    deadline = time.monotonic() + timeout
-    while True:
-        error: AssertionError | None = None
-        try:
-            result = probe()
-        except AssertionError as failed:
-            error = failed
-        else:
-            if result:
-                return result
-        if time.monotonic() >= deadline:
-            raise error or AssertionError(f"not within {timeout} s: {what or probe}")
-        time.sleep(interval)
-
-
 def free_ports(count: int) -> list[int]:
     """Free loopback ports, all different: every socket is open until the last one is found."""
     with ExitStack() as stack:
@@ -72,53 +47,29 @@ def free_ports(count: int) -> list[int]:
         return [item.getsockname()[1] for item in sockets]
 
 
-def answers_ok(url: str) -> bool:
-    """Whether a GET of `url` is answered with a 2xx status; no answer counts as no."""
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return bool(200 <= response.status < 300)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
 @dataclass
 class Server:
-    """One running server and how to reach it.
-
-    Parameters
-    ----------
-    name:
-        For messages and the name of the log.
-    command, environment:
-        What to run, and what to add to this process's environment.
-    folder:
-        Its working folder; the log is written there.
-    ready:
-        The URL that answers 2xx once it serves.
-    """
+    """One server: what to run, and the URL that answers 2xx once it serves."""
 
     name: str
     command: Sequence[str]
+    #: Its working folder; the log is written there.
     folder: Path
     ready: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
 
     @property
-    def log(self) -> Path:
-        return self.folder / f"{self.name}.log"
+    def log(self) -> str:
+        """What it has written so far."""
+        path = self.folder / f"{self.name}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def start(self) -> None:
-        """Start it and wait until its own health API says that it serves.
-
-        Raises
-        ------
-        ServerError
-            If it ended or was not ready in time; it is stopped then.
-        """
+        """Start it and wait until its own health API says that it serves."""
         self.folder.mkdir(parents=True, exist_ok=True)
         launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
-        with self.log.open("ab") as log:
+        with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*launcher, *self.command],
                 cwd=self.folder,
@@ -128,7 +79,7 @@ class Server:
                 stderr=log,
             )
         try:
-            eventually(self._is_ready, timeout=START_SECONDS, what=f"{self.name} is not ready")
+            eventually(self._is_ready, START_SECONDS, f"{self.name} is not ready")
         except BaseException as error:
             self.stop()
             if isinstance(error, AssertionError):
@@ -136,49 +87,24 @@ class Server:
             raise
 
     def _is_ready(self) -> bool:
-        if not self.is_running():
-            status = self.process.returncode if self.process else None
-            raise ServerError(f"{self.name} ended with status {status}\n{self.log_tail()}")
-        return answers_ok(self.ready)
-
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def stop(self) -> None:
-        """Ask it to end, and end it if it does not. Safe to call again."""
-        if self.process is None:
-            return
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.process.wait()
-
-    def kill(self) -> None:
-        """End it at once, as a crash would."""
         assert self.process is not None
-        self.process.kill()
-        self.process.wait()
+        if self.process.poll() is not None:
+            raise ServerError(f"{self.name} ended: {self.process.returncode}\n{self.log_tail()}")
+        with suppress(OSError), urllib.request.urlopen(self.ready, timeout=5):
+            return True
+        return False
+
+    def stop(self, kill: bool = False) -> None:
+        """Ask it to end, and end it at once if it does not, or by `kill`. Safe to call again."""
+        if self.process is not None and self.process.poll() is None:
+            if not kill:
+                self.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(STOP_SECONDS)
+            self.process.kill()
+            self.process.wait()
 
     def log_tail(self) -> str:
         """The end of its log, as a test report shows it."""
-        if not self.log.exists():
-            return f"--- {self.name} has no log"
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join([f"--- {self.log}, last lines:", *lines[-LOG_TAIL_LINES:]])
-
-
-def start_on_free_ports(make: Callable[[], T], start: Callable[[T], None], attempts: int = 3) -> T:
-    """Make and start something again, with other ports, where one was taken in between."""
-    for attempt in range(attempts):
-        made = make()
-        try:
-            start(made)
-        except ServerError as error:
-            if "address already in use" not in str(error) or attempt == attempts - 1:
-                raise
-        else:
-            return made
-    raise AssertionError("unreachable")
+        lines = self.log.splitlines()[-LOG_TAIL_LINES:]
+        return "\n".join([f"--- the log of {self.name}, last lines:", *lines])

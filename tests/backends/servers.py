@@ -6,12 +6,15 @@ a user gets. Every function starts a server on free loopback ports with its data
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .processes import Server, free_ports, start_on_free_ports
+import pytest
+
+from .processes import Server, ServerError, free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -21,267 +24,242 @@ import build_backends  # noqa: E402
 
 PINNED = build_backends.load_servers()
 
-
-class Missing(Exception):
-    """A server is not there; the text says why and how to get it."""
+#: A server is not there; the text says why and how to get it. A test that asks for it is left out.
+Missing = pytest.skip.Exception
 
 
 def binary(server: str, name: str | None = None) -> str:
-    """The path of a built binary.
+    """The path of a built binary; leaves the test out where there is none.
 
-    Raises
-    ------
-    Missing
-        If it was not built. `Refused` if that is because a registry refused it.
+    With ``DASK_OTEL_REQUIRE_BACKENDS=1`` the test fails instead, except where a registry refused
+    the server: no run on this machine could change that.
     """
     pinned = PINNED[server]
     state = pinned.state()
     if state == "refused":
-        raise Refused(f"{pinned.title}: the registry refused it ({pinned.refusal()})")
+        raise Missing(f"{pinned.title}: the registry refused it ({pinned.refusal()})")
     if state == "missing":
-        raise Missing(f"{pinned.title} is not built: run `make backends` (needs Go)")
+        reason = f"{pinned.title} is not built: run `make backends` (needs Go)"
+        if os.environ.get("DASK_OTEL_REQUIRE_BACKENDS") == "1":
+            pytest.fail(f"DASK_OTEL_REQUIRE_BACKENDS=1, and {reason}", pytrace=False)
+        raise Missing(reason)
     return str(pinned.binary(name or pinned.pin["binaries"][0]))
-
-
-class Refused(Missing):
-    """A registry refused the server: nothing here can change that."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """A running server; the addresses it has are in the subclasses."""
+    """A running server, with those of its addresses that it has."""
 
     server: Server
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def restart(self) -> None:
-        """Stop it and start it again on the same ports with the same data."""
-        self.server.stop()
-        self.server.start()
-
-
-@dataclass(frozen=True)
-class Prometheus(Running):
-    url: str
+    url: str = ""
+    #: OTLP over gRPC and over HTTP, and its own metrics.
+    grpc: str = ""
+    http: str = ""
+    metrics: str = ""
 
     @property
     def otlp(self) -> str:
-        """The OTLP/HTTP base, as the Collector wants it."""
+        """The OTLP/HTTP base of Prometheus, as the Collector wants it."""
         return f"{self.url}/api/v1/otlp"
 
     @property
     def otlp_metrics(self) -> str:
-        """The OTLP/HTTP endpoint for metrics, as the SDK's ``endpoint=`` wants it."""
+        """The OTLP/HTTP endpoint for metrics of Prometheus, as the SDK's ``endpoint=`` wants it."""
         return f"{self.otlp}/v1/metrics"
 
+    @property
+    def files(self) -> tuple[Path, Path]:
+        """Where a sink writes what its two receivers get."""
+        return self.server.folder / "first.jsonl", self.server.folder / "second.jsonl"
+
+    def restart(self, kill: bool = False) -> None:
+        """Stop it and start it again on the same ports with the same data."""
+        self.server.stop(kill)
+        self.server.start()
+
 
 @dataclass(frozen=True)
-class Collector(Running):
-    grpc: str
-    http: str
-    metrics: str
+class _Kind:
+    """How one kind of server is started.
 
-
-@dataclass(frozen=True)
-class Sink(Running):
-    """A second Collector that writes what it receives to files, one per receiver.
-
-    It takes the place of a traces backend where only the Collector itself is tested: what leaves
-    it, and that nothing is lost on the way. It says nothing about Jaeger or Tempo.
+    In its texts, the name of a port stands for its address, and ``folder``, ``deploy`` and
+    ``config`` for paths.
     """
 
-    first_grpc: str
-    second_grpc: str
-
-    @property
-    def first(self) -> Path:
-        return self.server.folder / "first.jsonl"
-
-    @property
-    def second(self) -> Path:
-        return self.server.folder / "second.jsonl"
+    program: str
+    ports: str
+    command: str
+    ready: str
+    #: Attributes of `Running`.
+    addresses: Mapping[str, str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Jaeger(Running):
-    url: str
-    grpc: str
-    http: str
-
-
-@dataclass(frozen=True)
-class Tempo(Running):
-    url: str
-    grpc: str
-    http: str
-
-
-@dataclass(frozen=True)
-class Alertmanager(Running):
-    url: str
-
-
-def _start(running: Running) -> None:
-    running.server.start()
+_KINDS = {
+    "prometheus": _Kind(
+        "prometheus",
+        "api",
+        "--config.file={config} --storage.tsdb.path={folder}/data --web.listen-address={api} "
+        "--web.enable-otlp-receiver --enable-feature=exemplar-storage",
+        "http://{api}/-/ready",
+        {"url": "http://{api}"},
+    ),
+    "collector": _Kind(
+        "otelcol",
+        "grpc http health metrics",
+        "",
+        "http://{health}/",
+        {"grpc": "http://{grpc}", "http": "http://{http}", "metrics": "http://{metrics}/metrics"},
+        {
+            "OTELCOL_GRPC_ENDPOINT": "{grpc}",
+            "OTELCOL_HTTP_ENDPOINT": "{http}",
+            "OTELCOL_HEALTH_ENDPOINT": "{health}",
+            "OTELCOL_METRICS_HOST": "127.0.0.1",
+            "OTELCOL_METRICS_PORT": "{metrics_port}",
+            "OTELCOL_QUEUE_DIR": "{folder}/queue",
+        },
+    ),
+    "sink": _Kind(
+        "otelcol",
+        "grpc http health",
+        "--config={config}",
+        "http://{health}/",
+        {"grpc": "{grpc}", "http": "{http}"},
+        {
+            "SINK_FIRST_ENDPOINT": "{grpc}",
+            "SINK_SECOND_ENDPOINT": "{http}",
+            "SINK_HEALTH_ENDPOINT": "{health}",
+            "SINK_FOLDER": "{folder}",
+        },
+    ),
+    "jaeger": _Kind(
+        "jaeger",
+        "grpc http health query query_grpc",
+        "--config={deploy}/jaeger/config.yaml",
+        "http://{health}/status",
+        {"url": "http://{query}", "grpc": "http://{grpc}", "http": "http://{http}"},
+        {
+            "JAEGER_OTLP_GRPC_ENDPOINT": "{grpc}",
+            "JAEGER_OTLP_HTTP_ENDPOINT": "{http}",
+            "JAEGER_HEALTH_ENDPOINT": "{health}",
+            "JAEGER_QUERY_HTTP_ENDPOINT": "{query}",
+            "JAEGER_QUERY_GRPC_ENDPOINT": "{query_grpc}",
+        },
+    ),
+    "tempo": _Kind(
+        "tempo",
+        "api api_grpc grpc http gossip",
+        "-config.file={deploy}/tempo/tempo.yaml -config.expand-env=true",
+        "http://{api}/ready",
+        {"url": "http://{api}", "grpc": "http://{grpc}", "http": "http://{http}"},
+        {
+            "TEMPO_LISTEN_HOST": "127.0.0.1",
+            "TEMPO_HTTP_PORT": "{api_port}",
+            "TEMPO_GRPC_PORT": "{api_grpc_port}",
+            "TEMPO_OTLP_GRPC_ENDPOINT": "{grpc}",
+            "TEMPO_OTLP_HTTP_ENDPOINT": "{http}",
+            "TEMPO_MEMBERLIST_PORT": "{gossip_port}",
+            "TEMPO_DATA": "{folder}/data",
+        },
+    ),
+    "alertmanager": _Kind(
+        "alertmanager",
+        "api",
+        "--config.file={config} --storage.path={folder}/data --web.listen-address={api} "
+        "--cluster.listen-address=",
+        "http://{api}/-/ready",
+        {"url": "http://{api}"},
+    ),
+}
 
 
 def local(port: int) -> str:
     return f"127.0.0.1:{port}"
 
 
+def _start(
+    name: str,
+    folder: Path,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    config: Path = Path(),
+) -> Running:
+    """Start a server; again, with other ports, where one was taken in between."""
+    kind = _KINDS[name]
+    program = binary("collector" if name == "sink" else name, kind.program)
+    attempts = 3
+    while True:
+        attempts -= 1
+        ports = dict(zip(kind.ports.split(), free_ports(len(kind.ports.split())), strict=True))
+        known = {"folder": folder, "deploy": DEPLOY, "config": config}
+        known |= {f"{port}_port": str(number) for port, number in ports.items()}
+        known |= {port: local(number) for port, number in ports.items()}
+        variables, addresses = (
+            {key: text.format(**known) for key, text in texts.items()}
+            for texts in (kind.environment, kind.addresses)
+        )
+        command = [program, *(part.format(**known) for part in kind.command.split()), *options]
+        ready = kind.ready.format(**known)
+        server = Server(name, command, folder, ready, {**variables, **(environment or {})})
+        try:
+            server.start()
+        except ServerError as error:
+            if "address already in use" not in str(error) or not attempts:
+                raise
+        else:
+            return Running(server, **addresses)
+
+
 def start_prometheus(
     folder: Path,
     config: Path = DEPLOY / "prometheus" / "prometheus.yml",
     options: Sequence[str] = (),
-) -> Prometheus:
+) -> Running:
     """Prometheus with the OTLP receiver and exemplars, as `config` says; `options` come last."""
-    program = binary("prometheus", "prometheus")
-
-    def make() -> Prometheus:
-        (port,) = free_ports(1)
-        url = f"http://{local(port)}"
-        command = [
-            program,
-            f"--config.file={config}",
-            f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address={local(port)}",
-            "--web.enable-otlp-receiver",
-            "--enable-feature=exemplar-storage",
-            *options,
-        ]
-        return Prometheus(Server("prometheus", command, folder, f"{url}/-/ready"), url)
-
-    return start_on_free_ports(make, _start)
+    return _start("prometheus", folder, options, config=config)
 
 
 def start_collector(
     folder: Path,
     environment: Mapping[str, str],
     configs: Sequence[Path | str] = (DEPLOY / "collector" / "config.yaml",),
-) -> Collector:
+) -> Running:
     """The Collector with `configs` (files, or ``yaml:`` settings); `environment` names backends."""
-    program = binary("collector")
-
-    def make() -> Collector:
-        grpc, http, health, metrics = free_ports(4)
-        command = [program, *(f"--config={config}" for config in configs)]
-        variables = {
-            "OTELCOL_GRPC_ENDPOINT": local(grpc),
-            "OTELCOL_HTTP_ENDPOINT": local(http),
-            "OTELCOL_HEALTH_ENDPOINT": local(health),
-            "OTELCOL_METRICS_HOST": "127.0.0.1",
-            "OTELCOL_METRICS_PORT": str(metrics),
-            "OTELCOL_QUEUE_DIR": str(folder / "queue"),
-            **environment,
-        }
-        server = Server("collector", command, folder, f"http://{local(health)}/", variables)
-        return Collector(
-            server,
-            f"http://{local(grpc)}",
-            f"http://{local(http)}",
-            f"http://{local(metrics)}/metrics",
-        )
-
-    return start_on_free_ports(make, _start)
+    options = [f"--config={config}" for config in configs]
+    return _start("collector", folder, options, environment)
 
 
-def behind_collector(sink: Sink, prometheus_otlp: str, **more: str) -> dict[str, str]:
-    """The Collector's environment: the sink in place of the traces backends, and Prometheus."""
+def backends(
+    jaeger: str | None = None, tempo: str | None = None, prometheus: str | None = None
+) -> dict[str, str]:
+    """The Collector's environment: OTLP addresses of its backends; those without one are down."""
+    down = local(free_ports(1)[0])
     return {
-        "JAEGER_OTLP_ENDPOINT": sink.first_grpc,
-        "TEMPO_OTLP_ENDPOINT": sink.second_grpc,
-        "PROMETHEUS_OTLP_ENDPOINT": prometheus_otlp,
-        **more,
+        "JAEGER_OTLP_ENDPOINT": (jaeger or down).removeprefix("http://"),
+        "TEMPO_OTLP_ENDPOINT": (tempo or down).removeprefix("http://"),
+        "PROMETHEUS_OTLP_ENDPOINT": prometheus or f"http://{down}",
     }
 
 
-def start_sink(folder: Path) -> Sink:
-    """A Collector that writes the spans that it receives to two files."""
-    program = binary("collector")
-    config = Path(__file__).with_name("sink.yaml")
+def start_sink(folder: Path) -> Running:
+    """A second Collector that writes what it receives to files, one per receiver.
 
-    def make() -> Sink:
-        first, second, health = free_ports(3)
-        variables = {
-            "SINK_FIRST_ENDPOINT": local(first),
-            "SINK_SECOND_ENDPOINT": local(second),
-            "SINK_HEALTH_ENDPOINT": local(health),
-            "SINK_FOLDER": str(folder),
-        }
-        command = [program, f"--config={config}"]
-        server = Server("sink", command, folder, f"http://{local(health)}/", variables)
-        return Sink(server, local(first), local(second))
-
-    return start_on_free_ports(make, _start)
+    It takes the place of a traces backend where only the Collector itself is tested: what leaves
+    it, and that nothing is lost on the way. It says nothing about Jaeger or Tempo.
+    """
+    return _start("sink", folder, config=Path(__file__).with_name("sink.yaml"))
 
 
-def start_jaeger(folder: Path) -> Jaeger:
+def start_jaeger(folder: Path) -> Running:
     """Jaeger with traces in memory."""
-    program = binary("jaeger")
-
-    def make() -> Jaeger:
-        grpc, http, health, query, query_grpc = free_ports(5)
-        variables = {
-            "JAEGER_OTLP_GRPC_ENDPOINT": local(grpc),
-            "JAEGER_OTLP_HTTP_ENDPOINT": local(http),
-            "JAEGER_HEALTH_ENDPOINT": local(health),
-            "JAEGER_QUERY_HTTP_ENDPOINT": local(query),
-            "JAEGER_QUERY_GRPC_ENDPOINT": local(query_grpc),
-        }
-        command = [program, f"--config={DEPLOY / 'jaeger' / 'config.yaml'}"]
-        ready = f"http://{local(health)}/status"
-        server = Server("jaeger", command, folder, ready, variables)
-        return Jaeger(
-            server, f"http://{local(query)}", f"http://{local(grpc)}", f"http://{local(http)}"
-        )
-
-    return start_on_free_ports(make, _start)
+    return _start("jaeger", folder)
 
 
-def start_tempo(folder: Path) -> Tempo:
+def start_tempo(folder: Path) -> Running:
     """Tempo in one process, with its blocks on disk."""
-    program = binary("tempo")
-
-    def make() -> Tempo:
-        api, api_grpc, grpc, http, gossip = free_ports(5)
-        command = [
-            program,
-            f"-config.file={DEPLOY / 'tempo' / 'tempo.yaml'}",
-            "-config.expand-env=true",
-        ]
-        variables = {
-            "TEMPO_LISTEN_HOST": "127.0.0.1",
-            "TEMPO_HTTP_PORT": str(api),
-            "TEMPO_GRPC_PORT": str(api_grpc),
-            "TEMPO_OTLP_GRPC_ENDPOINT": local(grpc),
-            "TEMPO_OTLP_HTTP_ENDPOINT": local(http),
-            "TEMPO_MEMBERLIST_PORT": str(gossip),
-            "TEMPO_DATA": str(folder / "data"),
-        }
-        server = Server("tempo", command, folder, f"http://{local(api)}/ready", variables)
-        return Tempo(
-            server, f"http://{local(api)}", f"http://{local(grpc)}", f"http://{local(http)}"
-        )
-
-    return start_on_free_ports(make, _start)
+    return _start("tempo", folder)
 
 
-def start_alertmanager(folder: Path, config: Path) -> Alertmanager:
+def start_alertmanager(folder: Path, config: Path) -> Running:
     """Alertmanager alone, without a cluster."""
-    program = binary("alertmanager", "alertmanager")
-
-    def make() -> Alertmanager:
-        (port,) = free_ports(1)
-        url = f"http://{local(port)}"
-        command = [
-            program,
-            f"--config.file={config}",
-            f"--storage.path={folder / 'data'}",
-            f"--web.listen-address={local(port)}",
-            "--cluster.listen-address=",
-        ]
-        return Alertmanager(Server("alertmanager", command, folder, f"{url}/-/ready"), url)
-
-    return start_on_free_ports(make, _start)
+    return _start("alertmanager", folder, config=config)

@@ -25,6 +25,7 @@ from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Metric,
     MetricExporter,
+    MetricExportResult,
     MetricsData,
     NumberDataPoint,
     ResourceMetrics,
@@ -39,20 +40,18 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from dask_otel import semconv
+from tests.receiver import Span
+
+from .servers import Running
+
+SECOND = 1_000_000_000
 
 
-def span_exporter(protocol: str, grpc: str, http: str) -> SpanExporter:
+def span_exporter(protocol: str, to: Running) -> SpanExporter:
     """The SDK's exporter for ``grpc`` or ``http``."""
     if protocol == "grpc":
-        return GrpcSpanExporter(endpoint=grpc, insecure=True)
-    return HttpSpanExporter(endpoint=f"{http}/v1/traces")
-
-
-def metric_exporter(protocol: str, grpc: str, http: str) -> MetricExporter:
-    """The SDK's exporter for ``grpc`` or ``http``."""
-    if protocol == "grpc":
-        return GrpcMetricExporter(endpoint=grpc, insecure=True)
-    return HttpMetricExporter(endpoint=f"{http}/v1/metrics")
+        return GrpcSpanExporter(endpoint=to.grpc, insecure=True)
+    return HttpSpanExporter(endpoint=f"{to.http}/v1/traces")
 
 
 def new_resource(**attributes: str) -> Resource:
@@ -92,9 +91,9 @@ def tracing(exporter: SpanExporter, resource: Resource) -> Iterator[Callable[...
 class Tree:
     """The ids of what `send_tree` sent."""
 
-    trace_id: str
-    root_id: str
-    child_id: str
+    trace_id: int
+    root_id: int
+    child_id: int
     name: str
 
 
@@ -131,12 +130,25 @@ def send_tree(
             root.set_status(Status(StatusCode.ERROR, "1 task failed"))
         child.end()
         root.end()
-    return Tree(
-        trace.format_trace_id(root.get_span_context().trace_id),
-        trace.format_span_id(root.get_span_context().span_id),
-        trace.format_span_id(child.get_span_context().span_id),
-        name,
-    )
+    above, below = root.get_span_context(), child.get_span_context()
+    return Tree(above.trace_id, above.span_id, below.span_id, name)
+
+
+def check_tree(spans: list[Span], tree: Tree) -> bool:
+    """Check a tree that failed, as a backend has it: ids, errors, and types of values."""
+    by_name = {span.name: span for span in spans}
+    assert by_name.keys() == {tree.name, "load"}
+    root, child = by_name[tree.name], by_name["load"]
+    assert [
+        (one.trace_id, one.span_id, one.parent_id, one.status == 2) for one in (root, child)
+    ] == [
+        (tree.trace_id, tree.root_id, None, True),
+        (tree.trace_id, tree.child_id, tree.root_id, False),
+    ]
+    assert root.attributes[semconv.TASK_COUNT] == 7
+    assert root.attributes["dask.span.idle.time"] == 90.5
+    assert child.attributes[semconv.SPAN_TAGS] == (tree.name, "load")
+    return True
 
 
 def failed_spans(count: int, resource: Resource, stacktrace: int = 8192) -> list[ReadableSpan]:
@@ -186,11 +198,15 @@ def counter(
     )
 
 
-def metrics_data(resource: Resource, metrics: Sequence[Metric]) -> MetricsData:
-    """One request's worth of `metrics`."""
-    scope = ScopeMetrics(
-        scope=InstrumentationScope(semconv.SCOPE_NAME), metrics=list(metrics), schema_url=""
+def export_metrics(to: Running, resource: Resource, *requests: list[Metric]) -> None:
+    """Send requests by the SDK's exporter, to a Collector by gRPC or straight to Prometheus."""
+    exporter: MetricExporter = (
+        GrpcMetricExporter(endpoint=to.grpc, insecure=True)
+        if to.grpc
+        else HttpMetricExporter(endpoint=to.otlp_metrics)
     )
-    return MetricsData(
-        resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")]
-    )
+    for metrics in requests:
+        scope = ScopeMetrics(InstrumentationScope(semconv.SCOPE_NAME), metrics, "")
+        data = MetricsData([ResourceMetrics(resource, [scope], "")])
+        assert exporter.export(data) is MetricExportResult.SUCCESS
+    exporter.shutdown()

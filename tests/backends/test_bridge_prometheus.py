@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from distributed import Client, span
@@ -15,16 +14,15 @@ from distributed import __version__ as distributed_version
 from dask_otel import semconv
 from dask_otel.core import identity
 from tests.cluster import processes
+from tests.waiting import eventually
 
 from . import prometheus_names
 from .bridge_run import CONTEXTS, SUFFIXES, Run, double, observe, scheduler
 from .clients import PrometheusClient, spans_of_file
-from .processes import eventually
-from .servers import Collector, Prometheus, Sink, behind_collector, start_collector
+from .conftest import Start
+from .servers import Running, backends, start_collector
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
-
-Start = Callable[[Callable[[Path], Any]], Any]
 
 #: Metrics that only exist once something went wrong or was too much.
 EXCEPTIONAL = {
@@ -41,7 +39,7 @@ SPOOL = {"dask.otel.spool.size", "dask.otel.spool.usage", "dask.otel.spool.limit
 TIMING = {"dask.otel.late", "dask.otel.unsettled"}
 RESOURCE_LABELS = {
     "job", "instance", "dask_cluster_name", "service_namespace", "service_version",
-    "deployment_environment_name",
+    "deployment_environment_name", "k8s_namespace_name",
 }  # fmt: skip
 #: Spans by the name that `work` gives them.
 SPAN_NAMES = {
@@ -121,15 +119,17 @@ def test_durations_are_in_the_right_buckets(bridge_run: Run) -> None:
     assert broken.labels["dask_span_result"] == "failure"
 
 
-def test_the_cluster_is_described(bridge_run: Run) -> None:
-    def value(name: str) -> float:
-        (series,) = bridge_run.query(name)
-        return float(series.value)
-
-    assert value("dask_cluster_worker_count") == 2
-    assert value("dask_cluster_thread_count") == 4
-    assert value("dask_otel_running") == 1
-    assert value("dask_otel_queue_capacity") == 2048
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("dask_cluster_worker_count", 2),
+        ("dask_cluster_thread_count", 4),
+        ("dask_otel_running", 1),
+        ("dask_otel_queue_capacity", 2048),
+    ],
+)
+def test_the_cluster_is_described(name: str, value: float, bridge_run: Run) -> None:
+    assert [one.value for one in bridge_run.query(name)] == [value]
 
 
 def test_the_time_of_the_cluster_adds_up(bridge_run: Run) -> None:
@@ -164,6 +164,7 @@ def test_the_resource_is_promoted_or_in_target_info(
         "dask_cluster_name": bridge_run.name,
         "service_namespace": "research",
         "service_version": distributed_version,
+        "k8s_namespace_name": "dask",
         "job": "research/dask-scheduler",
         "instance": bridge_run.instance,
         **environment,
@@ -172,19 +173,20 @@ def test_the_resource_is_promoted_or_in_target_info(
     behind_collector = "collector" in request.node.callspec.id
     assert set(environment.values()) == ({"staging"} if behind_collector else set())
     (target,) = bridge_run.query("target_info")
-    assert target.labels["team"] == "blue"
+    # Those that Prometheus does not promote.
+    assert (target.labels["team"], target.labels["k8s_pod_name"]) == ("blue", "scheduler-0")
 
 
-def test_exemplars_lead_to_exported_spans(bridge_run: Run, sink: Sink) -> None:
-    exported = {(one.trace_id, one.span_id) for one in spans_of_file(sink.first)}
-    between = (bridge_run.started, bridge_run.at + 60)
+def test_exemplars_lead_to_exported_spans(bridge_run: Run, sink: Running) -> None:
+    exported = {
+        (f"{one.trace_id:032x}", f"{one.span_id:016x}") for one in spans_of_file(sink.files[0])
+    }
+    trace_id = f"{identity.trace_id(bridge_run.ids['nightly']):032x}"
+    expected = {(trace_id, f"{identity.span_id(bridge_run.ids['compute']):016x}")}
     for name in ("dask_span_execute_time_seconds_total", "dask_span_duration_seconds_bucket"):
         selector = bridge_run.selector(name, dask_span_name="nightly/compute")
-        exemplars = bridge_run.prometheus.exemplars(selector, *between)
-        ids = {(one["labels"]["trace_id"], one["labels"]["span_id"]) for one in exemplars}
-        trace_id = f"{identity.trace_id(bridge_run.ids['nightly']):032x}"
-        assert ids == {(trace_id, f"{identity.span_id(bridge_run.ids['compute']):016x}")}, name
-        assert ids <= exported
+        between = (bridge_run.started, bridge_run.at + 60)
+        assert bridge_run.prometheus.exemplars(selector, *between) == expected <= exported, name
 
 
 def test_increase_sees_the_first_value(bridge_run: Run) -> None:
@@ -208,9 +210,7 @@ def test_a_clean_end_is_told(bridge_run: Run) -> None:
     eventually(lambda: last() == 0, what="the last export says that the bridge ended")
 
 
-def test_increase_is_right_across_a_scheduler_restart(
-    prometheus: Prometheus, tmp_path: Path
-) -> None:
+def test_increase_is_right_across_a_scheduler_restart(prometheus: Running, tmp_path: Path) -> None:
     client, name = PrometheusClient(prometheus.url), f"cluster-{uuid.uuid4().hex[:12]}"
     environment = {
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
@@ -221,7 +221,7 @@ def test_increase_is_right_across_a_scheduler_restart(
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        run = OneInstance(client, name, started=time.time())
+        run = Run(client, name, started=time.time())
         with processes.cluster(folder) as dask, scheduler(dask, name, environment):
             observe(run, dask.address, folder)
         runs.append(run)
@@ -249,15 +249,14 @@ def test_increase_is_right_across_a_scheduler_restart(
 
 
 def test_nothing_is_lost_while_the_collector_is_away(
-    start: Start, sink: Sink, prometheus: Prometheus, tmp_path: Path
+    start: Start, sink: Running, prometheus: Running, tmp_path: Path
 ) -> None:
-    variables = behind_collector(sink, prometheus.otlp)
-    collector: Collector = start(lambda folder: start_collector(folder, variables))
+    collector = start(start_collector, backends(sink.grpc, sink.http, prometheus.otlp))
     run = Run(PrometheusClient(prometheus.url), f"cluster-{uuid.uuid4().hex[:12]}")
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc}
     with processes.cluster(tmp_path) as dask, scheduler(dask, run.name, environment) as process:
         eventually(lambda: run.query("dask_otel_running"), what="it exports")
-        collector.stop()
+        collector.server.stop()
         with Client(dask.address) as client, span("gap"):
             client.gather(client.map(double, range(10)))
         eventually(lambda: "dask-otel" in process.output, what="a failed export")
@@ -271,19 +270,10 @@ def test_nothing_is_lost_while_the_collector_is_away(
     name = "dask_span_execute_time_seconds_total"
     query = f"sum by (dask_span_name) (increase({run.selector(name)}[10m]))"
     found = {s.labels["dask_span_name"]: s.value for s in run.prometheus.query(query, run.at)}
-    truth: dict[str, float] = {}
+    truth = Counter[str]()
     for key, value in run.values.items():
-        if key[1] == "execute" and key[4] == "seconds":
-            truth[key[0]] = truth.get(key[0], 0) + value
+        truth[key[0]] += value if key[1] == "execute" and key[4] == "seconds" else 0
+    truth = Counter({name: value for name, value in truth.items() if value})
     gap = truth.pop("gap")
     assert found.pop("gap", 0) in (0, pytest.approx(gap))
     assert found == pytest.approx(truth)
-
-
-class OneInstance(Run):
-    """A run of one of several schedulers of the same cluster."""
-
-    def selector(self, name: str, **labels: str) -> str:
-        if self.instance:
-            labels = {"instance": self.instance, **labels}
-        return super().selector(name, **labels)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .servers import PINNED, build_backends
+from .servers import PINNED, Missing, binary, build_backends
 
 PIN = {
     "title": "Example",
@@ -57,33 +57,58 @@ def test_every_pin_is_exact() -> None:
         assert not re.search(r"\blatest\b", str(server.pin)), server.name
 
 
+WORKS = 'echo binary > "$GOBIN/example"\n'
+
+
 def test_builds_once(server: build_backends.Server, fake_go: Path) -> None:
-    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+    fake_go.write_text(WORKS)
     assert server.state() == "missing"
-    assert build_backends.build_missing([server], retry_refused=False) == 0
-    assert server.state() == "built"
+    for _ in range(2):
+        assert build_backends.build_missing([server], retry_refused=False) == 0
+        assert server.state() == "built"
     assert server.binary("example").read_text() == "binary\n"
-    assert build_backends.build_missing([server], retry_refused=False) == 0
     assert _calls(fake_go) == 1
 
 
-def test_a_changed_pin_is_built_again(server: build_backends.Server, fake_go: Path) -> None:
-    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+@pytest.mark.parametrize(
+    ("change", "before"), [({"ldflags": "-X main.version=2"}, "missing"), ({"build": 2}, "built")]
+)
+def test_a_changed_pin_is_built_again_in_its_place_or_beside_it(
+    change: dict[str, object], before: str, server: build_backends.Server, fake_go: Path
+) -> None:
+    fake_go.write_text(WORKS)
     build_backends.build(server)
-    changed = build_backends.Server("example", {**PIN, "ldflags": "-X main.version=2"})
+    changed = build_backends.Server("example", {**PIN, **change})
     assert changed.state() == "missing"
     build_backends.build(changed)
-    assert (changed.state(), server.state()) == ("built", "missing")
+    assert (changed.state(), server.state()) == ("built", before)
 
 
-def test_what_is_made_otherwise_of_the_same_version_goes_beside_it(
-    server: build_backends.Server, fake_go: Path
+@pytest.mark.parametrize(
+    ("refused", "required", "outcome", "words"),
+    [
+        (False, False, Missing, "Prometheus .* is not built: run `make backends`"),
+        (False, True, pytest.fail.Exception, "DASK_OTEL_REQUIRE_BACKENDS=1, and Prometheus"),
+        (True, True, Missing, r"the registry refused it \(403 Forbidden\)"),
+    ],
+)
+def test_a_server_that_is_not_there_is_left_out_or_fails_where_it_is_required(
+    refused: bool,
+    required: bool,
+    outcome: type[BaseException],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fake_go.write_text('echo binary > "$GOBIN/example"\n')
-    build_backends.build(server)
-    second = build_backends.Server("example", {**PIN, "build": 2})
-    build_backends.build(second)
-    assert (second.state(), server.state()) == ("built", "built")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("DASK_OTEL_REQUIRE_BACKENDS", str(int(required)))
+    if refused:
+        file = PINNED["prometheus"].refusal_file
+        file.parent.mkdir(parents=True)
+        record = {"digest": PINNED["prometheus"].digest, "answer": "403 Forbidden"}
+        file.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(outcome, match=words):
+        binary("prometheus")
 
 
 def test_a_refusal_is_kept_and_not_asked_again(
@@ -101,7 +126,7 @@ def test_a_refusal_is_kept_and_not_asked_again(
     assert server.refusal() == "403 Forbidden: This version is not available."
     assert "refused by the registry, left out" in capsys.readouterr().out
 
-    fake_go.write_text('echo binary > "$GOBIN/example"\n')
+    fake_go.write_text(WORKS)
     assert build_backends.build_missing([server], retry_refused=True) == 0
     assert server.state() == "built"
 

@@ -11,35 +11,33 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics.export import MetricExportResult
+import yaml
 
 from dask_otel import semconv
 from tests.cluster import processes
+from tests.waiting import eventually
 
-from .clients import AlertmanagerClient, PrometheusClient, spans_of_file
-from .processes import eventually
+from .clients import PrometheusClient, get_json, spans_of_file
+from .conftest import Start
 from .servers import (
     DEPLOY,
+    PINNED,
     REPOSITORY,
-    Alertmanager,
-    Collector,
-    Prometheus,
-    Sink,
-    behind_collector,
+    Running,
+    backends,
+    binary,
     start_alertmanager,
     start_collector,
     start_prometheus,
 )
-from .telemetry import cluster_of, counter, metric_exporter, metrics_data, new_resource, now_ns
+from .telemetry import SECOND, cluster_of, counter, export_metrics, new_resource, now_ns
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
 
-Start = Callable[[Callable[[Path], Any]], Any]
 COMPOSE = REPOSITORY / "docker-compose.yml"
 SERVICES = {
     "scheduler", "worker-1", "worker-2", "demo", "backends", "collector", "jaeger", "tempo",
@@ -47,26 +45,27 @@ SERVICES = {
 }  # fmt: skip
 
 
+def _run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
 @pytest.fixture(scope="module")
-def compose(backend_binary: Callable[..., str]) -> dict[str, Any]:
+def compose() -> dict[str, Any]:
     """The compose file as Docker's own library reads it."""
-    command = [backend_binary("compose"), "-format", "json", str(COMPOSE)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _run(binary("compose"), "-format", "json", str(COMPOSE))
     assert done.returncode == 0, done.stderr
     loaded: dict[str, Any] = json.loads(done.stdout)
+    assert loaded["services"].keys() == SERVICES
     return loaded
 
 
-def test_the_file_is_valid(compose: dict[str, Any]) -> None:
-    assert compose["services"].keys() == SERVICES
-
-
-def test_validation_can_fail(backend_binary: Callable[..., str], tmp_path: Path) -> None:
+def test_validation_can_fail(tmp_path: Path) -> None:
     broken = tmp_path / "docker-compose.yml"
     text = COMPOSE.read_text(encoding="utf-8")
     broken.write_text(text.replace("healthcheck:", "health-check:", 1), encoding="utf-8")
-    command = [backend_binary("compose"), str(broken)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _run(binary("compose"), str(broken))
     assert done.returncode != 0
     assert "health-check" in done.stdout + done.stderr
 
@@ -90,8 +89,6 @@ def test_only_loopback_is_published(compose: dict[str, Any]) -> None:
 
 
 def test_images_are_pinned(compose: dict[str, Any]) -> None:
-    from .servers import PINNED
-
     images = {
         name: service["image"]
         for name, service in compose["services"].items()
@@ -130,7 +127,7 @@ def test_everything_has_a_health_check(compose: dict[str, Any]) -> None:
         assert name in own or f"http://{name}:" in asked, name
 
 
-def _prometheus_config(folder: Path, alertmanager: Alertmanager) -> Path:
+def _prometheus_config(folder: Path, alertmanager: Running) -> Path:
     """The shipped configuration; only the address of Alertmanager is that of the test's."""
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
     address = alertmanager.url.removeprefix("http://")
@@ -142,70 +139,50 @@ def _prometheus_config(folder: Path, alertmanager: Alertmanager) -> Path:
     return config
 
 
-def _scheduler_environment(collector: Collector) -> dict[str, str]:
+def _scheduler_environment(collector: Running) -> dict[str, str]:
     """The scheduler's variables of the compose file, with the address of the test's Collector."""
-    import yaml
-
-    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
-    environment = dict(services["scheduler"]["environment"])
+    scheduler = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["scheduler"]
+    environment = dict(scheduler["environment"])
     assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
-    assert "--preload dask_otel" in services["scheduler"]["command"]
-    return environment | {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc,
-        "OTEL_METRIC_EXPORT_INTERVAL": "1000",
-    }
+    assert "--preload dask_otel" in scheduler["command"]
+    ours = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.grpc, "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
+    return environment | ours
 
 
-def test_the_stack_works(start: Start, sink: Sink, tmp_path: Path) -> None:
+WAIT_FOR = (sys.executable, str(DEPLOY / "docker" / "wait_for.py"))
+
+
+def test_the_stack_works(start: Start, sink: Running, tmp_path: Path) -> None:
     """Demo, scheduler and workers, Collector, Prometheus with the alerts, Alertmanager.
 
     A second Collector that writes files stands in for Jaeger and Tempo.
     """
-    route = DEPLOY / "alertmanager" / "alertmanager.yml"
-    alertmanager: Alertmanager = start(lambda folder: start_alertmanager(folder, route))
+    alertmanager = start(start_alertmanager, DEPLOY / "alertmanager" / "alertmanager.yml")
     config = _prometheus_config(tmp_path, alertmanager)
-    prometheus: Prometheus = start(
-        lambda folder: start_prometheus(folder, config, ["--rules.alert.resend-delay=1s"])
-    )
-    behind = behind_collector(sink, prometheus.otlp)
-    collector: Collector = start(lambda folder: start_collector(folder, behind))
-    _wait_for(f"{prometheus.url}/-/ready", f"{alertmanager.url}/-/ready", collector.server.ready)
+    prometheus = start(start_prometheus, config, ["--rules.alert.resend-delay=1s"])
+    collector = start(start_collector, backends(sink.grpc, sink.http, prometheus.otlp))
+    urls = (f"{prometheus.url}/-/ready", f"{alertmanager.url}/-/ready", collector.server.ready)
+    assert _run(*WAIT_FOR, "--timeout", "30", *urls).returncode == 0
 
     with processes.cluster(tmp_path) as dask:
         environment = _scheduler_environment(collector)
         dask.start_scheduler("--preload", "dask_otel.preload", env=environment)
         for name in ("worker-1", "worker-2"):
             dask.start_worker(name)
-        assert "run 1: error of the model" in _run_demo(dask.address, tmp_path / "data")
-        client = PrometheusClient(prometheus.url)
-        _assert_metrics(client)
+        demo = (sys.executable, str(DEPLOY / "docker" / "demo_loop.py"))
+        data = str(tmp_path / "data")
+        done = _run(*demo, SCHEDULER=dask.address, DATA=data, RUNS="1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "run 1: error of the model" in done.stdout
+        _assert_metrics(PrometheusClient(prometheus.url))
         wanted = {"Alice's workflow", "data load", "shuffle", "model training"}
-        eventually(lambda: {one.name for one in spans_of_file(sink.first)} >= wanted)
+        eventually(lambda: {one.name for one in spans_of_file(sink.files[0])} >= wanted)
     _assert_alerts(prometheus, alertmanager)
 
 
-def _wait_for(*urls: str) -> None:
-    script = DEPLOY / "docker" / "wait_for.py"
-    subprocess.run([sys.executable, str(script), "--timeout", "30", *urls], check=True)
-
-
 def test_waiting_for_nobody_fails() -> None:
-    script = DEPLOY / "docker" / "wait_for.py"
-    command = [sys.executable, str(script), "http://127.0.0.1:9/"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _run(*WAIT_FOR, "http://127.0.0.1:9/")
     assert (done.returncode, done.stderr) == (1, "no answer from http://127.0.0.1:9/\n")
-
-
-def _run_demo(scheduler: str, data: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(DEPLOY / "docker" / "demo_loop.py")],
-        env=os.environ | {"SCHEDULER": scheduler, "DATA": str(data), "RUNS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def _assert_metrics(client: PrometheusClient) -> None:
@@ -218,26 +195,24 @@ def _assert_metrics(client: PrometheusClient) -> None:
     eventually(
         lambda: names() >= {"Alice's workflow/data load", "Alice's workflow/preprocessing/shuffle"}
     )
-    loaded = {one["name"] for group in client.rules() for one in group["rules"]}
+    loaded = {one["name"] for group in client.get("rules")["groups"] for one in group["rules"]}
     assert {"DaskClusterIdle", "cluster:dask_idle:ratio15m"} <= loaded
 
 
-def _assert_alerts(prometheus: Prometheus, alertmanager: Alertmanager) -> None:
+def _assert_alerts(prometheus: Running, alertmanager: Running) -> None:
     """A counter of lost spans goes up, and the shipped alert reaches the shipped Alertmanager."""
     resource, now = new_resource(), now_ns()
     labels = {semconv.OTEL_SIGNAL: "traces", semconv.OTEL_REASON: "queue_full"}
-    points = [(now - 60_000_000_000, 0.0), (now, 5.0)]
-    dropped = counter(semconv.OTEL_DROPPED, points, labels, now - 61_000_000_000)
-    exporter = metric_exporter("http", "", prometheus.otlp)
-    assert exporter.export(metrics_data(resource, [dropped])) is MetricExportResult.SUCCESS
-    exporter.shutdown()
+    points = [(now - 60 * SECOND, 0.0), (now, 5.0)]
+    dropped = counter(semconv.OTEL_DROPPED, points, labels, now - 61 * SECOND)
+    export_metrics(prometheus, resource, [dropped])
 
     def arrived() -> list[dict[str, Any]]:
-        alerts = AlertmanagerClient(alertmanager.url).alerts()
+        alerts = get_json(f"{alertmanager.url}/api/v2/alerts")
         return [a for a in alerts if a["labels"]["dask_cluster_name"] == cluster_of(resource)]
 
     # Rules are evaluated every 15 s.
-    (alert,) = eventually(arrived, timeout=60)
+    (alert,) = eventually(arrived)
     assert alert["labels"]["alertname"] == "DaskOtelDropping"
     assert alert["labels"]["severity"] == "warning"
     assert re.search(r"dropped [\d.]+ traces \(queue_full\)$", alert["annotations"]["summary"])

@@ -1,120 +1,114 @@
-"""Every file of ``deploy/`` is valid for its own server."""
+"""Every file of ``deploy/`` is valid for its own server, and the checks can fail."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from .servers import DEPLOY
+from .servers import DEPLOY, binary
 
 pytestmark = pytest.mark.backend
 
-FindBinary = Callable[..., str]
+RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
+RULE_TESTS = sorted((DEPLOY / "prometheus" / "rule-tests").glob("*.yml"))
+COLLECTOR = DEPLOY / "collector" / "config.yaml"
+WORKFLOWS = DEPLOY.parent / ".github" / "workflows"
+#: Not with the other checkers that happen to be on a machine: the same everywhere.
+ACTIONLINT = ("actionlint", None, "-no-color", "-shellcheck=", "-pyflakes=")
+VALIDATE = ("collector", None, "validate", f"--config={COLLECTOR}")
+PROMTOOL = ("prometheus", "promtool")
 
 
-def _run(*command: str, **environment: str) -> str:
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
-    return output
+def run(server: str, name: str | None, *arguments: object) -> str:
+    """The output of a server's own checker, which must be content."""
+    command = [binary(server, name), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("files", [["config"], ["config", "tail-sampling"]], ids="+".join)
-def test_collector(backend_binary: FindBinary, files: list[str]) -> None:
-    configs = [f"--config={DEPLOY / 'collector' / name}.yaml" for name in files]
-    # Deprecations are only logged by a running Collector: see test_collector.py.
-    _run(backend_binary("collector"), "validate", *configs)
+@pytest.mark.parametrize(
+    "command",
+    [
+        # Deprecations are only logged by a running Collector: see test_collector.py.
+        VALIDATE,
+        (*VALIDATE, f"--config={COLLECTOR.with_name('tail-sampling.yaml')}"),
+        (*PROMTOOL, "check", "config", "--lint=all", DEPLOY / "prometheus" / "prometheus.yml"),
+        *((*PROMTOOL, "test", "rules", tests) for tests in RULE_TESTS),
+        (
+            "alertmanager", "amtool", "check-config", DEPLOY / "alertmanager" / "alertmanager.yml"
+        ),
+        (
+            "tempo", None, f"-config.file={DEPLOY / 'tempo' / 'tempo.yaml'}",
+            "-config.expand-env=true", "-config.verify=true",
+        ),
+        ("jaeger", None, "validate", f"--config={DEPLOY / 'jaeger' / 'config.yaml'}"),
+        (*ACTIONLINT, *sorted(WORKFLOWS.glob("*.yml"))),
+    ],
+    ids=lambda command: f"{command[0]}-{Path(command[-1]).stem}",
+)  # fmt: skip
+def test_a_file_is_valid(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPO_DATA", str(tmp_path))
+    assert run(*command) or command[0] in ("collector", "tempo", "actionlint")
 
 
-def test_collector_validation_can_fail(backend_binary: FindBinary, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.yaml"
-    text = (DEPLOY / "collector" / "config.yaml").read_text(encoding="utf-8")
-    broken.write_text(text.replace("num_consumers", "number_of_consumers"), encoding="utf-8")
-    with pytest.raises(AssertionError, match="number_of_consumers"):
-        _run(backend_binary("collector"), "validate", f"--config={broken}")
+@pytest.mark.parametrize(
+    ("path", "right", "wrong", "checked", "command", "answer"),
+    [
+        (
+            COLLECTOR, "num_consumers", "number_of_consumers", COLLECTOR,
+            ("collector", None, "validate", "--config"), "number_of_consumers",
+        ),
+        (
+            DEPLOY / "prometheus" / "rules" / "dask-alerts.yml",
+            "cluster:dask_idle:ratio15m > 0.5", "cluster:dask_idle:ratio15m > 0.05",
+            DEPLOY / "prometheus" / "rule-tests" / "dask-clusters.yml",
+            (*PROMTOOL, "test", "rules"), "DaskClusterIdle",
+        ),
+        (
+            WORKFLOWS / "release.yml", "matrix.python", "matrix.pythons",
+            WORKFLOWS / "release.yml", ACTIONLINT, r'property "pythons" is not defined',
+        ),
+    ],
+    ids=["collector", "threshold", "workflow"],
+)  # fmt: skip
+def test_a_wrong_file_is_found(
+    path: Path,
+    right: str,
+    wrong: str,
+    checked: Path,
+    command: tuple[str, ...],
+    answer: str,
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(DEPLOY.parent, tmp_path / "copy", ignore=lambda folder, names: [
+        name for name in names if folder == str(DEPLOY.parent) and name not in ("deploy", ".github")
+    ])  # fmt: skip
+    broken, asked = (tmp_path / "copy" / one.relative_to(DEPLOY.parent) for one in (path, checked))
+    text = broken.read_text(encoding="utf-8")
+    assert right in text
+    broken.write_text(text.replace(right, wrong), encoding="utf-8")
+    with pytest.raises(AssertionError, match=answer):
+        run(*command, asked)
 
 
-def test_prometheus(backend_binary: FindBinary) -> None:
-    config = str(DEPLOY / "prometheus" / "prometheus.yml")
-    output = _run(backend_binary("prometheus", "promtool"), "check", "config", "--lint=all", config)
-    assert "SUCCESS" in output
-
-
-def test_prometheus_rules(backend_binary: FindBinary) -> None:
-    tests = sorted((DEPLOY / "prometheus" / "rule-tests").glob("*.yml"))
-    assert len(tests) >= 4
-    promtool = backend_binary("prometheus", "promtool")
-    _run(promtool, "test", "rules", *map(str, tests))
-
-
-def test_a_wrong_threshold_fails_the_rule_tests(backend_binary: FindBinary, tmp_path: Path) -> None:
-    copy = tmp_path / "prometheus"
-    shutil.copytree(DEPLOY / "prometheus", copy)
-    rules = copy / "rules" / "dask-alerts.yml"
-    text = rules.read_text(encoding="utf-8")
-    broken = text.replace("cluster:dask_idle:ratio15m > 0.5", "cluster:dask_idle:ratio15m > 0.05")
-    assert broken != text
-    rules.write_text(broken, encoding="utf-8")
-    promtool = backend_binary("prometheus", "promtool")
-    with pytest.raises(AssertionError, match="DaskClusterIdle"):
-        _run(promtool, "test", "rules", str(copy / "rule-tests" / "dask-clusters.yml"))
-
-
-def test_prometheus_rules_for_kubernetes(backend_binary: FindBinary, tmp_path: Path) -> None:
+def test_prometheus_rules_for_kubernetes(tmp_path: Path) -> None:
     """The `spec` of a PrometheusRule is what a file of rules is."""
     manifest = DEPLOY / "kubernetes" / "prometheusrule.yaml"
     spec = yaml.safe_load(manifest.read_text(encoding="utf-8"))["spec"]
     rules = tmp_path / "rules.yml"
     rules.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    promtool = backend_binary("prometheus", "promtool")
-    found = re.compile(r"(\d+) rules found")
-    counted = found.findall(_run(promtool, "check", "rules", str(rules)))
-    # All that Prometheus gets by files.
-    files = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
-    there = found.findall(_run(promtool, "check", "rules", *map(str, files)))
-    assert len(there) == len(files) == 2
-    assert sum(map(int, counted)) == sum(map(int, there)) > 30
-
-
-def test_alertmanager(backend_binary: FindBinary) -> None:
-    config = str(DEPLOY / "alertmanager" / "alertmanager.yml")
-    _run(backend_binary("alertmanager", "amtool"), "check-config", config)
-
-
-def test_tempo(backend_binary: FindBinary, tmp_path: Path) -> None:
-    _run(
-        backend_binary("tempo"),
-        f"-config.file={DEPLOY / 'tempo' / 'tempo.yaml'}",
-        "-config.expand-env=true",
-        "-config.verify=true",
-        TEMPO_DATA=str(tmp_path),
+    counted, there = (
+        re.findall(r"(\d+) rules found", run(*PROMTOOL, "check", "rules", *files))
+        for files in ([rules], RULES)
     )
-
-
-def test_jaeger(backend_binary: FindBinary) -> None:
-    _run(backend_binary("jaeger"), "validate", f"--config={DEPLOY / 'jaeger' / 'config.yaml'}")
-
-
-#: Not with the other checkers that happen to be on a machine: the same everywhere.
-ACTIONLINT = ("-no-color", "-shellcheck=", "-pyflakes=")
-
-
-def test_workflows(backend_binary: FindBinary) -> None:
-    folder = DEPLOY.parent / ".github" / "workflows"
-    _run(backend_binary("actionlint"), *ACTIONLINT, *map(str, sorted(folder.glob("*.yml"))))
-
-
-def test_a_wrong_workflow_is_found(backend_binary: FindBinary, tmp_path: Path) -> None:
-    text = (DEPLOY.parent / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
-    broken = tmp_path / "release.yml"
-    broken.write_text(text.replace("matrix.python", "matrix.pythons"), encoding="utf-8")
-    with pytest.raises(AssertionError, match=r'property "pythons" is not defined'):
-        _run(backend_binary("actionlint"), *ACTIONLINT, str(broken))
+    # All that Prometheus gets by files.
+    assert len(there) == len(RULES) == 2
+    assert sum(map(int, counted)) == sum(map(int, there)) > 30

@@ -12,11 +12,11 @@ from distributed import Client, span
 
 from tests.cluster import processes
 from tests.contract.test_dashboards import PANELS, expressions
+from tests.waiting import eventually
 
-from .bridge_run import Run, _last_sample, scheduler
+from .bridge_run import Run, scheduler
 from .clients import PrometheusClient
-from .processes import eventually
-from .servers import REPOSITORY, Prometheus
+from .servers import REPOSITORY, Running
 from .test_dashboard_queries import asked, column
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
@@ -44,7 +44,7 @@ def rest(seconds: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def run(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(prometheus: Running, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Two teams and one who says nothing, of which one leaves three of four threads idle."""
     run = Run(PrometheusClient(prometheus.url), f"cost-{uuid.uuid4().hex[:12]}")
     environment = {
@@ -79,10 +79,8 @@ def run(prometheus: Prometheus, tmp_path_factory: pytest.TempPathFactory) -> Run
             assert worked == pytest.approx(truth, rel=1e-6)
             return True
 
-        eventually(complete, timeout=60, interval=0.5, what="Prometheus has everything")
-        seen = _last_sample(run)
-        eventually(lambda: _last_sample(run) > seen, timeout=30, what="another export")
-        run.at = _last_sample(run)
+        eventually(complete, what="Prometheus has everything")
+        run.await_export()
     return run
 
 

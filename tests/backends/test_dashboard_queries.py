@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,15 +11,14 @@ from tests.contract import queries
 from tests.contract.test_dashboards import PAGES, PANELS, expressions
 from tests.contract.test_pages import Fence, of
 from tests.contract.test_rules import ALERTS, RECORDED
+from tests.waiting import eventually
 
 from .bridge_run import INTERVAL, Run
 from .clients import PrometheusClient, Series
-from .processes import eventually
+from .conftest import Start
 from .servers import start_prometheus
 
 pytestmark = [pytest.mark.backend, pytest.mark.cluster]
-
-Start = Callable[[Callable[[Path], Any]], Any]
 
 #: Queries that need a day of data: they must be valid, and are tested by promtool.
 NEED_A_DAY = {"span: How does its efficiency go on?"}
@@ -138,23 +135,29 @@ def test_the_parts_have_the_activities_that_they_say(bridge_run: Run) -> None:
         assert one.value == pytest.approx(seconds[activity] / everything, abs=0.05), title
 
 
-def test_runs_are_whole_and_none_is_missing(bridge_run: Run) -> None:
-    table = "overview: Which workflows cost the most?"
-    label = "dask_span_root_name"
-    assert column(bridge_run, table, "Runs", label) == {"nightly": 1, "broken": 1, "default": 1}
-    failed = column(bridge_run, table, "Failed", label)
-    assert failed == {"nightly": 0, "broken": 1, "default": 0}
+_RUNS, _ENDS = (
+    ("overview: Which workflows cost the most?", "dask_span_root_name", ".*"),
+    ("span: How did its spans end, and how long did they take?", "dask_span_name", "nightly"),
+)
+_PARTS = ("load", "compute", "meter", "spill", "shuffle", "again")
+_NIGHTLY = ("nightly", *(f"nightly/{name}" for name in _PARTS))
 
 
-def test_the_ends_of_spans_are_counted_one_by_one(bridge_run: Run) -> None:
-    table = "span: How did its spans end, and how long did they take?"
-    spans = ("load", "compute", "meter", "spill", "shuffle", "again")
-    names = {"nightly", *(f"nightly/{name}" for name in spans)}
-    for title in ("Ended", "Success"):
-        found = column(bridge_run, table, title, "dask_span_name", root="nightly")
-        assert found == dict.fromkeys(names, 1), title
-    found = column(bridge_run, table, "Failed", "dask_span_name", root="nightly")
-    assert found == dict.fromkeys(names, 0)
+@pytest.mark.parametrize(
+    ("table", "title", "shown"),
+    [
+        (_RUNS, "Runs", {"nightly": 1, "broken": 1, "default": 1}),
+        (_RUNS, "Failed", {"nightly": 0, "broken": 1, "default": 0}),
+        (_ENDS, "Ended", dict.fromkeys(_NIGHTLY, 1)),
+        (_ENDS, "Success", dict.fromkeys(_NIGHTLY, 1)),
+        (_ENDS, "Failed", dict.fromkeys(_NIGHTLY, 0)),
+    ],
+)
+def test_runs_and_ends_of_spans_are_counted_one_by_one(
+    table: tuple[str, str, str], title: str, shown: dict[str, float], bridge_run: Run
+) -> None:
+    panel, label, root = table
+    assert column(bridge_run, panel, title, label, root=root) == shown
 
 
 def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
@@ -168,11 +171,28 @@ def test_a_run_takes_as_long_as_its_root(bridge_run: Run) -> None:
     assert mean.value != pytest.approx(sum(one.value for one in every) / len(every), rel=0.01)
 
 
-def test_the_wait_is_that_of_each_span(bridge_run: Run) -> None:
-    """A root's is that of the tree, and the spans below it are shown apart from it."""
-    (expression,) = expressions(PANELS["span: How long do its spans wait for their first task?"])
-    found = {one.labels["dask_span_name"] for one in asked(bridge_run, expression, root="nightly")}
-    assert {"nightly", "nightly/load"} <= found
+@pytest.mark.parametrize(
+    ("panel", "root", "label", "shown", "hidden"),
+    [
+        # A root's is that of the tree, and the spans below it are shown apart from it.
+        (
+            "span: How long do its spans wait for their first task?", "nightly", "dask_span_name",
+            {"nightly", "nightly/load"}, {"broken", "default"},
+        ),
+        # Tasks of other workflows are not shown.
+        (
+            "span: How long is one task?", "broken", "dask_task_prefix", {"fail"},
+            {"double", "spin", "meter", "block", "len", "abs"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_page_shows_what_belongs_to_its_workflow(
+    panel: str, root: str, label: str, shown: set[str], hidden: set[str], bridge_run: Run
+) -> None:
+    (expression,) = expressions(PANELS[panel])
+    found = {one.labels[label] for one in asked(bridge_run, expression, root=root)}
+    assert shown <= found
+    assert not found & hidden
 
 
 def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> None:
@@ -192,12 +212,6 @@ def test_an_event_loop_is_judged_by_the_time_that_has_data(bridge_run: Run) -> N
     # By the whole range it would be a tenth of this, or less. It is an average of rates, and what
     # came before the second sample has none.
     assert 0.3 < shown.value / (total / seconds) < 3
-
-
-def test_tasks_of_other_workflows_are_not_shown(bridge_run: Run) -> None:
-    (expression,) = expressions(PANELS["span: How long is one task?"])
-    found = {one.labels["dask_task_prefix"] for one in asked(bridge_run, expression, "broken")}
-    assert found == {"fail"}
 
 
 RULES = """
@@ -226,8 +240,7 @@ def test_the_firing_alerts_are_listed(start: Start, tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
     config = tmp_path / "prometheus.yml"
     config.write_text("rule_files: [rules.yml]\n", encoding="utf-8")
-    server = start(lambda folder: start_prometheus(folder, config))
-    client = PrometheusClient(server.url)
+    client = PrometheusClient(start(start_prometheus, config).url)
     asked_for = [
         expression.replace("$cluster", ".*")
         for expression in expressions(PANELS["overview: Which alerts fire now?"])

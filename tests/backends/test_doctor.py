@@ -9,7 +9,7 @@ import pytest
 
 from dask_otel.cli import main
 
-from .servers import Collector, Jaeger, Prometheus
+from .servers import Running
 
 pytestmark = pytest.mark.backend
 
@@ -30,7 +30,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_it_is_read_back_from_jaeger_and_prometheus(
-    doctor: Any, jaeger: Jaeger, prometheus: Prometheus
+    doctor: Any, jaeger: Running, prometheus: Running
 ) -> None:
     code, findings = doctor(
         "--jaeger",
@@ -47,7 +47,7 @@ def test_it_is_read_back_from_jaeger_and_prometheus(
 
 
 def test_it_is_read_back_through_the_collector(
-    doctor: Any, collector: Collector, prometheus: Prometheus
+    doctor: Any, collector: Running, prometheus: Running
 ) -> None:
     code, findings = doctor("--prometheus", prometheus.url, EXPORTER_OTLP_ENDPOINT=collector.grpc)
     assert code == 0, findings
@@ -66,7 +66,7 @@ def test_it_is_read_back_through_the_collector(
     ],
 )
 def test_a_collector_asked_wrongly(
-    doctor: Any, collector: Collector, endpoint: str, protocol: str, kind: str
+    doctor: Any, collector: Running, endpoint: str, protocol: str, kind: str
 ) -> None:
     address = collector.grpc if endpoint.startswith("grpc") else collector.http
     if endpoint.endswith("TLS"):
@@ -82,7 +82,7 @@ def test_a_collector_asked_wrongly(
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_jaeger_takes_no_metrics(doctor: Any, jaeger: Jaeger, protocol: str) -> None:
+def test_jaeger_takes_no_metrics(doctor: Any, jaeger: Running, protocol: str) -> None:
     address = jaeger.grpc if protocol == "grpc" else jaeger.http
     code, findings = doctor(EXPORTER_OTLP_ENDPOINT=address, EXPORTER_OTLP_PROTOCOL=protocol)
     assert code == 1
@@ -91,7 +91,7 @@ def test_jaeger_takes_no_metrics(doctor: Any, jaeger: Jaeger, protocol: str) -> 
     assert "OTEL_METRICS_EXPORTER=none" in findings["export.metrics"]["next"], findings
 
 
-def test_a_user_interface_is_no_receiver(doctor: Any, jaeger: Jaeger) -> None:
+def test_a_user_interface_is_no_receiver(doctor: Any, jaeger: Running) -> None:
     code, findings = doctor(
         EXPORTER_OTLP_ENDPOINT=jaeger.url, EXPORTER_OTLP_PROTOCOL="http/protobuf"
     )

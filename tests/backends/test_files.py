@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,14 +11,13 @@ from dask_otel.core import identity
 from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import FileSettings, Settings
 from tests.otlp.pipeline import Export, make_batch, make_span
+from tests.waiting import eventually
 
 from .clients import JaegerClient, PrometheusClient
-from .processes import eventually, free_ports
-from .servers import DEPLOY, Collector, Jaeger, Prometheus, local, start_collector
+from .conftest import Start
+from .servers import DEPLOY, Running, backends, start_collector
 
 pytestmark = pytest.mark.backend
-
-Start = Callable[[Callable[[Path], Any]], Any]
 
 READS = """
 receivers:
@@ -43,9 +40,9 @@ def test_the_collector_reads_what_the_bridge_writes(
     start: Start,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    jaeger: Jaeger,
+    jaeger: Running,
     jaeger_client: JaegerClient,
-    prometheus: Prometheus,
+    prometheus: Running,
     prometheus_client: PrometheusClient,
 ) -> None:
     # Files of one run have all of this in common.
@@ -72,31 +69,20 @@ def test_the_collector_reads_what_the_bridge_writes(
     monkeypatch.delenv("OTEL_RESOURCE_ATTRIBUTES")
     config = tmp_path / "files.yaml"
     config.write_text(READS.format(folder=folder))
-    variables = {
-        "JAEGER_OTLP_ENDPOINT": jaeger.grpc.removeprefix("http://"),
-        "TEMPO_OTLP_ENDPOINT": local(free_ports(1)[0]),
-        "PROMETHEUS_OTLP_ENDPOINT": prometheus.otlp,
-    }
-    collector: Collector = start(
-        lambda place: start_collector(
-            place, variables, [DEPLOY / "collector" / "config.yaml", config]
-        )
-    )
+    behind = backends(jaeger.grpc, prometheus=prometheus.otlp)
+    collector = start(start_collector, behind, [DEPLOY / "collector" / "config.yaml", config])
     for name in names:
-        trace = f"{identity.trace_id(name):032x}"
-        stored = eventually(
-            lambda trace=trace: (found := jaeger_client.trace(trace)) and len(found) == 4 and found,
-            timeout=60,
-        )
-        (root,) = [span for span in stored if span.span_id == f"{identity.span_id(name):016x}"]
-        assert root.parent_id == ""
+        trace = identity.trace_id(name)
+        eventually(lambda trace=trace: len(jaeger_client.trace(trace)) == 4)
+        stored = jaeger_client.trace(trace)
+        (root,) = [span for span in stored if span.span_id == identity.span_id(name)]
+        assert root.parent_id is None
         assert root.attributes["dask.task.count"] == 3
     series = eventually(
         lambda: prometheus_client.query(
             f'dask_span_execute_time_seconds_total{{dask_cluster_name="{cluster}"}}'
-        ),
-        timeout=60,
+        )
     )
     assert [one.value for one in series] == [2.5] * 40
-    log = collector.server.log.read_text("utf-8").splitlines()
+    log = collector.server.log.splitlines()
     assert [line for line in log if "otlp_json_file" in line and "\tinfo\t" not in line] == []

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.resources import Resource
 
 from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.foreign import ForeignExporter
@@ -17,10 +15,10 @@ from dask_otel.core import identity
 from dask_otel.core.records import Progress, Row, SpanIdentity, SpanRecord, TaskCounts
 from dask_otel.core.traces.translate import translate, translate_progress
 from tests.otlp.pipeline import make_group, make_span
+from tests.waiting import eventually
 
 from .clients import JaegerClient
-from .processes import eventually
-from .servers import Jaeger
+from .servers import Running
 from .telemetry import new_resource, span_exporter
 
 pytestmark = pytest.mark.backend
@@ -33,69 +31,50 @@ ORPHAN = "skipping clock skew adjustment"
 class Job:
     """A job of ten minutes, with work that came late: the records of all that is exported of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, **attributes: str) -> None:
         dask_id = f"nightly-{uuid.uuid4()}"
+        self.resource = new_resource(**attributes)
+        self.trace_id = identity.trace_id(dask_id)
         self.who = SpanIdentity(
             dask_id=dask_id,
             root_id=dask_id,
             tags=("load",),
             generation=1,
-            trace_id=identity.trace_id(dask_id),
+            trace_id=self.trace_id,
             span_id=identity.span_id(dask_id),
             parent_span_id=None,
         )
-
-    @property
-    def trace_id(self) -> str:
-        return f"{self.who.trace_id:032x}"
-
-    def signs(self) -> list[SpanRecord]:
-        counts = TaskCounts(tasks=3)
-        signs = [
+        signs = (
             Progress(self.who, 0, START, START),
-            Progress(self.who, 1, START, START + 360, counts),
-        ]
-        return [record for sign in signs for record in translate_progress(sign)]
-
-    def span(self) -> list[SpanRecord]:
-        """The span, a group in it, and a group of no length at its very end."""
+            Progress(self.who, 1, START, START + 360, TaskCounts(tasks=3)),
+        )
+        self.signs = [record for sign in signs for record in translate_progress(sign)]
         groups = (
             replace(make_group(1), start=START + 1, stop=START + 9),
             replace(make_group(2), start=START + 600, stop=START + 600),
         )
-        return self._translated(self.who, 0, 600, groups=groups)
-
-    def continuation(self) -> list[SpanRecord]:
-        again = replace(
-            self.who,
-            generation=2,
-            span_id=identity.span_id(self.who.dask_id, 2),
-            parent_span_id=self.who.span_id,
-            first=(self.who.trace_id, self.who.span_id),
+        #: The span, a group in it, and a group of no length at its very end.
+        self.span = self._records(0, 600, {}, groups=groups)
+        again = identity.span_id(dask_id, 2)
+        below = {"parent_span_id": self.who.span_id}
+        first = (self.trace_id, self.who.span_id)
+        self.continuation = self._records(
+            700, 800, {**below, "generation": 2, "span_id": again, "first": first}
         )
-        return self._translated(again, 700, 800)
+        late = {"dask_id": "late", "tags": ("load", "late"), "span_id": identity.span_id("late")}
+        self.late_child = self._records(900, 910, {**below, **late}, late=True)
 
-    def late_child(self) -> list[SpanRecord]:
-        child_id = f"late-{self.who.dask_id}"
-        child = replace(
-            self.who,
-            dask_id=child_id,
-            tags=("load", "late"),
-            span_id=identity.span_id(child_id),
-            parent_span_id=self.who.span_id,
-        )
-        return self._translated(child, 900, 910, late=True)
-
-    def _translated(
-        self, who: SpanIdentity, start: float, stop: float, **changes: Any
+    def _records(
+        self, start: float, stop: float, who: dict[str, Any], **changes: Any
     ) -> list[SpanRecord]:
         times = {"start": START + start, "stop": START + stop, "first_start": START + start}
-        return translate(replace(make_span(), identity=who, **times, **changes))
+        made = replace(make_span(), identity=replace(self.who, **who), **times, **changes)
+        return translate(made)
 
 
-def _send(jaeger: Jaeger, resource: Resource, records: Sequence[SpanRecord]) -> None:
-    transport = ForeignExporter("traces", span_exporter("grpc", jaeger.grpc, jaeger.http), {})
-    encoder = Encoder(resource.attributes, "0")
+def _send(jaeger: Running, job: Job, *records: SpanRecord) -> None:
+    transport = ForeignExporter("traces", span_exporter("grpc", jaeger), {})
+    encoder = Encoder(job.resource.attributes, "0")
     request = encoder.request([Row(encoder.span(record)) for record in records])
     assert transport.send(request, 60).taken
     transport.close()
@@ -103,13 +82,13 @@ def _send(jaeger: Jaeger, resource: Resource, records: Sequence[SpanRecord]) -> 
 
 def _page(client: JaegerClient, job: Job, count: int) -> dict[str, dict[str, Any]]:
     """What Jaeger's page is made of, by span id, once it has so many spans."""
-    return eventually(
-        lambda: [
-            page
-            for page in [{span["spanID"]: span for span in client.page(job.trace_id)}]
-            if len(page) == count
-        ]
-    )[0]
+
+    def page() -> dict[str, dict[str, Any]]:
+        found = {span["spanID"]: span for span in client.page(job.trace_id)}
+        assert len(found) == count
+        return found
+
+    return eventually(page)
 
 
 def _warnings(page: dict[str, dict[str, Any]]) -> dict[str, set[str]]:
@@ -122,15 +101,15 @@ def _warnings(page: dict[str, dict[str, Any]]) -> dict[str, set[str]]:
     return found
 
 
-def test_warnings_of_a_long_job(jaeger: Jaeger, jaeger_client: JaegerClient) -> None:
-    job, resource = Job(), new_resource()
-    _send(jaeger, resource, job.signs())
+def test_warnings_of_a_long_job(jaeger: Running, jaeger_client: JaegerClient) -> None:
+    job = Job()
+    _send(jaeger, job, *job.signs)
     before = _warnings(_page(jaeger_client, job, 2))
     assert before == {"load started": {ORPHAN}, "load running": {ORPHAN}}
     # What the pages of newer releases read.
     assert len(jaeger_client.trace(job.trace_id)) == 2
 
-    _send(jaeger, resource, [*job.span(), *job.continuation(), *job.late_child()])
+    _send(jaeger, job, *job.span, *job.continuation, *job.late_child)
     page = _page(jaeger_client, job, 7)
     after = _warnings(page)
     # The memory store keeps what has once been said of the signs. What comes later than its
@@ -148,35 +127,32 @@ def test_warnings_of_a_long_job(jaeger: Jaeger, jaeger_client: JaegerClient) -> 
 
 
 def test_a_trace_that_nobody_looked_at_early_has_no_orphans(
-    jaeger: Jaeger, jaeger_client: JaegerClient
+    jaeger: Running, jaeger_client: JaegerClient
 ) -> None:
-    job, resource = Job(), new_resource()
-    _send(jaeger, resource, job.signs())
-    _send(jaeger, resource, job.span())
+    job = Job()
+    _send(jaeger, job, *job.signs)
+    _send(jaeger, job, *job.span)
     warnings = _warnings(_page(jaeger_client, job, 5))
     assert set().union(*warnings.values()) == set()
 
 
 def test_a_span_that_was_sent_again_is_shown_once(
-    jaeger: Jaeger, jaeger_client: JaegerClient
+    jaeger: Running, jaeger_client: JaegerClient
 ) -> None:
-    job, resource = Job(), new_resource()
+    job = Job()
     for _ in range(2):
-        _send(jaeger, resource, job.span())
+        _send(jaeger, job, *job.span)
     _page(jaeger_client, job, 3)
     eventually(lambda: len(jaeger_client.trace(job.trace_id)) == 3)
-    assert sorted(span["operationName"] for span in jaeger_client.page(job.trace_id)) == [
-        "load",
-        "load tasks",
-        "load tasks",
-    ]
+    shown = sorted(span["operationName"] for span in jaeger_client.page(job.trace_id))
+    assert shown == ["load", "load tasks", "load tasks"]
 
 
 def test_the_continuation_of_a_root_hangs_below_its_first_generation(
-    jaeger: Jaeger, jaeger_client: JaegerClient
+    jaeger: Running, jaeger_client: JaegerClient
 ) -> None:
-    job, resource = Job(), new_resource()
-    _send(jaeger, resource, [*job.span(), *job.continuation()])
+    job = Job()
+    _send(jaeger, job, *job.span, *job.continuation)
     page = _page(jaeger_client, job, 4)
     again = page[f"{identity.span_id(job.who.dask_id, 2):016x}"]
     first = f"{job.who.span_id:016x}"
@@ -185,11 +161,11 @@ def test_the_continuation_of_a_root_hangs_below_its_first_generation(
 
 
 def test_spans_and_their_groups_are_operations_of_their_own(
-    jaeger: Jaeger, jaeger_client: JaegerClient
+    jaeger: Running, jaeger_client: JaegerClient
 ) -> None:
-    job, service = Job(), f"dask-scheduler-{uuid.uuid4().hex[:8]}"
-    resource = new_resource(**{"service.name": service})
-    _send(jaeger, resource, [*job.signs(), *job.span()])
+    service = f"dask-scheduler-{uuid.uuid4().hex[:8]}"
+    job = Job(**{"service.name": service})
+    _send(jaeger, job, *job.signs, *job.span)
     wanted = {"load", "load tasks", "load started", "load running"}
     eventually(lambda: jaeger_client.operations(service) == wanted)
     for name in wanted:

@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.cluster.processes import cluster
+from tests.receiver import Span
+from tests.waiting import eventually
 
-from .clients import JaegerClient, StoredSpan
-from .processes import eventually
-from .servers import REPOSITORY, Jaeger
+from .clients import JaegerClient
+from .servers import REPOSITORY, Running
 
 import draw_trace  # isort: skip  # from tools, which `servers` has put on the path
 
@@ -30,10 +31,14 @@ SPANS = 12
 Tree: TypeAlias = tuple[str, frozenset[tuple[Any, int]]]
 
 
-def below(spans: list[StoredSpan], span: StoredSpan) -> Tree:
+def service_of(span: Span) -> str:
+    return str(span.resource["service.name"])
+
+
+def below(spans: list[Span], span: Span) -> Tree:
     """A span's service and what is below it, as it can be compared."""
     children = Counter(below(spans, child) for child in spans if child.parent_id == span.span_id)
-    return span.service, frozenset(children.items())
+    return service_of(span), frozenset(children.items())
 
 
 def leaf(service: str) -> Tree:
@@ -41,7 +46,7 @@ def leaf(service: str) -> Tree:
 
 
 def test_jaeger_gives_the_whole_system_back_as_one_tree(
-    jaeger: Jaeger, jaeger_client: JaegerClient, tmp_path: Path
+    jaeger: Running, jaeger_client: JaegerClient, tmp_path: Path
 ) -> None:
     environ = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": jaeger.http,
@@ -66,22 +71,22 @@ def test_jaeger_gives_the_whole_system_back_as_one_tree(
         assert scheduler.terminate() == 0
     trace_id = ran.stdout.split(" in trace ")[1].strip()
 
-    def found() -> list[StoredSpan]:
-        spans = jaeger_client.trace(trace_id)
+    def found() -> list[Span]:
+        spans = jaeger_client.trace(int(trace_id, 16))
         return spans if len(spans) == SPANS else []
 
-    spans = eventually(found, timeout=60, what="the whole trace")
+    spans = eventually(found, what="the whole trace")
     (root,) = [span for span in spans if not span.parent_id]
     asked = ("report-worker", frozenset({(leaf("shop"), 1)}))
     group = ("dask-scheduler", frozenset({(leaf("dask-scheduler"), 1)}))
     report = ("dask-scheduler", frozenset({(group, 1), (asked, 4)}))
     assert below(spans, root) == ("report", frozenset({(report, 1)}))
-    names = [span.name for span in spans if span.service in ("report", "dask-scheduler")]
+    names = [span.name for span in spans if service_of(span) in ("report", "dask-scheduler")]
     assert sorted(names) == ["fetch task", "fetch tasks", "report", "request"]
-    assert not any(span.error for span in spans)
-    assert {span.trace_id for span in spans} == {trace_id}
+    assert all(span.status != 2 for span in spans)
+    assert {span.trace_id for span in spans} == {int(trace_id, 16)}
 
     picture = draw_trace.draw(draw_trace.read(jaeger.url, trace_id))
     texts = "".join(ElementTree.fromstring(picture).itertext())
     for span in spans:
-        assert f"{span.service} {span.name}" in texts
+        assert f"{service_of(span)} {span.name}" in texts

@@ -18,7 +18,7 @@ from dask_otel.cli import showcase
 from dask_otel.cli.cluster import export_environment
 from dask_otel.report.document import read_report
 from dask_otel.report.seconds import cluster_time
-from dask_otel.report.terminal.trace_tree import build_trees, span_names
+from dask_otel.report.telemetry.model import tree_of
 from tests.receiver import receiver
 
 pytestmark = [
@@ -90,9 +90,8 @@ def test_without_an_endpoint_it_shows_and_writes_files(tmp_path, environ):
 
     assert "dask-otel report dask-otel-demo --open" in done.stdout
     run = read(tmp_path / "dask-otel-demo")
-    roots = build_trees(run.spans)
-    assert sorted(span_names(roots)) == sorted(NAMES)
-    assert [root.span.name for root in roots] == ["Alice's workflow"]
+    assert sorted(one.full_name for one in run.of_type("span")) == sorted(NAMES)
+    assert [root.name for root in tree_of(run.spans)[0]] == ["Alice's workflow"]
     for span in run.spans:
         assert span.end_ns >= span.start_ns > 0
         if span.type == "span":

@@ -11,7 +11,7 @@ from distributed import Reschedule, get_worker, wait
 from dask_otel import span
 from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits, TaskLimits
-from dask_otel.core.records import FinishedTask
+from dask_otel.core.records import TaskRun
 from tests.cluster.conftest import Start
 from tests.cluster.observed import observed
 from tests.receiver import Receiver, Span
@@ -58,9 +58,9 @@ def fail_first(how: type[Exception]) -> int:
     return RUNS[how.__name__]
 
 
-def check(found: FinishedTask, key: Any, saw: tuple[float, float, int, str]) -> None:
+def check(found: TaskRun, key: Any, saw: tuple[float, float, int, str]) -> None:
     start, stop, run, worker = saw
-    assert (found.key, found.run, found.worker) == (key, run, worker)
+    assert (found.key, found.number, found.worker) == (key, run, worker)
     assert found.start == pytest.approx(start, abs=READING)
     assert found.stop == pytest.approx(stop, abs=READING)
     assert stop - start - CLOCK <= found.seconds <= stop - start + READING
@@ -87,8 +87,8 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
         failed, *others = finished.tasks
         # Of the two that ran again the last run alone is known, in groups of their own.
         assert [task.prefix for task in others].count("fail_first") == 2
-        assert [task.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
-        first, second = [task for task in others if task.prefix == "timed"]
+        assert [task.run.attempt for task in others if task.prefix == "fail_first"] == [2, 2]
+        first, second = [task.run for task in others if task.prefix == "timed"]
         assert first.attempt == 1
         assert first.seconds >= second.seconds
         known = dict(zip(keys, saw, strict=True))
@@ -99,10 +99,10 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of() -> None:
         assert longest <= second.seconds + CLOCK
         assert first.nbytes is not None
         assert first.type == "tuple"
-        assert failed.key == "bad"
+        assert failed.run.key == "bad"
         assert failed.failure is not None
         assert failed.failure.text == "ValueError('as asked')"
-        assert 0.2 - CLOCK <= failed.seconds <= 0.2 + READING
+        assert 0.2 - CLOCK <= failed.run.seconds <= 0.2 + READING
         assert finished.dropped_tasks == 0
         assert not made.adapter.tasks.queued_since
 
@@ -117,7 +117,7 @@ def test_time_in_the_queue_is_what_tasks_waited_for() -> None:
             saw = sorted(made.client.gather(futures))
         del futures
         made.quiet()
-        by_run = {task.run: task for task in made.named("work").tasks}
+        by_run = {task.run.number: task.run for task in made.named("work").tasks}
         tasks = [by_run[run] for _, _, run, _ in saw]
         assert len(by_run) == len(tasks) == 8
         for order, (task, (start, stop, run, worker)) in enumerate(zip(tasks, saw, strict=True)):
@@ -143,16 +143,16 @@ def test_a_transfer_is_an_event_of_a_task_that_waited_for_it() -> None:
             ended = time.time()
         del data, sizes
         made.quiet()
-        tasks = [task for task in made.named("work").tasks if task.prefix == "len"]
+        tasks = [task.run for task in made.named("work").tasks if task.prefix == "len"]
         assert len(tasks) == 10
-        told = [(task, p) for task in tasks for p in task.parts if p.action == "transfer"]
+        told = [(task, p) for task in tasks for p in task.parts if p[0] == "transfer"]
         # Several come in one message, which is booked on one of them; and within a process they
         # take so little that one may seem to be over before its task was sent.
         assert told
-        for task, part in told:
-            assert 0 < part.seconds < ended - began
-            assert began - READING <= part.start
-            assert part.start + part.seconds <= task.start + READING
+        for task, (_, start, seconds) in told:
+            assert 0 < seconds < ended - began
+            assert began - READING <= start
+            assert start + seconds <= task.start + READING
 
 
 @pytest.mark.parametrize("slowest", [1, 0])
@@ -174,7 +174,7 @@ def test_a_group_begins_with_the_first_transfer_for_it(slowest: int) -> None:
         assert group.durations["transfer"] > group.durations["compute"]
         assert group.stop - group.start > group.durations["compute"]
         if slowest:
-            assert [p.action for task in work.tasks if task.prefix == "len" for p in task.parts]
+            assert any(task.run.parts for task in work.tasks if task.prefix == "len")
 
 
 def only(received: Receiver, kind: str, name: str) -> Span:

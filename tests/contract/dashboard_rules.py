@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -55,6 +56,10 @@ COLOURS = {
     "#D9F0F0": {"executing"},
 }
 COLOUR_OF = {name: colour for colour, names in COLOURS.items() for name in names}
+
+#: As a graph that shows several workflows names them.
+_OF_A_TASK = {f"etl: {name}": colour for name, colour in COLOUR_OF.items()}
+_ALL = {name: [colour] for name, colour in {**COLOUR_OF, **_OF_A_TASK}.items()}
 
 #: What a run is counted by, and the root span itself without those inside of it.
 RUNS = "dask_span_duration_seconds"
@@ -128,72 +133,54 @@ def limits_of_rules(alert: str) -> set[float]:
     """The numbers in the expression of a rule, and for how many seconds it must hold."""
     rule = ALERTS[alert]
     found = {float(text) for text in re.findall(r"[<>]\s*([\d.e]+)", rule["expr"])}
-    if 0 in found:
-        found.add(1e-9)  # a step is what a colour begins with
-    if re.fullmatch(r"\d+m", rule.get("for", "")):
-        found.add(60.0 * int(rule["for"][:-1]))
-    return found
+    held = {60.0 * int(text) for text in re.findall(r"^(\d+)m$", rule.get("for", ""))}
+    # A step is what a colour begins with: just above 0.
+    return found | held | ({1e-9} if 0 in found else set())
 
 
-def red_is_where_an_alert_fires(page: Page) -> list[str]:
+def red_is_where_an_alert_fires(page: Page) -> Iterator[str]:
     """A number with a runbook turns red at a limit of that runbook's alert, and nowhere else."""
-    faults = []
     for panel in of_kind(page, "stat"):
-        books = [
-            link["title"].removeprefix("Runbook ")
-            for link in panel["links"]
-            if link["title"].startswith("Runbook")
-        ]
-        known = {value for alert in books for value in limits_of_rules(alert)}
+        titles = [link["title"].partition("Runbook ")[2] for link in panel["links"]]
+        known = {value for alert in filter(None, titles) for value in limits_of_rules(alert)}
         red = {value for value, colour in steps(panel) if colour == "red" and value is not None}
-        faults += [f"{panel['title']}: {value}" for value in red if books and value not in known]
         said = {one for one in ALERTS if f"limit of {one}" in panel["description"]}
-        if said - set(books) or (said and len(steps(panel)) < 2):
-            faults.append(f"{panel['title']}: {said}")
-    return faults
+        if (any(titles) and red - known) or said - {*titles} or (said and len(steps(panel)) < 2):
+            yield f"{panel['title']}: {red - known} {said}"
 
 
-def meanings_have_their_colours(page: Page) -> list[str]:
+def meanings_have_their_colours(page: Page) -> Iterator[str]:
     """Every known activity, by itself and as ``what: activity``, has one colour: the one."""
-    faults = []
     for panel in of_kind(page, "timeseries", "bargauge"):
         legends = " ".join(target["legendFormat"] for target in panel["targets"])
-        if not re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends):
-            continue
-        if "dask_worker_name" in legends:  # which has the colours of the palette
-            faults += [panel["title"]] if list(_colours(panel, "w: executing")) else []
-            continue
-        for name, colour in COLOUR_OF.items():
-            for shown in (name, f"etl: {name}"):
-                given = [one for one in _colours(panel, shown) if one]
-                if given != [colour]:
-                    faults.append(f"{panel['title']}: {shown} is {given}")
+        if re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends):
+            given = {name: [*_colours(panel, name)] for name in (*COLOUR_OF, *_OF_A_TASK)}
+            # Those with the workers' names have the colours of the palette.
+            if given != ({name: [] for name in given} if "dask_worker_name" in legends else _ALL):
+                yield f"{panel['title']}: {given}"
     for panel in of_kind(page, "table"):
-        for column in ("Activity", "What"):
-            if column in _columns(panel):
-                mapped = properties(panel, column).get("mappings", [])
-                for name, colour in COLOUR_OF.items():
-                    given = [
-                        one["options"]["result"]["color"]
-                        for one in mapped
-                        if _matches(one["options"]["pattern"], name)
-                    ]
-                    if given != [colour]:
-                        faults.append(f"{panel['title']}: {name} is {given}")
-    return faults
+        for column in {"Activity", "What"} & {*_columns(panel)}:
+            mapped = [one["options"] for one in properties(panel, column).get("mappings", [])]
+            for name, colour in COLOUR_OF.items():
+                given = [x["result"]["color"] for x in mapped if _matches(x["pattern"], name)]
+                if given != [colour]:
+                    yield f"{panel['title']}: {name} is {given}"
 
 
 def _matches(pattern: str, text: str) -> bool:
     return re.search(pattern.strip("/"), text) is not None
 
 
-def _colours(panel: Panel, name: str) -> Iterator[str]:
-    for override in panel["fieldConfig"]["overrides"]:
-        matcher = override["matcher"]
-        if matcher["id"] == "byRegexp" and _matches(matcher["options"], name):
-            for one in override["properties"]:
-                if one["id"] == "color":
-                    yield one["value"]["fixedColor"]
+def _colours(panel: Panel, name: str) -> list[str]:
+    """The colours that overrides give to a name."""
+    return [
+        one["value"]["fixedColor"]
+        for override in panel["fieldConfig"]["overrides"]
+        if override["matcher"]["id"] == "byRegexp"
+        and _matches(override["matcher"]["options"], name)
+        for one in override["properties"]
+        if one["id"] == "color"
+    ]
 
 
 def _columns(panel: Panel) -> list[str]:
@@ -206,21 +193,15 @@ def _columns(panel: Panel) -> list[str]:
 
 
 def says_what_it_means_where_nothing_is(page: Page) -> list[str]:
-    faults = []
-    for panel in panels(page):
-        text = defaults(panel).get("noValue", "")
-        if panel["type"] != "stat" and not re.fullmatch(r"No data: .{10,}, or .*\.", text):
-            faults.append(f"{panel['title']}: {text!r}")
-    return faults
-
-
-def nothing_is_no_good_news(page: Page) -> list[str]:
-    """A query that failed shows the same text as one without a result."""
+    """A query that failed shows the same text as one without a result: that is no good news."""
+    text = r"No data: .{10,}, or the query failed\."
     return [
         panel["title"]
         for panel in panels(page)
-        if (text := defaults(panel).get("noValue", "")) != "no data"
-        and not (text.startswith("No data: ") and text.endswith(", or the query failed."))
+        if not re.fullmatch(
+            f"no data|{text}" if panel["type"] == "stat" else text,
+            defaults(panel).get("noValue", ""),
+        )
     ]
 
 
@@ -233,18 +214,15 @@ def axes_have_numbers(page: Page) -> list[str]:
     ]
 
 
-def cells_stand_for_themselves(page: Page) -> list[str]:
+def cells_stand_for_themselves(page: Page) -> Iterator[str]:
     """Else a cell without a value has the panel's sentence, and bars the table's largest number."""
-    faults = []
     for panel in of_kind(page, "table"):
         for column in _columns(panel):
             given = properties(panel, column)
             bar = given.get("custom.cellOptions", {}).get("type") == "gauge"
-            if not given.get("noValue") or len(given["noValue"]) > 3:
-                faults.append(f"{panel['title']}: {column}: noValue")
-            if bar and (given.get("fieldMinMax"), given.get("min")) != (True, 0):
-                faults.append(f"{panel['title']}: {column}: its bar")
-    return faults
+            alone = (given.get("fieldMinMax"), given.get("min")) == (True, 0)
+            if not 0 < len(given.get("noValue", "")) <= 3 or (bar and not alone):
+                yield f"{panel['title']}: {column}"
 
 
 def advice_fits(page: Page) -> list[str]:
@@ -283,79 +261,61 @@ def titles_fit(page: Page) -> list[str]:
     ]
 
 
-def columns_fit(page: Page) -> list[str]:
+def columns_fit(page: Page) -> Iterator[str]:
     """A column is as wide as its title and as our own texts in it; there is room for the others."""
-    faults = []
     for panel in of_kind(page, "table"):
-        rest, sharing = panel["gridPos"]["w"] * COLUMN - GAP - TABLE, 0
-        for column in _columns(panel):
-            given = properties(panel, column)
-            if given.get("custom.hidden"):
-                continue
-            width = given.get("custom.width")
-            sharing += width is None
-            rest -= width or 0
-            texts = [column, *SHOWN.get(column, [])]
-            if column == "What":
-                texts += re.findall(r'"what", "([^"]*)"', " ".join(expressions(panel)))
+        given = {column: properties(panel, column) for column in _columns(panel)}
+        widths = {
+            column: one.get("custom.width")
+            for column, one in given.items()
+            if not one.get("custom.hidden")
+        }
+        shown = {**SHOWN, "What": re.findall(r'"what", "([^"]*)"', " ".join(expressions(panel)))}
+        for column, width in widths.items():
+            texts = [column, *shown.get(column, [])]
             if width is not None and max(map(len, texts)) * LETTER + CELL > width:
-                faults.append(f"{panel['title']}: {column}: {max(texts, key=len)}")
-        if sharing and rest / sharing < NARROWEST:
-            faults.append(f"{panel['title']}: {rest} for {sharing} columns")
-    return faults
+                yield f"{panel['title']}: {column}: {max(texts, key=len)}"
+        rest = panel["gridPos"]["w"] * COLUMN - GAP - TABLE - sum(filter(None, widths.values()))
+        if rest < NARROWEST * [*widths.values()].count(None):
+            yield f"{panel['title']}: {rest} are left"
 
 
-def lines_are_full_and_of_one_height(page: Page) -> list[str]:
+def lines_are_full_and_of_one_height(page: Page) -> Iterator[str]:
     """Else Grafana moves panels up, beside others that they have nothing to do with."""
-    faults = []
-    lists = [list(page["panels"])]
-    lists += [one["panels"] for one in page["panels"] if one.get("panels")]
-    for shown in lists:
-        lines = defaultdict(list)
-        for panel in shown:
-            lines[panel["gridPos"]["y"]].append(panel["gridPos"])
-        below = min(lines)
-        for y, at in sorted(lines.items()):
-            heights = {one["h"] for one in at}
-            ends = [0, *(one["x"] + one["w"] for one in at)]
-            if y != below or len(heights) != 1 or ends != [*(one["x"] for one in at), 24]:
-                faults.append(f"line at {y}: {at}")
-            below = y + max(heights)
-    return faults
+    for shown in (page["panels"], *(one["panels"] for one in page["panels"] if one.get("panels"))):
+        at = sorted([one["gridPos"][key] for key in "yxwh"] for one in shown)
+        lines = [[*line] for _, line in groupby(at, key=itemgetter(0))]
+        for line, following in zip(lines, [*lines[1:], None], strict=True):
+            (y, _, _, height), *_ = line
+            ends = [0, *(x + width for _, x, width, _ in line)]
+            heights = {one[3] for one in line} | ({following[0][0] - y} if following else set())
+            if heights != {height} or ends != [*(x for _, x, _, _ in line), 24]:
+                yield f"line at {y}: {line}"
 
 
-def legends_are_below_and_by_size(page: Page) -> list[str]:
+def legends_are_below_and_by_size(page: Page) -> Iterator[str]:
     """Below, so that the axes of graphs above each other are aligned."""
-    faults = []
     for panel in of_kind(page, "timeseries"):
         legend = panel["options"]["legend"]
         by = {"mean": "Mean", "lastNotNull": "Last *"}[legend["calcs"][0]]
-        if (legend["placement"], legend.get("sortBy"), legend.get("sortDesc")) != (
-            "bottom",
-            by,
-            True,
-        ):
-            faults.append(panel["title"])
-    return faults
+        if not legend.items() >= {"placement": "bottom", "sortBy": by, "sortDesc": True}.items():
+            yield panel["title"]
 
 
-def stacks_have_units_and_fold_what_is_small(page: Page) -> list[str]:
-    faults = []
+def stacks_have_units_and_fold_what_is_small(page: Page) -> Iterator[str]:
     for panel in of_kind(page, "timeseries"):
-        stack = defaults(panel)["custom"].get("stacking", {}).get("mode") == "normal"
-        seconds = any(
-            re.search(r"rate\(dask_\w+_time_seconds_total", one) for one in expressions(panel)
-        )
-        if seconds and defaults(panel)["unit"] not in ("suffix:threads", "percentunit"):
-            faults.append(f"{panel['title']}: {defaults(panel)['unit']}")
-        if defaults(panel)["unit"] == "suffix:threads" and defaults(panel).get("decimals") != 2:
-            faults.append(f"{panel['title']}: decimals")
+        asked, unit = " ".join(expressions(panel)), defaults(panel)["unit"]
         legends = [target["legendFormat"] for target in panel["targets"]]
-        many = stack and seconds and "{{dask_activity}}" in legends
-        few = any('dask_activity=~"' in one for one in expressions(panel))  # three by name
-        if many and not few and "other" not in legends:
-            faults.append(f"{panel['title']}: nothing is folded")
-    return faults
+        stack = defaults(panel)["custom"].get("stacking", {}).get("mode") == "normal"
+        seconds = re.search(r"rate\(dask_\w+_time_seconds_total", asked) is not None
+        faults = {
+            "unit": seconds and unit not in ("suffix:threads", "percentunit"),
+            "decimals": unit == "suffix:threads" and defaults(panel).get("decimals") != 2,
+            "nothing is folded": stack and seconds and "{{dask_activity}}" in legends
+            # Three by name are few.
+            and 'dask_activity=~"' not in asked and "other" not in legends,
+        }  # fmt: skip
+        yield from (f"{panel['title']}: {fault}" for fault, found in faults.items() if found)
 
 
 def shares_are_of_the_time_with_data(page: Page) -> list[str]:
@@ -409,76 +369,51 @@ def alerts_are_marked(page: Page) -> list[str]:
     """By a line where one begins: a region would hide the colours that mean something."""
     marks = page.get("annotations", {}).get("list", [])
     shown = [one for one in marks if one["enable"] and "ALERTS{" in one.get("expr", "")]
-    faults = [] if shown else ["no annotation of alerts"]
-    for one in shown:
-        now, _, before = one["expr"].partition(" unless ")
-        if before != f"{now} offset 1m" or one["step"] != "60s":
-            faults.append("a region")
-        if 'severity!="info"' not in now:
-            faults.append("alerts that are only worth a look")
-        if ("root" in variables(page)) != ('dask_span_root_name=~"$root|"' in now):
-            faults.append("alerts of other workflows")
-    return faults
+    of_root = ', dask_span_root_name=~"$root|"' if "root" in variables(page) else ""
+    mine = 'alertname=~"Dask.*", dask_cluster_name=~"$cluster", severity!="info"'
+    now = f'ALERTS{{alertstate="firing", {mine}{of_root}}}'
+    wanted = (f"{now} unless {now} offset 1m", "60s")
+    return [] if [(one["expr"], one["step"]) for one in shown] == [wanted] else [f"{shown}"]
 
 
-def a_panel_of_one_kind_has_one_base(page: Page) -> list[str]:
+def a_panel_of_one_kind_has_one_base(page: Page) -> Iterator[str]:
     """Where advice and numbers stand in one screen, a share is of all time in both."""
-    faults = []
+    over = r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
     for panel in of_kind(page, "table"):
-        if "Advice" not in _columns(panel):
-            continue
-        hours, shares = (one for one in expressions(panel))
-        over = (
-            r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
-        )
-        if hours.removesuffix(" / 3600") not in shares or not re.search(over, shares):
-            faults.append("a share of something else")
-        by = [one["displayName"] for one in panel["options"]["sortBy"] if one["desc"]]
-        if by != ["Thread-hours"]:
-            faults.append(f"sorted by {by}")
-        _, topmost, greatest = hours.rpartition("topk(1")
-        if not topmost or 'what", "Unused"' not in greatest:
-            faults.append("no advice for the greatest loss")
-    return faults
+        if "Advice" in _columns(panel):
+            hours, shares = (one for one in expressions(panel))
+            same = hours.removesuffix(" / 3600") in shares and re.search(over, shares)
+            by = [one["displayName"] for one in panel["options"]["sortBy"] if one["desc"]]
+            # There is advice for the greatest loss.
+            greatest = 'what", "Unused"' in hours.rpartition("topk(1")[2] and "topk(1" in hours
+            if not (same and by == ["Thread-hours"] and greatest):
+                yield f"{panel['title']}: {expressions(panel)}, sorted by {by}"
 
 
-def series_have_colours_of_their_own(page: Page) -> list[str]:
+def series_have_colours_of_their_own(page: Page) -> Iterator[str]:
     """Of the names that are known: no two of a panel look alike."""
-    faults = []
     for panel in of_kind(page, "timeseries"):
-        fixed = [x["legendFormat"] for x in panel["targets"] if "{{" not in x["legendFormat"]]
-        shown = [name for name in fixed if list(_colours(panel, name))]
-        for target in panel["targets"]:
-            if target["legendFormat"] == "{{dask_task_state}}":
-                shown += re.findall(r"[\w-]+", re.search(r'state=~"([^"]*)"', target["expr"])[1])
-            if target["legendFormat"] == "{{dask_activity}}":
-                # Stages of a shuffle share a shade; idle threads stand beside transfers as a line.
-                known = metered_by_dask() & COLOUR_OF.keys() - {*fixed}
-                shown += [name for name in known if not name.startswith(("p2p-", "idle"))]
-        colours = defaultdict(set)
-        for name in shown:
-            for colour in _colours(panel, name):
-                colours[colour].add(name)
-        faults += [f"{panel['title']}: {names}" for names in colours.values() if len(names) > 1]
-    return faults
+        queries = {target["legendFormat"]: target["expr"] for target in panel["targets"]}
+        states = re.search(r'state=~"([^"]*)"', queries.get("{{dask_task_state}}", 'state=~""'))
+        shown = {*queries} | {*re.findall(r"[\w-]+", states[1] if states else "")}
+        if "{{dask_activity}}" in queries:
+            # Stages of a shuffle share a shade; idle threads stand beside transfers as a line.
+            known = metered_by_dask() & COLOUR_OF.keys()
+            shown |= {name for name in known if not name.startswith(("p2p-", "idle"))}
+        given = [colour for name in shown for colour in {*_colours(panel, name)}]
+        if len({*given}) < len(given):
+            yield f"{panel['title']}: {shown}"
 
 
-def words_are_a_persons(page: Page) -> list[str]:
+def words_are_a_persons(page: Page) -> Iterator[str]:
     """Dask calls a task that succeeded `memory`; and what is done is not left to do."""
-    faults = []
     for panel in of_kind(page, "timeseries"):
         for target in panel["targets"]:
-            expression, legend = target["expr"], target["legendFormat"]
-            if (
-                "task_outcome" in legend
-                and '"succeeded", "dask_task_outcome", "mem' not in expression
-            ):
-                faults.append(panel["title"])
-            if "to do" in panel["title"] and re.search(r"memory|erred|released", expression):
-                faults.append(panel["title"])
-            if "to do" in panel["title"] and "dask_task_state=~" not in expression:
-                faults.append(panel["title"])
-    return faults
+            asked, to_do = target["expr"], "to do" in panel["title"]
+            named = '"succeeded", "dask_task_outcome", "mem' in asked
+            done = "dask_task_state=~" not in asked or re.search(r"memory|erred|released", asked)
+            if ("task_outcome" in target["legendFormat"] and not named) or (to_do and done):
+                yield panel["title"]
 
 
 def each_signal_is_seen(page: Page) -> list[str]:
@@ -493,32 +428,27 @@ def each_signal_is_seen(page: Page) -> list[str]:
     ]
 
 
-def few_runs_are_marked(page: Page) -> list[str]:
+def few_runs_are_marked(page: Page) -> Iterator[str]:
     """Where Dask books runs on an earlier one, something beside the number of runs says so."""
-    faults = []
     for panel in of_kind(page, "stat", "table"):
-        if panel["title"] != "Runs that ended" and "Runs" not in _columns(panel):
-            continue
         y = panel["gridPos"]["y"]
-        beside = [one for one in panels(page) if one["gridPos"]["y"] == y]
-        if not any("dask_span_collided_total" in x for one in beside for x in expressions(one)):
-            faults.append(panel["title"])
-    return faults
+        beside = [x for one in panels(page) if one["gridPos"]["y"] == y for x in expressions(one)]
+        runs = panel["title"] == "Runs that ended" or "Runs" in _columns(panel)
+        if runs and "dask_span_collided_total" not in " ".join(beside):
+            yield panel["title"]
 
 
-def numbers_have_names(page: Page) -> list[str]:
+def numbers_have_names(page: Page) -> Iterator[str]:
     """Several in one panel have them only where it is wide; a lone bar, where it is told to."""
-    faults = []
-    for panel in of_kind(page, "stat"):
-        names = [target["legendFormat"] for target in panel["targets"]]
-        if len(names) > 1 and panel["gridPos"]["w"] < 3 * len(names):
-            faults.append(panel["title"])
-    for panel in of_kind(page, "bargauge"):
-        if "${__field.labels." not in defaults(panel).get("displayName", ""):
-            faults.append(panel["title"])
-        if panel["options"].get("sizing") != "manual":
-            faults.append(panel["title"])
-    return faults
+    for panel in of_kind(page, "stat", "bargauge"):
+        many, named = (
+            len(panel["targets"]),
+            "${__field.labels." in defaults(panel).get("displayName", ""),
+        )
+        narrow = many > 1 and panel["gridPos"]["w"] < 3 * many
+        bar = named and panel["options"].get("sizing") == "manual"
+        if narrow if panel["type"] == "stat" else not bar:
+            yield panel["title"]
 
 
 def bars_lead_to_span_and_traces(page: Page) -> list[str]:
@@ -530,15 +460,13 @@ def bars_lead_to_span_and_traces(page: Page) -> list[str]:
     ]
 
 
-def links_to_jaeger_carry_the_root(page: Page) -> list[str]:
-    faults = []
+def links_to_jaeger_carry_the_root(page: Page) -> Iterator[str]:
     for panel in panels(page):
         (url,) = [one["url"] for one in panel["links"] if one["title"] == "Traces in Jaeger"]
         carried = 'dask.span.root.name=\\"${root}\\"' in unquote(url)
         asked = [*expressions(panel), *(target.get("query", "") for target in panel["targets"])]
         if carried != any(re.search(r"\$\{?root", one) for one in asked):
-            faults.append(panel["title"])
-    return faults
+            yield panel["title"]
 
 
 def alerts_come_first(page: Page) -> list[str]:
@@ -551,48 +479,46 @@ def alerts_come_first(page: Page) -> list[str]:
 # ---------------------------------------------------------------------- rules of all pages
 
 
-def links_fit_their_target(pages: dict[str, Page]) -> list[str]:
+def links_fit_their_target(pages: dict[str, Page]) -> Iterator[str]:
     """A link passes only variables that its target has, and "All" only where that has one."""
-    targets = {page["uid"]: page for page in pages.values()}
-    faults = []
+    targets = {page["uid"]: variables(page) for page in pages.values()}
     for name, page in pages.items():
         own = variables(page)
         for title, url in _links(page):
-            found = re.match(r"/d/([\w-]+)\?(.*)", url)
-            if not found:
-                continue
-            there = variables(targets[found[1]])
-            for variable in re.findall(r"\$\{(\w+):queryparam\}", found[2]):
-                if variable not in own or variable not in there:
-                    faults.append(f"{name}: {title}: {variable}")
-                elif own[variable].get("includeAll") and not there[variable].get("includeAll"):
-                    faults.append(f"{name}: {title}: All of {variable}")
-            given = set(re.findall(r"var-(\w+)=", found[2]))
-            faults += [f"{name}: {title}: {variable}" for variable in given - there.keys()]
-        faults += [f"{name}: {link['title']}" for link in page["links"] if link.get("includeVars")]
-    return faults
+            if found := re.match(r"/d/([\w-]+)\?(.*)", url):
+                there = targets[found[1]]
+                passed = {*re.findall(r"\$\{(\w+):queryparam\}", found[2])}
+                unknown = (passed - (own.keys() & there.keys())) | (
+                    {*re.findall(r"var-(\w+)=", found[2])} - there.keys()
+                )
+                yield from (f"{name}: {title}: {one}" for one in unknown)
+                every = [one for one in passed - unknown if own[one].get("includeAll")]
+                yield from (
+                    f"{name}: {title}: All of {one}"
+                    for one in every
+                    if not there[one].get("includeAll")
+                )
+        yield from (f"{name}: {one['title']}" for one in page["links"] if one.get("includeVars"))
 
 
 def _links(page: Page) -> Iterator[tuple[str, str]]:
     """Every link of a page, of its panels, their series and their cells."""
-    for link in page["links"]:
-        yield link["title"], link["url"]
+    yield from ((link["title"], link["url"]) for link in page["links"])
     for panel in panels(page):
         found = [*panel["links"], *defaults(panel).get("links", [])]
         for override in panel["fieldConfig"]["overrides"]:
-            for one in override["properties"]:
-                found += one["value"] if one["id"] == "links" else []
-        for link in found:
-            yield f"{panel['title']}: {link['title']}", link["url"]
+            found += [
+                x for one in override["properties"] if one["id"] == "links" for x in one["value"]
+            ]
+        yield from ((f"{panel['title']}: {link['title']}", link["url"]) for link in found)
 
 
-RULES: tuple[Callable[[Page], list[str]], ...] = (
+RULES: tuple[Callable[[Page], Iterable[str]], ...] = (
     bars_begin_at_zero_in_one_colour,
     thresholds_are_our_own,
     red_is_where_an_alert_fires,
     meanings_have_their_colours,
     says_what_it_means_where_nothing_is,
-    nothing_is_no_good_news,
     axes_have_numbers,
     columns_fit,
     a_panel_of_one_kind_has_one_base,

@@ -5,13 +5,11 @@ Links and anchors are held by the build of the site (`make docs`), where a warni
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +26,7 @@ from .test_rules import ALERTS, RECORDED
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")])
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w{}-]*)\n(?P<text>.*?)^(?P=indent)```$",
@@ -47,20 +46,17 @@ class Fence(NamedTuple):
         return f"{self.page}:{self.line}"
 
 
-def fences() -> Iterator[Fence]:
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for found in _FENCE.finditer(text):
-            yield Fence(
-                page.relative_to(REPOSITORY).as_posix(),
-                text.count("\n", 0, found.start()) + 1,
-                found["language"],
-                # Of a list item: without its indentation.
-                re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE),
-            )
-
-
-FENCES = list(fences())
+FENCES = [
+    Fence(
+        page.relative_to(REPOSITORY).as_posix(),
+        text.count("\n", 0, found.start()) + 1,
+        found["language"],
+        # Of a list item: without its indentation.
+        re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE),
+    )
+    for page, text in TEXTS.items()
+    for found in _FENCE.finditer(text)
+]
 
 
 def of(*languages: str) -> list[Any]:
@@ -105,44 +101,34 @@ def test_a_shell_reads_the_commands(fence: Fence) -> None:
     assert (read.returncode, read.stderr) == (0, "")
 
 
-def _commands() -> dict[str, argparse.ArgumentParser]:
-    (commands,) = (
-        action
-        for action in cli._parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    return dict(commands.choices)
+COMMAND_LINES = [
+    pytest.param(line.removeprefix("$ "), id=f"{fence}: {line}")
+    for fence in FENCES
+    if fence.language in ("", "bash", "console")
+    for line in fence.text.splitlines()
+    if re.match(r"(\$ )?dask-otel\s+[a-z]", line)
+]
 
 
-def _command_lines() -> Iterator[Any]:
-    for fence in FENCES:
-        if fence.language not in ("", "bash", "console"):
-            continue
-        for line in fence.text.splitlines():
-            if re.match(r"(\$ )?dask-otel\s+[a-z]", line):
-                yield pytest.param(line.removeprefix("$ "), id=f"{fence}: {line}")
-
-
-@pytest.mark.parametrize("line", list(_command_lines()))
+@pytest.mark.parametrize("line", COMMAND_LINES)
 def test_a_command_line_is_one_that_the_command_takes(line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
-    assert words[0] in _commands()
-    options = {
-        option for action in _commands()[words[0]]._actions for option in action.option_strings
-    }
+    parsers = [action.choices for action in cli._parser()._actions]
+    (commands,) = (choices for choices in parsers if isinstance(choices, dict))
+    options = {text for action in commands[words[0]]._actions for text in action.option_strings}
     assert {word.partition("=")[0] for word in words[1:] if word.startswith("-")} <= options
 
 
 def test_every_setting_that_a_page_names_exists() -> None:
-    text = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    known = set(re.findall(r"^\| `(otel\.[\w.-]+)`", text, flags=re.MULTILINE))
+    table = TEXTS[DOCS / "configuration.md"]
+    known = set(re.findall(r"^\| `(otel\.[\w.-]+)`", table, flags=re.MULTILINE))
     assert len(known) > 30
     sections = {key[:end] for key in known for end in range(len(key)) if key[end] == "."}
     unknown = {
         (page.name, key)
-        for page in PAGES
+        for page, shown in TEXTS.items()
         # A key in backticks, with a value behind it or not. Metrics of the SDK begin alike.
-        for key in re.findall(r"`(otel\.[\w.-]*\w)(?=[`:,= ])", page.read_text(encoding="utf-8"))
+        for key in re.findall(r"`(otel\.[\w.-]*\w)(?=[`:,= ])", shown)
         if key not in known | sections and not key.startswith(("otel.sdk.", "otel.yaml"))
     }
     assert unknown == set()
@@ -176,22 +162,17 @@ def test_the_readme_leads_to_what_is_there_from_anywhere() -> None:
     assert {(p, a) for p, a in wanted if a not in _anchors(REPOSITORY / p)} == set()
 
 
-def _said() -> str:
-    """Return every text of the package, one a line; what is filled in is a line's end, too."""
-    texts = (
+def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r"(?:`|INFO - )(dask-otel:? (?!-)[^`\n]+)", page)
+    assert len(quoted) > 4
+    # Every text of the package, one a line; what is filled in is a line's end, too.
+    said = "\n".join(
         node.value
         for path in (REPOSITORY / "src").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
-    return "\n".join(texts)
-
-
-def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
-    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    quoted = re.findall(r"(?:`|INFO - )(dask-otel:? (?!-)[^`\n]+)", page)
-    assert len(quoted) > 4
-    said = _said()
     # Up to what is filled in.
     starts = {re.split(r" ?…| http", words)[0] for words in quoted}
     # And what it says of an endpoint.
@@ -200,18 +181,14 @@ def test_what_the_log_says_in_troubleshooting_is_what_it_says() -> None:
     assert {words for words in starts if words not in said} == set()
 
 
-QUESTIONS = (DOCS / "questions.md").read_text(encoding="utf-8")
-
-
-def _sections() -> list[str]:
-    return re.split(r"^## ", QUESTIONS, flags=re.MULTILINE)[1:]
+QUESTIONS = re.split(r"^## ", TEXTS[DOCS / "questions.md"], flags=re.MULTILINE)[1:]
 
 
 def test_six_questions_are_answered() -> None:
-    assert [section[0] for section in _sections()] == list("123456")
+    assert [section[0] for section in QUESTIONS] == list("123456")
 
 
-@pytest.mark.parametrize("section", _sections(), ids=lambda text: text.partition("\n")[0])
+@pytest.mark.parametrize("section", QUESTIONS, ids=lambda text: text.partition("\n")[0])
 def test_a_question_names_panels_alerts_and_a_query(section: str) -> None:
     (line,) = re.findall(r"^- \*\*Panel\.\*\* (.*)$", section, flags=re.MULTILINE)
     panels = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,45 +105,55 @@ def test_what_works_is_well(
     assert span.resource["service.name"] == "dask-scheduler"
 
 
+TO_TLS, TO_PLAIN, BARE = ("http:", "https:"), ("https:", "http:"), ("http://", "")
+AS_IT_IS, WITH_A_PATH = ("^", ""), ("$", "/v1/traces")
+PAGE = ("text/html", b"<!DOCTYPE html><html>Welcome</html>")
+
+
 @pytest.mark.parametrize(
-    ("spoken", "listening", "kind"), [(GRPC, HTTP, "grpc_to_http"), (HTTP, GRPC, "http_to_grpc")]
+    ("spoken", "served", "secured", "change", "answer", "kind", "words"),
+    [
+        (GRPC, HTTP, False, AS_IT_IS, None, "grpc_to_http", ""),
+        (HTTP, GRPC, False, AS_IT_IS, None, "http_to_grpc", ""),
+        *((each, each, False, TO_TLS, None, "tls_to_plain", "") for each in PROTOCOLS),
+        *((each, each, True, TO_PLAIN, None, "plain_to_tls", "") for each in PROTOCOLS),
+        # Without a scheme the exporter speaks TLS to gRPC.
+        (GRPC, GRPC, False, BARE, None, "no_scheme", "http://127.0.0.1:"),
+        (HTTP, HTTP, False, AS_IT_IS, 401, "unauthenticated", ""),
+        (HTTP, HTTP, False, AS_IT_IS, 403, "forbidden", ""),
+        (HTTP, HTTP, False, AS_IT_IS, 404, "not_found", ""),
+        (HTTP, HTTP, False, AS_IT_IS, 413, "too_large", ""),
+        (GRPC, GRPC, False, AS_IT_IS, "UNAUTHENTICATED", "unauthenticated", ""),
+        (GRPC, GRPC, False, AS_IT_IS, "PERMISSION_DENIED", "forbidden", ""),
+        (GRPC, GRPC, False, AS_IT_IS, "UNIMPLEMENTED", "no_signal", ""),
+        (HTTP, HTTP, False, WITH_A_PATH, None, "path_twice", "/v1/traces/v1/"),
+        (HTTP, HTTP, False, AS_IT_IS, PAGE, "web_page", ""),
+    ],
 )
-def test_the_wrong_protocol(examine: Examine, spoken: str, listening: str, kind: str) -> None:
-    with receiver(listening) as server:
-        findings = examine(server.endpoint, spoken)
-        assert kinds(findings) == {kind}
-        # An answer in another protocol is not shown as text.
-        assert not any("\ufffd" in f.what for f in findings)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_tls_to_a_server_without_it(examine: Examine, protocol: str) -> None:
-    with receiver(protocol) as server:
-        secure = server.endpoint.replace("http:", "https:")
-        assert kinds(examine(secure, protocol)) == {"tls_to_plain"}
-
-
-def test_no_scheme_means_tls_to_grpc(examine: Examine) -> None:
-    with receiver(GRPC) as server:
-        bare = server.endpoint.removeprefix("http://")
-        findings = examine(bare, GRPC)
-        assert kinds(findings) == {"no_scheme"}
-        assert all(f"http://{bare}" in f.todo for f in exports(findings))
+def test_what_is_wrong_has_a_name(
+    examine: Examine,
+    certificate: Certificate,
+    spoken: str,
+    served: str,
+    secured: bool,
+    change: tuple[str, str],
+    answer: Any,
+    kind: str,
+    words: str,
+) -> None:
+    with receiver(served, tls=certificate if secured else None) as server:
+        setattr(server, "content" if answer == PAGE else "answer", answer)
+        findings = examine(re.sub(*change, server.endpoint), spoken)
+    assert kinds(findings) == {kind}
+    # An answer in another protocol is not shown as text.
+    assert not any("\ufffd" in f.what for f in findings)
+    assert all(words in f"{f.why} {f.todo}" for f in exports(findings))
 
 
 def test_no_scheme_is_an_error_of_the_configuration_over_http(examine: Examine) -> None:
     (problem,) = [f for f in examine("127.0.0.1:4318", HTTP) if f.level == "problem"]
     assert problem.check == "configuration"
     assert "begins with http:// or https://" in problem.what
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_no_tls_to_a_server_that_wants_it(
-    examine: Examine, certificate: Certificate, protocol: str
-) -> None:
-    with receiver(protocol, tls=certificate) as server:
-        plain = server.endpoint.replace("https:", "http:")
-        assert kinds(examine(plain, protocol)) == {"plain_to_tls"}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -179,49 +190,12 @@ def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
         assert kinds(findings) == {"timeout"}
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(401, "unauthenticated"), (403, "forbidden"), (404, "not_found"), (413, "too_large")],
-)
-def test_what_an_http_server_answers(examine: Examine, status: int, kind: str) -> None:
-    with receiver(HTTP) as server:
-        server.answer = status
-        assert kinds(examine(server.endpoint, HTTP)) == {kind}
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [
-        ("UNAUTHENTICATED", "unauthenticated"),
-        ("PERMISSION_DENIED", "forbidden"),
-        ("UNIMPLEMENTED", "no_signal"),
-    ],
-)
-def test_what_a_grpc_server_answers(examine: Examine, status: str, kind: str) -> None:
-    with receiver(GRPC) as server:
-        server.answer = status
-        assert kinds(examine(server.endpoint, GRPC)) == {kind}
-
-
-def test_the_path_is_there_twice(examine: Examine) -> None:
-    with receiver(HTTP) as server:
-        findings = examine(f"{server.endpoint}/v1/traces", HTTP)
-        assert kinds(findings) == {"path_twice"}
-        assert "/v1/traces/v1/metrics" in exports(findings)[1].why
-
-
 def test_grpc_ignores_a_path(examine: Examine) -> None:
     with receiver(GRPC) as server:
         findings = examine(f"{server.endpoint}/v1/traces", GRPC)
         assert [f.level for f in exports(findings)] == ["ok", "ok"]
         (note,) = [f for f in findings if f.check == "export.address"]
         assert "ignores the path /v1/traces" in note.what
-
-
-def test_a_web_page(examine: Examine) -> None:
-    with receiver(HTTP) as server:
-        server.content = "text/html", b"<!DOCTYPE html><html>Welcome</html>"
-        assert kinds(examine(server.endpoint, HTTP)) == {"web_page"}
 
 
 def test_partial_success(server: Receiver, examine: Examine) -> None:

@@ -71,7 +71,13 @@ def lost(dask_id: str, start: float) -> OpenNote:
     who = SpanIdentity(
         dask_id, dask_id, ("lost",), 1, identity.trace_id(dask_id), identity.span_id(dask_id), None
     )
-    return OpenNote(who, start, start + 1, start + 0.5, TaskCounts(tasks=5, memory=2))
+    return OpenNote(
+        identity=who,
+        start=start,
+        time=start + 1,
+        first_start=start + 0.5,
+        counts=TaskCounts(tasks=5, memory=2),
+    )
 
 
 def by_id(received: Receiver) -> dict[int, Span]:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask_otel.report.document import Report
+from dask_otel.report.money import Price
+from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.reader import Reader
+
 #: When everything here begins.
 BEGIN = 1_790_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -51,9 +56,9 @@ def span(
     events: tuple[tuple[str, dict[str, Any]], ...] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """A span; underscores of `more` are dots. Numbers are its id and its parent's."""
+    """A span; underscores of `more` are dots, where it has none. Numbers are ids."""
     begin = BEGIN + int(start * SECOND)
-    own = {key.replace("_", "."): item for key, item in more.items()}
+    own = {key if "." in key else key.replace("_", "."): item for key, item in more.items()}
     if kind == "span":
         own = {"dask.span.name": name, "dask.span.root.name": name.split("/")[0], **own}
     return {
@@ -125,3 +130,18 @@ def cluster(
         level("dask.cluster.inflight.time", point(in_flight)),
         **of,
     )
+
+
+def report_of(*requests: Any, price: float | None = None) -> Report:
+    """The report of some requests."""
+    reader = Reader()
+    for request in requests:
+        reader.take(request)
+    cost = None if price is None else Price(price)
+    return Report(reader.runs(), reader.skipped, price=cost)
+
+
+def run_of(*requests: Any) -> Run:
+    """The run of some requests."""
+    (run,) = report_of(*requests).runs
+    return run

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from dask_otel.core.heartbeat_clock import WINDOW, HeartbeatClock
 from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.idle.sharing import IdleSharing
-from dask_otel.core.idle.worker import WINDOW, RecentMinimum
 from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
 
 #: Seconds: some messages of 1 ms each, on a few threads.
@@ -45,152 +45,72 @@ def test_one_long_task_on_two_threads_makes_one_idle_second_a_second() -> None:
     assert_true(cluster, totals)
 
 
-SCENARIOS: dict[str, tuple[Callable[[], Cluster], dict[str, float]]] = {}
-
-
-def scenario(**expected: float) -> Callable[[Callable[[], Cluster]], Callable[[], Cluster]]:
-    def register(function: Callable[[], Cluster]) -> Callable[[], Cluster]:
-        SCENARIOS[function.__name__] = (function, expected)
-        return function
-
-    return register
-
-
-@scenario(idle=0.0, lost=0.0, excess=0.0)
-def many_short_tasks() -> Cluster:
-    cluster = cluster_of(4)
-    for _ in range(200):
-        cluster.submit(Task(duration=0.05))
-    return cluster
-
-
-@scenario(idle=0.0, lost=0.0, excess=0.0)
-def thousands_of_tiny_tasks() -> Cluster:
-    cluster = cluster_of(4)
-    for _ in range(3000):
-        cluster.submit(Task(duration=0.002))
-    return cluster
-
-
-@scenario(lost=0.0, excess=0.0)
-def failing_tasks_that_are_retried() -> Cluster:
-    cluster = cluster_of(4)
-    for i in range(7):
-        cluster.submit(Task(duration=0.3 + i / 10, fails=True))
-    return cluster
-
-
-@scenario(lost=0.0, excess=0.0)
-def failing_tasks_of_unknown_length() -> Cluster:
-    cluster = cluster_of(4)
-    for i in range(7):
-        cluster.submit(Task(duration=0.3 + i / 10, fails=True, tells=False))
-    return cluster
-
-
-@scenario(excess=0.0)
-def failures_whose_heartbeat_was_dropped() -> Cluster:
-    cluster = cluster_of(2, fates=["ok", "dropped"])
-    for _ in range(20):
-        cluster.submit(Task(duration=0.3, fails=True))
-    return cluster
-
-
-@scenario(excess=3.0, lost=0.0)
-def failure_that_seceded_and_is_retried_while_heartbeats_are_late() -> Cluster:
-    """Both runs end before any cut of the first one arrives."""
-    cluster = Cluster(interval=0.3)
-    latencies = itertools.chain([0.001] * 7, itertools.cycle([3.0, *[0.001] * 8]))
-    cluster.add_worker(Worker("w", 1, latencies=latencies))
-    cluster.submit(Task(at=1.0, duration=2.0, fails=True, secede=0.5))
-    return cluster
-
-
-@scenario(lost=3.0, idle=15.0, excess=0.0)
-def worker_killed_after_3_seconds() -> Cluster:
-    cluster = cluster_of(2, 2)
-    cluster.submit(Task(duration=6.0))
-    cluster.call(3.0, lambda: cluster.kill(cluster.workers[0]))
-    return cluster
-
-
-@scenario(lost=2.8, idle=1.3, unused=13.0)
-def worker_killed_after_a_second_run_seceded_that_no_heartbeat_told_of() -> Cluster:
-    """What the last cut lists is the first run of the key: the second's seconds are lost, too."""
-    cluster = Cluster()
-    latencies = itertools.chain([0.001] * 3, itertools.repeat(3.0))
-    worker = cluster.add_worker(Worker("w", 1, latencies=latencies))
-    cluster.submit(Task(duration=2.0, secede=1.4, fails=True))
-    cluster.call(3.5, lambda: cluster.kill(worker))
-    cluster.call(10.0, lambda: cluster.add_worker(Worker("v", 1)))
-    return cluster
-
-
-@scenario(idle=3.1, lost=0.0, excess=0.0)
-def cancelled_task_that_runs_on() -> Cluster:
-    cluster = cluster_of(2)
-    cluster.submit(Task(duration=8.0, cancel=3.1))
-    return cluster
-
-
-@scenario(excess=0.0)
-def heartbeats_dropped() -> Cluster:
-    cluster = cluster_of(2, fates=["ok", "ok", "dropped"])
-    for _ in range(20):
-        cluster.submit(Task(duration=0.8))
-    return cluster
-
-
-@scenario(excess=4.0, lost=0.0, idle=10.0)
-def seceded_task() -> Cluster:
-    cluster = cluster_of(2)
-    cluster.submit(Task(duration=6.0, secede=2.0))
-    return cluster
-
-
-@scenario(excess=4000.0, idle=5.0, lost=0.0)
-def users_book_4000_seconds() -> Cluster:
-    cluster = cluster_of(2)
-    cluster.submit(Task(duration=5.0, extra=4000.0))
-    return cluster
-
-
-@scenario(idle=8.0, lost=0.0, excess=0.0)
-def cut_between_end_and_seconds() -> Cluster:
-    cluster = cluster_of(2)
-    cluster.submit(Task(duration=8.0, cut_in_gap=True))
-    return cluster
-
-
-@scenario(idle=8.0, lost=0.0, excess=0.0)
-def cut_between_end_and_seconds_of_a_task_never_listed() -> Cluster:
-    """As with a task that holds the GIL: its worker sends nothing until it ends."""
-    cluster = Cluster()
-    fates = itertools.chain(["skipped"] * 15, itertools.repeat("ok"))
-    cluster.add_worker(Worker("w", 2, fates=fates))
-    cluster.submit(Task(duration=8.0, cut_in_gap=True))
-    return cluster
-
-
-@scenario(idle=12.0, lost=0.0, excess=0.0)
-def task_that_waits_for_its_input() -> Cluster:
-    cluster = cluster_of(2)
-    cluster.submit(Task(duration=2.0, wait=5.0))
-    return cluster
-
-
-@scenario(lost=0.0, excess=0.0)
-def stolen_tasks() -> Cluster:
-    cluster = cluster_of(1, 1)
-    for i in range(8):
-        cluster.submit(Task(duration=1.0, steal=0.5 * i if i % 2 else None))
-    return cluster
+#: Threads of each worker, fates of heartbeats in turn, tasks, and totals to be exact.
+SCENARIOS: dict[str, tuple[tuple[int, ...], list[str], list[dict[str, Any]], dict[str, float]]] = {
+    "many short tasks": (
+        (4,), ["ok"], [{"duration": 0.05}] * 200, {"idle": 0.0, "lost": 0.0, "excess": 0.0}
+    ),
+    "thousands of tiny tasks": (
+        (4,), ["ok"], [{"duration": 0.002}] * 3000, {"idle": 0.0, "lost": 0.0, "excess": 0.0}
+    ),
+    "failing tasks that are retried": (
+        (4,), ["ok"], [{"duration": 0.3 + i / 10, "fails": True} for i in range(7)],
+        {"lost": 0.0, "excess": 0.0},
+    ),
+    "failing tasks of unknown length": (
+        (4,), ["ok"],
+        [{"duration": 0.3 + i / 10, "fails": True, "tells": False} for i in range(7)],
+        {"lost": 0.0, "excess": 0.0},
+    ),
+    "failures whose heartbeat was dropped": (
+        (2,), ["ok", "dropped"], [{"duration": 0.3, "fails": True}] * 20, {"excess": 0.0}
+    ),
+    "cancelled task that runs on": (
+        (2,), ["ok"], [{"duration": 8.0, "cancel": 3.1}],
+        {"idle": 3.1, "lost": 0.0, "excess": 0.0},
+    ),
+    "heartbeats dropped": (
+        (2,), ["ok", "ok", "dropped"], [{"duration": 0.8}] * 20, {"excess": 0.0}
+    ),
+    "seceded task": (
+        (2,), ["ok"], [{"duration": 6.0, "secede": 2.0}],
+        {"excess": 4.0, "lost": 0.0, "idle": 10.0},
+    ),
+    "users book 4000 seconds": (
+        (2,), ["ok"], [{"duration": 5.0, "extra": 4000.0}],
+        {"excess": 4000.0, "idle": 5.0, "lost": 0.0},
+    ),
+    "cut between end and seconds": (
+        (2,), ["ok"], [{"duration": 8.0, "cut_in_gap": True}],
+        {"idle": 8.0, "lost": 0.0, "excess": 0.0},
+    ),
+    # As with a task that holds the GIL: its worker sends nothing until it ends.
+    "cut between end and seconds of a task never listed": (
+        (2,), [*["skipped"] * 15, *["ok"] * 100], [{"duration": 8.0, "cut_in_gap": True}],
+        {"idle": 8.0, "lost": 0.0, "excess": 0.0},
+    ),
+    "task that waits for its input": (
+        (2,), ["ok"], [{"duration": 2.0, "wait": 5.0}], {"idle": 12.0, "lost": 0.0, "excess": 0.0}
+    ),
+    "stolen tasks": (
+        (1, 1), ["ok"],
+        [{"duration": 1.0, "steal": 0.5 * i if i % 2 else None} for i in range(8)],
+        {"lost": 0.0, "excess": 0.0},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name: str) -> None:
-    build, expected = SCENARIOS[name]
-    cluster = build()
+    threads, fates, tasks, expected = SCENARIOS[name]
+    cluster = cluster_of(*threads, fates=fates)
+    for task in tasks:
+        cluster.submit(Task(**task))
+    follow(cluster, expected)
+
+
+def follow(cluster: Cluster, expected: dict[str, float]) -> None:
+    """Idle is never ahead of the truth, nor taken back, and all is true in the end."""
     before = 0.0
     while cluster.now < 25.0:
         totals = cluster.run(cluster.now + 0.25)
@@ -199,8 +119,34 @@ def test_scenario(name: str) -> None:
         assert totals.idle >= before
         before = totals.idle
     assert_true(cluster, totals)
-    for quantity, value in expected.items():
-        assert getattr(totals, quantity) == pytest.approx(value, abs=CLOSE), quantity
+    assert {name: getattr(totals, name) for name in expected} == pytest.approx(expected, abs=CLOSE)
+
+
+def test_a_failure_that_seceded_and_is_retried_while_heartbeats_are_late() -> None:
+    """Both runs end before any cut of the first one arrives."""
+    cluster = Cluster(interval=0.3)
+    latencies = itertools.chain([0.001] * 7, itertools.cycle([3.0, *[0.001] * 8]))
+    cluster.add_worker(Worker("w", 1, latencies=latencies))
+    cluster.submit(Task(at=1.0, duration=2.0, fails=True, secede=0.5))
+    follow(cluster, {"excess": 3.0, "lost": 0.0})
+
+
+def test_a_worker_killed_after_3_seconds() -> None:
+    cluster = cluster_of(2, 2)
+    cluster.submit(Task(duration=6.0))
+    cluster.call(3.0, lambda: cluster.kill(cluster.workers[0]))
+    follow(cluster, {"lost": 3.0, "idle": 15.0, "excess": 0.0})
+
+
+def test_a_worker_killed_after_a_second_run_seceded_that_no_heartbeat_listed() -> None:
+    """What the last cut lists is the first run of the key: the second's seconds are lost, too."""
+    cluster = Cluster()
+    latencies = itertools.chain([0.001] * 3, itertools.repeat(3.0))
+    worker = cluster.add_worker(Worker("w", 1, latencies=latencies))
+    cluster.submit(Task(duration=2.0, secede=1.4, fails=True))
+    cluster.call(3.5, lambda: cluster.kill(worker))
+    cluster.call(10.0, lambda: cluster.add_worker(Worker("v", 1)))
+    follow(cluster, {"lost": 2.8, "idle": 1.3, "unused": 13.0})
 
 
 def test_a_tenant_without_work_gets_no_idle_and_two_with_work_share_it() -> None:
@@ -295,110 +241,97 @@ def test_workers_come_and_go() -> None:
     assert_true(cluster, totals)
 
 
-def with_a_task() -> Accounting:
-    """One thread, which has a task since the beginning."""
-    accounting = Accounting(0.0)
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
-    return accounting
+#: Two cuts in a row between the end of a task and its seconds.
+GAPS: list[tuple[Any, ...]] = [
+    ("task_assigned", "x", "a", 0.0),
+    ("task_assigned", "y", "a", 0.0),
+    ("heartbeat", {}, {}, 1.0),
+    ("task_done", "x", 0.99, 1.001),
+    ("heartbeat", {}, {"a": 0.99}, 2.0),
+    ("task_done", "y", 0.99, 2.001),
+    ("heartbeat", {}, {"a": 0.99}, 3.0),
+]
+
+#: One worker with one thread: its events as calls, and the totals after the last one.
+SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
+    # Heartbeats and ends come on two connections, in any order.
+    "seconds that come before the end is known pay for it": (
+        [
+            ("heartbeat", {}, {}, 0.5),
+            ("task_assigned", "x", "a", 0.6),
+            ("heartbeat", {}, {"a": 0.3}, 1.0),
+            ("task_done", "x", 0.3, 1.001),
+            *[("heartbeat", {}, {}, now) for now in (1.5, 2.0, 2.5)],
+        ],
+        {"lost": 0.0, "excess": 0.0, "in_flight": 0.0, "idle": 2.2},
+    ),
+    # The last heartbeat is cut when its task has ended and nobody has been told.
+    "what came ahead of its end is not lost with the worker": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {}, {"a": 0.5}, 0.7),
+            ("task_done", "x", 0.5, 0.701),
+            ("worker_removed", 1.0),
+        ],
+        {"lost": 0.0, "idle": 0.5},
+    ),
+    "what vanished is lost once with the worker": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 0.4}, {}, 0.5),
+            ("heartbeat", {}, {}, 1.0),
+            ("task_done", "x", 0.5, 1.001),
+            ("worker_removed", 1.5),
+        ],
+        {"lost": 0.5, "idle": 1.0},
+    ),
+    # Both ends are known before the cut is, which lists the first run.
+    "a late heartbeat that is older than two runs of a key loses none": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("heartbeat", {"x": 0.5}, {}, 0.5, 0.0),
+            ("task_done", "x", 1.0, 1.0),
+            ("task_assigned", "x", "a", 1.0),
+            ("task_done", "x", 1.0, 2.0),
+            ("task_assigned", "x", "a", 2.0),
+            ("heartbeat", {"x": 0.7}, {}, 2.1, 2.1 - 0.7),
+            ("heartbeat", {"x": 0.9}, {}, 2.1, 2.1 - 0.9),
+            ("heartbeat", {"x": 0.4}, {"a": 1.0}, 2.1, 2.1 - 1.4),
+            ("heartbeat", {"x": 0.4}, {"a": 1.0}, 2.4, 0.0),
+        ],
+        {"reported": 2.0, "idle": 0.0, "lost": 0.0, "excess": 0.0, "in_flight": 0.4},
+    ),
+    "seceded seconds that come before the end is known are excess once": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_seceded", "x", 0.2, 0.2),
+            ("heartbeat", {"x": 0.5}, {}, 0.5),
+            ("heartbeat", {}, {"a": 0.9}, 1.0),
+            ("task_done", "x", 0.9, 1.001),
+            ("heartbeat", {}, {}, 1.5),
+        ],
+        {"excess": 0.7, "idle": 1.3},
+    ),
+    # What the first one held back is not free for the second to book.
+    "a cut between end and seconds makes no idle": (GAPS[:4], {"idle": 0.0}),
+    "nor does a second one": (GAPS[:6], {"idle": 0.0}),
+    "idle is what is left after them": (GAPS, {"idle": 1.02, "in_flight": 0.0}),
+}
 
 
-def test_seconds_that_come_before_the_end_is_told_pay_for_it() -> None:
-    """Heartbeats and ends come on two connections, in any order."""
-    accounting, totals = Accounting(0.0), Totals()
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    accounting.heartbeat("w", {}, {}, 0.5)
-    accounting.task_assigned("w", "x", "a", 0.6)
-    accounting.heartbeat("w", {}, {"a": 0.3}, 1.0)
-    accounting.task_done("w", "x", 0.3, 1.001)
-    for now in (1.5, 2.0, 2.5):
-        accounting.heartbeat("w", {}, {}, now)
-    totals.add(exported(accounting, 2.5))
-    assert totals.lost == totals.excess == totals.in_flight == 0.0
-    assert totals.idle == pytest.approx(2.2)
-
-
-def test_what_came_ahead_of_its_end_is_not_lost_with_the_worker() -> None:
-    """The last heartbeat is cut when its task has ended and nobody has been told."""
-    accounting, totals = with_a_task(), Totals()
-    accounting.heartbeat("w", {}, {"a": 0.5}, 0.7)
-    accounting.task_done("w", "x", 0.5, 0.701)
-    accounting.worker_removed("w", 1.0)
-    totals.add(exported(accounting, 1.0))
-    totals.check()
-    assert totals.lost == 0.0
-    assert totals.idle == pytest.approx(0.5)
-
-
-def test_what_vanished_is_lost_once_with_the_worker() -> None:
-    accounting, totals = with_a_task(), Totals()
-    accounting.heartbeat("w", {"x": 0.4}, {}, 0.5)
-    accounting.heartbeat("w", {}, {}, 1.0)
-    accounting.task_done("w", "x", 0.5, 1.001)
-    accounting.worker_removed("w", 1.5)
-    totals.add(exported(accounting, 1.5))
-    totals.check()
-    assert totals.lost == pytest.approx(0.5)
-    assert totals.idle == pytest.approx(1.0)
-
-
-def test_a_late_heartbeat_that_is_older_than_two_runs_of_a_key_loses_none() -> None:
-    """Both ends are told before the cut is known, which lists the first run."""
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script(name: str) -> None:
+    calls, expected = SCRIPTS[name]
     accounting, totals = Accounting(0.0), Totals()
     accounting.worker_added("w", 1, 0.0, 0.0)
     accounting.span_active("a", "a", 0.0)
-    accounting.task_assigned("w", "x", "a", 0.0)
-    accounting.heartbeat("w", {"x": 0.5}, {}, 0.5, 0.0)
-    for ended in (1.0, 2.0):
-        accounting.task_done("w", "x", 1.0, ended)
-        accounting.task_assigned("w", "x", "a", ended)
-    for at, executing, seconds in (
-        (0.7, {"x": 0.7}, {}),
-        (0.9, {"x": 0.9}, {}),
-        (1.4, {"x": 0.4}, {"a": 1.0}),
-        (2.4, {"x": 0.4}, {"a": 1.0}),
-    ):
-        now = max(2.1, at)
-        accounting.heartbeat("w", executing, seconds, now, now - at)
+    for call, *given in calls:
+        getattr(accounting, call)("w", *given)
+        now = given[2] if call == "heartbeat" else given[-1]
         totals.add(exported(accounting, now))
         totals.check()
-    assert totals.reported == 2.0
-    assert totals.idle == totals.lost == 0.0
-    assert totals.excess == pytest.approx(0.0)
-    assert totals.in_flight == pytest.approx(0.4)
-
-
-def test_seceded_seconds_that_come_before_the_end_is_told_are_excess_once() -> None:
-    accounting, totals = with_a_task(), Totals()
-    accounting.task_seceded("w", "x", 0.2, 0.2)
-    accounting.heartbeat("w", {"x": 0.5}, {}, 0.5)
-    accounting.heartbeat("w", {}, {"a": 0.9}, 1.0)
-    accounting.task_done("w", "x", 0.9, 1.001)
-    accounting.heartbeat("w", {}, {}, 1.5)
-    totals.add(exported(accounting, 1.5))
-    totals.check()
-    assert totals.excess == pytest.approx(0.7)
-    assert totals.idle == pytest.approx(1.3)
-
-
-def test_two_cuts_in_a_row_between_end_and_seconds_make_no_idle() -> None:
-    """What the first one held back is not free for the second to book."""
-    accounting, totals = Accounting(0.0), Totals()
-    accounting.worker_added("w", 1, 0.0)
-    accounting.span_active("a", "a", 0.0)
-    for key in "xy":
-        accounting.task_assigned("w", key, "a", 0.0)
-    for key, now, seconds in (("x", 1.0, {}), ("y", 2.0, {"a": 0.99})):
-        accounting.heartbeat("w", {}, seconds, now)
-        accounting.task_done("w", key, 0.99, now + 0.001)
-        totals.add(exported(accounting, now + 0.002))
-        assert totals.idle <= 0.02
-    accounting.heartbeat("w", {}, {"a": 0.99}, 3.0)
-    totals.add(exported(accounting, 3.0))
-    assert totals.idle == pytest.approx(1.02)
-    assert totals.in_flight == pytest.approx(0.0)
+        assert totals.idle <= expected["idle"] + CLOSE
+    assert {key: getattr(totals, key) for key in expected} == pytest.approx(expected, abs=CLOSE)
 
 
 def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
@@ -455,10 +388,14 @@ def test_memory_is_bounded_by_what_is_open() -> None:
     assert not accounting._sharing._roots
 
 
-def test_recent_minimum_forgets_after_two_windows() -> None:
-    recent = RecentMinimum()
-    assert recent.observe(5.0, 0.0) == 5.0
-    assert recent.observe(3.0, 1.0) == 3.0
-    assert recent.observe(4.0, WINDOW + 1.0) == 3.0
-    assert recent.observe(6.0, 2 * WINDOW + 2.0) == 4.0
-    assert recent.observe(7.0, 9 * WINDOW) == 7.0
+def test_the_smallest_delay_is_forgotten_after_two_windows() -> None:
+    clock = HeartbeatClock()
+    steps = [
+        (0.0, 5.0),
+        (1.0, 3.0),
+        (WINDOW + 1.0, 4.0),
+        (2 * WINDOW + 2.0, 6.0),
+        (9 * WINDOW, 7.0),
+    ]
+    late = [at - clock.made(at, delay) for at, delay in steps]
+    assert late == [0.0, 0.0, 1.0, 2.0, 0.0]

@@ -6,6 +6,7 @@ import asyncio
 from math import comb
 
 import pytest
+from benchmarks import account, marked
 from benchmarks.instructions import run_tasks
 from benchmarks.recording import Call, Recorder, Replay
 from benchmarks.results import balanced, interval
@@ -73,3 +74,42 @@ def test_a_replay_with_a_spool_notes_the_open_span():
     replayed = _replayed("nothing", {"spool": {"path": "/not/opened"}})
     replayed.check()
     assert replayed.notes == 1
+
+
+OUT = """fn=(1) eval
+10 100
+cfn=(2) PyNumber_MatrixMultiply
+calls=3 20
+10 900
+cfn=(3) other
+calls=1 30
+10 5000
+fn=(3)
+30 7
+cfn=(2)
+calls=1 20
+31 300
+"""
+
+
+def test_the_inclusive_cost_of_a_mark_is_read_of_what_callgrind_writes() -> None:
+    mark = "PyNumber_MatrixMultiply"
+    assert all(name in vars(owner) for owner, name, _ in marked.ENTRIES)
+    assert account._inclusive(OUT) == {mark: 1200, f"calls of {mark}": 4}
+
+
+def test_the_account_subtracts_idling_and_marks_and_closes() -> None:
+    mark = marked.KINDS["released → waiting"][1]
+    idle = {"seconds": 2.0, "total": 1500.0, mark: 30.0, f"calls of {mark}": 1}
+    run = {"seconds": 4.0, "total": 1500 * 1000.0, mark: 1500 * 500.0, f"calls of {mark}": 1500}
+    empty = {"seconds": 1.0, "total": 1.0, mark: 3000.0, f"calls of {mark}": 10}
+    with_it, without = (marked.KINDS[kind][1] for kind in marked.MESSAGES)
+    messages = {with_it: 9e3, without: 4e3}
+    one = {"run": run, "idle": idle, "empty": empty, "messages": messages}
+    more = one | {"run": run | {"total": 1500 * 1250.0}}
+    found = account.attribution({"marked": [one], "without": [one], "with": [more]}, 7.0, 1e-3)
+    # 500 with the mark's 300; and of idling, 30 with 300, twice in 1,500 tasks.
+    assert found["parts"]["released → waiting"] == pytest.approx(200 + 2 * 270 / 1500)
+    assert found["parts"]["messages"] == 5000 / marked.CALLS
+    assert found["without"] == pytest.approx(1000 - 2)
+    assert found["sum"] + found["remainder"] == pytest.approx(250)

@@ -143,16 +143,16 @@ def test_a_mapping_that_raises_is_garbage() -> None:
     assert read_carrier(Hostile()) is None
 
 
-@given(parents, st.text(max_size=2000), st.text(max_size=20_000))
+@given(parents, st.text(max_size=2000), st.text(max_size=20_000), st.booleans())
 def test_every_carrier_is_plain_bounded_and_read_again(
-    parent: Traceparent, state: str, baggage: str
+    parent: Traceparent, state: str, baggage: str, nested: bool
 ) -> None:
-    carrier = make_carrier(Caller(parent, state, baggage))
+    carrier = make_carrier(Caller(parent, state, baggage, nested))
     assert pickle.loads(pickle.dumps(carrier)) == carrier
     assert {type(part) for item in carrier.items() for part in item} == {str}
     read = read_carrier(carrier)
     assert read is not None
-    assert read.parent == parent
+    assert (read.parent, read.nested) == (parent, nested)
     assert make_carrier(read) == carrier
 
 

@@ -45,7 +45,8 @@ SMALL = PumpLimits(queue_size=10, batch_size=4, schedule_delay=0.01)
 
 
 def note(number: int) -> OpenNote:
-    return OpenNote(SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None), 1.0, 2.0)
+    who = SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None)
+    return OpenNote(identity=who, start=1.0, time=2.0)
 
 
 def translate(item: Any) -> list[SpanRecord]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,14 +54,32 @@ def exported(sim: Simulation) -> list[FinishedSpan]:
     return [life.finished for life in sim.lives if life.finished is not None]
 
 
+def after(sim: Simulation, seconds: float) -> None:
+    sim.advance(seconds)
+    sim.tick()
+
+
+def done(sim: Simulation) -> str:
+    """Return a span whose one task has its result."""
+    dask_id = sim.create(None)
+    sim.finish(sim.submit(dask_id, "f"), "w0", 0.0, 0.0)
+    return dask_id
+
+
+def report(sim: Simulation, age: float = 0.0, cancelled: int = 0) -> None:
+    """Half a second later a heartbeat comes that began `age` seconds ago."""
+    sim.advance(0.5)
+    sim.heartbeat("w0", age, cancelled)
+    sim.tick()
+
+
 def settle(sim: Simulation) -> None:
     """Let both workers report, then the linger pass."""
     sim.advance(0.5)
     for worker in ("w0", "w1"):
         sim.heartbeat(worker, 0.0, 0)
     sim.tick()
-    sim.advance(LINGER)
-    sim.tick()
+    after(sim, LINGER)
 
 
 # ------------------------------------------------------------------------------ the table
@@ -89,8 +109,7 @@ def test_every_line_of_the_table_happens(sim: Simulation, monkeypatch) -> None:
     sim.tick()
     sim.submit(b, "f")
     sim.finish(sim.tasks[next(reversed(sim.tasks))], "w0", 0.1, 0.0)
-    sim.advance(SETTLE)
-    sim.tick()
+    after(sim, SETTLE)
     sim.create(None)
     sim.submit(sim.create(None), "f")
     sim.close()
@@ -117,20 +136,15 @@ def test_a_span_from_its_birth_to_its_export(sim: Simulation) -> None:
     assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
     sim.tick()
     assert state(sim, a) == (Phase.SETTLING, 0, 0, 0), "w0 has not reported"
-    sim.advance(0.5)
-    sim.heartbeat("w0", 0.0, 0)
-    sim.tick()
+    report(sim)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
-    sim.advance(LINGER)
-    sim.tick()
+    after(sim, LINGER)
     assert sim.lifecycle.open == {}
     (span,) = exported(sim)
-    assert span.result == "success"
-    assert span.complete
-    assert span.counts == TaskCounts(tasks=1, memory=1)
+    assert (span.result, span.complete, span.counts) == ("success", True, TaskCounts(1, 1))
     assert (span.start, span.first_start, span.stop) == (1_000_000.0, 1_000_002.0, 1_000_010.0)
-    assert span.identity.trace_id == identity.trace_id(a)
-    assert span.identity.span_id == identity.span_id(a)
+    ids = span.identity.trace_id, span.identity.span_id
+    assert ids == (identity.trace_id(a), identity.span_id(a))
 
 
 def test_a_heartbeat_that_began_before_the_end_does_not_settle(sim: Simulation) -> None:
@@ -139,9 +153,7 @@ def test_a_heartbeat_that_began_before_the_end_does_not_settle(sim: Simulation) 
     sim.advance(5)
     sim.finish(task, "w0", 1.0, 0.0)
     sim.tick()
-    sim.advance(0.5)
-    sim.heartbeat("w0", 1.0, 0)
-    sim.tick()
+    report(sim, 1.0, 0)
     assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
     sim.heartbeat("w0", 1.0, 0)
     sim.tick()
@@ -162,8 +174,7 @@ def test_a_run_that_ends_in_the_future_keeps_its_length(sim: Simulation) -> None
 
 
 def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    a = done(sim)
     sim.tick()
     sim.lose_worker("w0")
     sim.tick()
@@ -171,10 +182,8 @@ def test_a_worker_that_left_is_not_waited_for(sim: Simulation) -> None:
 
 
 def test_the_settle_timeout_ends_the_wait_and_is_counted(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    sim.advance(SETTLE)
-    sim.tick()
+    a = done(sim)
+    after(sim, SETTLE)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
     assert sim.lifecycle.unsettled == 1
 
@@ -184,27 +193,20 @@ def test_a_cancelled_task_that_still_runs_holds_its_span(sim: Simulation) -> Non
     sim.cancel(sim.submit(a, "f"), "w0")
     for cancelled, phase in [(1, Phase.SETTLING), (1, Phase.SETTLING), (0, Phase.LINGERING)]:
         sim.tick()
-        sim.advance(0.5)
-        sim.heartbeat("w0", 0.0, cancelled)
-        sim.tick()
+        report(sim, 0.0, cancelled)
         assert open_span(sim, a).phase is phase
-    sim.advance(LINGER)
-    sim.tick()
+    after(sim, LINGER)
     (span,) = exported(sim)
     assert (span.result, span.counts) == ("cancellation", TaskCounts(tasks=1, cancelled=1))
 
 
 def test_work_within_the_linger_reopens_at_no_cost(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    sim.advance(0.5)
-    sim.heartbeat("w0", 0.0, 0)
-    sim.tick()
+    a = done(sim)
+    report(sim)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
     task = sim.submit(a, "f")
     assert state(sim, a) == (Phase.OPEN, 1, 1, 0)
-    sim.advance(100)
-    sim.tick()
+    after(sim, 100)
     assert state(sim, a) == (Phase.OPEN, 1, 1, 0)
     sim.finish(task, "w0", 0.0, 0.0)
     settle(sim)
@@ -212,33 +214,22 @@ def test_work_within_the_linger_reopens_at_no_cost(sim: Simulation) -> None:
 
 
 def test_work_after_the_export_is_a_continuation(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    a = done(sim)
     settle(sim)
     sim.advance(60)
     began = sim.now
     sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
     settle(sim)
     first, second = exported(sim)
-    assert second.start == began
-    assert second.counts == TaskCounts(tasks=1, memory=1)
-    ident = second.identity
-    assert ident.generation == 2
-    assert ident.trace_id == first.identity.trace_id
-    assert ident.span_id == identity.span_id(a, 2)
-    assert ident.parent_span_id == first.identity.span_id, "a trace keeps one root"
-    assert ident.first == (first.identity.trace_id, first.identity.span_id)
-
-
-def test_a_continuation_long_after_starts_a_trace_of_its_own(sim: Simulation) -> None:
-    a = sim.create(None)
-    settle(sim)
-    sim.advance(3601)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    settle(sim)
-    ident = exported(sim)[1].identity
-    assert ident.trace_id == identity.continuation_trace_id(a, 2)
-    assert ident.parent_span_id is None
+    assert (second.start, second.counts) == (began, TaskCounts(tasks=1, memory=1))
+    assert second.identity == replace(
+        first.identity,
+        generation=2,
+        span_id=identity.span_id(a, 2),
+        # A trace keeps one root.
+        parent_span_id=first.identity.span_id,
+        first=(first.identity.trace_id, first.identity.span_id),
+    )
 
 
 def test_a_full_trace_is_left_by_the_next_continuation() -> None:
@@ -265,22 +256,8 @@ def test_a_reopened_span_lingers_anew(sim: Simulation) -> None:
         sim.heartbeat("w0", 0.0, 0)
         sim.tick()
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0)
-    sim.advance(0.5 * LINGER)
-    sim.tick()
+    after(sim, 0.5 * LINGER)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 0), "the first linger is over, this one not"
-
-
-def test_a_forgotten_span_never_gets_an_id_twice() -> None:
-    sim = Simulation(Limits(linger=LINGER, remember=1))
-    a = sim.create(None)
-    for _ in range(4):
-        sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-        settle(sim)
-        # Pushes the one before out of the table.
-        sim.create(None)
-        settle(sim)
-    ids = [s.identity.span_id for s in exported(sim)]
-    assert len(ids) == len(set(ids)) == 8
 
 
 # -------------------------------------------------------------------------------- trees
@@ -296,8 +273,7 @@ def test_a_parent_waits_for_its_children_and_contains_them(sim: Simulation) -> N
     assert state(sim, a) == (Phase.SETTLING, 0, 0, 1)
     sim.tick()
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 1), "no worker owes it anything"
-    sim.advance(LINGER)
-    sim.tick()
+    after(sim, LINGER)
     assert state(sim, a) == (Phase.LINGERING, 0, 0, 1), "its linger is over, its child is not"
     settle(sim)
     child, parent = sorted(exported(sim), key=lambda s: -len(s.identity.tags))
@@ -332,34 +308,29 @@ def test_a_failure_goes_up_to_the_root(sim: Simulation) -> None:
 # ------------------------------------------------------------------------------ failures
 
 
-def test_a_failure_that_client_retry_healed_is_none(sim: Simulation) -> None:
-    a = sim.create(None)
-    failed, dependent = sim.submit(a, "f"), sim.submit(a, "g")
-    sim.fail(failed, "w0", 1.0)
-    sim.blame(dependent)
-    sim.advance(1)
-    sim.retry(failed)
-    sim.retry(dependent)
-    for task in (failed, dependent):
+def fail_and_retry(sim: Simulation, meanwhile: Callable[[], None]) -> None:
+    """A task fails, and one that depends on it; a client has both retried."""
+    dask_id = sim.create(None)
+    tasks = sim.submit(dask_id, "f"), sim.submit(dask_id, "g")
+    sim.fail(tasks[0], "w0", 1.0)
+    sim.blame(tasks[1])
+    meanwhile()
+    for task in tasks:
+        sim.retry(task)
+    for task in tasks:
         sim.finish(task, "w0", 0.1, 0.0)
     settle(sim)
+
+
+def test_a_failure_that_client_retry_healed_is_none(sim: Simulation) -> None:
+    fail_and_retry(sim, lambda: sim.advance(1))
     (span,) = exported(sim)
-    assert span.result == "success"
-    assert span.counts == TaskCounts(tasks=2, memory=2, retried=1)
-    assert span.failures == ()
+    counts = TaskCounts(tasks=2, memory=2, retried=1)
+    assert (span.result, span.counts, span.failures) == ("success", counts, ())
 
 
 def test_client_retry_after_the_export_is_a_continuation(sim: Simulation) -> None:
-    a = sim.create(None)
-    failed, dependent = sim.submit(a, "f"), sim.submit(a, "g")
-    sim.fail(failed, "w0", 1.0)
-    sim.blame(dependent)
-    settle(sim)
-    sim.retry(failed)
-    sim.retry(dependent)
-    for task in (failed, dependent):
-        sim.finish(task, "w0", 0.1, 0.0)
-    settle(sim)
+    fail_and_retry(sim, lambda: settle(sim))
     first, second = exported(sim)
     assert (first.result, first.counts) == ("failure", TaskCounts(tasks=2, erred=1))
     assert (second.result, second.counts) == ("success", TaskCounts(tasks=2, memory=2, retried=1))
@@ -408,32 +379,15 @@ def test_close_exports_what_is_open_and_says_what_was_cut_off(sim: Simulation) -
     ]
 
 
-def test_restart_cancels_what_is_unfinished(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    sim.submit(a, "f")
-    sim.advance(3)
-    sim.restart()
-    assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
-    settle(sim)
-    (span,) = exported(sim)
-    assert span.counts == TaskCounts(tasks=2, memory=1, cancelled=1)
-    assert (span.result, span.stop - span.start) == ("cancellation", 3.0)
-
-
 # ------------------------------------------------------------------------------ the clock
 
 
 def test_a_clock_set_back_by_an_hour_does_not_prolong_the_linger(sim: Simulation) -> None:
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
-    sim.advance(0.5)
-    sim.heartbeat("w0", 0.0, 0)
-    sim.tick()
+    a = done(sim)
+    report(sim)
     sim.set_clock(-3600)
     sim.tick()
-    sim.advance(LINGER)
-    sim.tick()
+    after(sim, LINGER)
     assert len(exported(sim)) == 1
     sim.submit(a, "f")
     sim.close()
@@ -444,8 +398,7 @@ def test_a_clock_set_back_by_an_hour_does_not_prolong_the_linger(sim: Simulation
 def test_a_heartbeat_from_before_the_clock_was_set_back_settles_nothing(sim: Simulation) -> None:
     sim.tick()
     sim.set_clock(-3600)
-    a = sim.create(None)
-    sim.finish(sim.submit(a, "f"), "w0", 0.0, 0.0)
+    a = done(sim)
     sim.tick()
     assert state(sim, a) == (Phase.SETTLING, 0, 0, 0)
 

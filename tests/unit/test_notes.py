@@ -13,7 +13,6 @@ from dask_otel.core import identity
 from dask_otel.core.context import Traceparent
 from dask_otel.core.life.notes import FIRST_AT_ONCE, LATER_AT_ONCE, RENEWAL
 from dask_otel.core.life.open_span import Limits
-from dask_otel.core.life.progress import SPARE
 from dask_otel.core.records import OpenNote, TaskCounts
 from dask_otel.core.traces.translate import translate, translate_lost
 from dask_otel.core.traces.values import SpanLimits
@@ -89,7 +88,7 @@ def test_a_span_that_ended_is_not_noted_any_more():
     notes = sim.lifecycle.notes
     assert notes is not None
     assert not notes._new
-    assert not notes._lines
+    assert not notes._last
 
 
 def test_ten_thousand_at_once_come_bit_by_bit():
@@ -158,8 +157,7 @@ def test_each_open_span_has_a_note_that_was_true_when_it_was_made(steps):
         assert {life.span.identity.span_id for life in sim.current.values()} <= noted.keys()
         notes = sim.lifecycle.notes
         assert notes is not None
-        assert notes._lines.keys() == sim.current.keys()
-        assert len(notes._due) <= 2 * len(notes._lines) + SPARE + 1
+        assert notes._last.keys() == sim.current.keys()
 
 
 # ---------------------------------------------------------------------- what a lost span shows

@@ -9,8 +9,9 @@ from typing import Any
 import dask.config
 import pytest
 
+from dask_otel.settings.keys import KNOBS
 from dask_otel.settings.origins import InForce, settings_in_force, variables_in_force
-from dask_otel.settings.reading import knobs, read_settings
+from dask_otel.settings.reading import read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def in_force(overrides: dict[str, Any] | None = None) -> dict[str, InForce]:
 
 def test_every_key_is_told_and_what_nobody_set_is_the_default() -> None:
     found = in_force()
-    assert found.keys() == set(knobs()) - {"otel.environment"}
+    assert found.keys() == set(KNOBS) - {"otel.environment"}
     assert {one.origin for one in found.values()} == {"default"}
     assert found["otel.spans.linger"].value == "2"
     assert found["otel.enabled"].value == "true"

@@ -15,7 +15,6 @@ from dask_otel.core.traces.translate import translate, translate_progress
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError
-from dask_otel.settings.origins import settings_in_force
 from dask_otel.settings.reading import read_settings
 from tests.unit.test_translate import (
     T,
@@ -110,11 +109,15 @@ def test_no_text_gets_past_a_function_that_replaces():
     assert records[0].attributes["user.number"] == 17
 
 
-@pytest.mark.parametrize("answer", [None, 7, b"bytes"])
-def test_no_answer_drops_the_text_and_not_the_span(answer):
+@pytest.mark.parametrize("answer", [None, 7, b"bytes", ValueError, SystemExit, RecursionError])
+def test_no_answer_and_an_error_drop_the_text_and_not_the_span(answer):
+    def redact(name, text):
+        if isinstance(answer, type):
+            raise answer(text)
+        return answer
+
     sanitizer = Sanitizer()
-    limits = SpanLimits(redact=lambda name, text: answer)
-    records = translate(full_span(), limits, sanitizer)
+    records = translate(full_span(), SpanLimits(redact=redact), sanitizer)
     plain = translate(full_span())
     assert [record.span_id for record in records] == [record.span_id for record in plain]
     assert SECRET not in texts(records)
@@ -125,20 +128,8 @@ def test_no_answer_drops_the_text_and_not_the_span(answer):
     assert span.attributes["error.type"] == "ValueError"
     assert not {"user.name", "user.number", "code.file.path"} & span.attributes.keys()
     assert "dask.task.key" not in task.attributes
-    # None is a wish; the rest is a mistake.
-    assert ("redact" in sanitizer.counts) == (answer is not None)
-
-
-@pytest.mark.parametrize("error", [ValueError, SystemExit, RecursionError])
-def test_errors_of_the_function_drop_the_text_and_not_the_span(error):
-    def redact(name, text):
-        raise error(text)
-
-    sanitizer = Sanitizer()
-    records = translate(full_span(), SpanLimits(redact=redact), sanitizer)
-    assert len(records) == 3
-    assert SECRET not in texts(records)
-    assert sanitizer.counts["redact"] > 10
+    # None is a wish; the rest is a mistake, counted for each text.
+    assert (sanitizer.counts.get("redact", 0) > 10) == (answer is not None)
 
 
 def test_the_children_of_a_long_span_are_asked_about_too():
@@ -213,17 +204,6 @@ def test_what_cannot_be_loaded_is_said(monkeypatch, name, wrong):
         load_redaction(name)
 
 
-@pytest.mark.parametrize("value", ["module", "module:", ":function", "a b:c", "a:b:c", 7, True, ""])
-def test_other_values_are_refused(value):
-    import dask.config
-
-    with (
-        dask.config.set({"otel.spans.redact": value}),
-        pytest.raises(ConfigurationError, match="null, or module:function"),
-    ):
-        read_settings()
-
-
 @pytest.mark.parametrize("value", ["os:system", None])
 @pytest.mark.parametrize(
     "shape", [lambda v: {"spans": {"redact": v}}, lambda v: {"spans.redact": v}]
@@ -236,15 +216,3 @@ def test_a_client_may_neither_set_nor_unset_it(value, shape):
         pytest.raises(ConfigurationError, match="scheduler's own configuration alone"),
     ):
         read_settings(shape(value))
-
-
-def test_where_it_comes_from_is_known(monkeypatch):
-    import dask.config
-
-    monkeypatch.setenv("DASK_OTEL__SPANS__REDACT", "mine:redact")
-    with dask.config.set({"otel.spans.redact": "mine:redact"}):
-        settings = read_settings({"spans": {"linger": "3s"}})
-        found = {one.key: one for one in settings_in_force(settings, {"spans": {"linger": "3s"}})}
-    assert settings.spans.redact == "mine:redact"
-    assert found["otel.spans.redact"].origin == "DASK_OTEL__SPANS__REDACT"
-    assert found["otel.spans.linger"].origin == "register()"

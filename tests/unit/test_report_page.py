@@ -8,26 +8,19 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("bokeh")
 
-from dask_otel.report.document import Report, read_report
+from dask_otel.report.document import Report
 from dask_otel.report.page.payload import timeline
 from dask_otel.report.telemetry.model import Run, Span
-from tests.unit.report_files import counter, level, metrics, point, span, traces
+from tests.unit.report_files import counter, level, metrics, point, report_of, span, traces
 
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=pwned()>\"'><b>&amp;`${1}"
 LINK = "javascript:alert(1)"
-
-
-def read(tmp_path: Path, *requests: Any, **options: Any) -> Report:
-    path = tmp_path / "run.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in requests), encoding="utf-8")
-    return read_report(path, **options)
 
 
 class _Page(HTMLParser):
@@ -121,9 +114,9 @@ def everything(evil: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_hostile_text_is_shown_and_never_markup(tmp_path: Path) -> None:
-    tame = read(tmp_path, *everything(re.sub("[<>\"'&`]", "_", EVIL)), price=1.0).html()
-    page = read(tmp_path, *everything(EVIL), price=1.0).html()
+def test_hostile_text_is_shown_and_never_markup() -> None:
+    tame = report_of(*everything(re.sub("[<>\"'&`]", "_", EVIL)), price=1.0).html()
+    page = report_of(*everything(EVIL), price=1.0).html()
     before, after = _Page(tame), _Page(page)
     # The same elements with the same attributes' names: none was added.
     assert [(tag, sorted(found)) for tag, found in after.tags] == [
@@ -136,15 +129,15 @@ def test_hostile_text_is_shown_and_never_markup(tmp_path: Path) -> None:
     assert any(json.dumps(EVIL)[1:-1] in text for text in after.packed())
 
 
-def test_only_addresses_of_the_web_are_links(tmp_path: Path) -> None:
-    page = read(tmp_path, *everything(LINK)).html()
+def test_only_addresses_of_the_web_are_links() -> None:
+    page = report_of(*everything(LINK)).html()
     links = [found["href"] for tag, found in _Page(page).tags if tag == "a"]
     assert links
     assert all(link and link.startswith("https://github.com/dask-otel/") for link in links)
 
 
-def test_nothing_is_loaded_and_scripts_run_by_their_hashes_alone(tmp_path: Path) -> None:
-    page = _Page(read(tmp_path, *everything("x")).html())
+def test_nothing_is_loaded_and_scripts_run_by_their_hashes_alone() -> None:
+    page = _Page(report_of(*everything("x")).html())
     (policy,) = [
         found["content"] or ""
         for tag, found in page.tags
@@ -170,7 +163,7 @@ def sorted_as(rules: dict[str, str], hashes: set[str]) -> list[str]:
     return order
 
 
-def test_redacted_pages_have_no_secret(tmp_path: Path) -> None:
+def test_redacted_pages_have_no_secret() -> None:
     requests = everything("name")
     secret = "S3CRET"
     for one in requests[0]["resourceSpans"][0]["scopeSpans"][0]["spans"]:
@@ -185,7 +178,7 @@ def test_redacted_pages_have_no_secret(tmp_path: Path) -> None:
             ):  # fmt: skip
                 item["value"] = {"stringValue": secret}
     foreign = traces({**span(50, secret), "attributes": []})
-    report = read(tmp_path, *requests, foreign, price=1.0)
+    report = report_of(*requests, foreign, price=1.0)
     for shown in (report.html(), report.text(), json.dumps(report.to_dict())):
         everywhere = shown + "".join(_Page(shown).packed())
         assert secret in everywhere
@@ -197,8 +190,8 @@ def test_redacted_pages_have_no_secret(tmp_path: Path) -> None:
     assert hidden.to_dict()["runs"][0]["failures"][0]["kind"] == "name"
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own(tmp_path: Path) -> None:
-    shown = _Page(read(tmp_path, traces(span(1)))._repr_html_())
+def test_a_notebook_shows_it_in_a_frame_of_its_own() -> None:
+    shown = _Page(report_of(traces(span(1)))._repr_html_())
     ((tag, found),) = shown.tags
     assert (tag, found["sandbox"]) == ("iframe", "allow-scripts allow-popups")
     assert "<!DOCTYPE html>" in (found["srcdoc"] or "")
@@ -238,28 +231,28 @@ def test_ten_thousand_spans_are_less_than_six_megabytes() -> None:
     assert len(Report([many(10_000)]).html()) < 6_000_000
 
 
-def test_workers_have_no_columns_of_what_nothing_tells(tmp_path: Path) -> None:
+def test_workers_have_no_columns_of_what_nothing_tells() -> None:
     """A short run ends before its first export of metrics."""
     task = span(2, "work", parent=1, kind="task", dask_worker_name="alice")
-    page = read(tmp_path, traces(span(1, "etl"), task)).html()
+    page = report_of(traces(span(1, "etl"), task)).html()
     assert "tasks shown here" in page
     assert "memory, at most" not in page
     labels = {"dask.worker.name": "alice"}
     told = metrics(level("dask.worker.memory.usage", point(5.0, labels)))
-    page = read(tmp_path, traces(span(1, "etl"), task), told).html()
+    page = report_of(traces(span(1, "etl"), task), told).html()
     assert "memory, at most" in page
     assert "spilled, at most" not in page
 
 
-def test_the_run_lasted_as_long_as_its_thread_time_was_counted(tmp_path: Path) -> None:
+def test_the_run_lasted_as_long_as_its_thread_time_was_counted() -> None:
     """From the begin of the metrics on, which is the bridge's, and not from the first span's."""
     told = metrics(counter("dask.cluster.capacity.time", point(0.0, time=0), point(20.0, time=8)))
-    page = read(tmp_path, traces(span(1, "etl", start=6, seconds=2)), told).html()
+    page = report_of(traces(span(1, "etl", start=6, seconds=2)), told).html()
     assert '<b class="">8.00 s</b><span>lasted</span>' in page
     assert '<b class="">2.5</b><span>mean threads</span>' in page
 
 
-def test_one_thing_is_singular(tmp_path: Path) -> None:
+def test_one_thing_is_singular() -> None:
     labels = {"dask.worker.name": "alice", "dask.task.outcome": "memory"}
     failed = {"dask.task.outcome": "erred"}
     told = metrics(
@@ -267,23 +260,23 @@ def test_one_thing_is_singular(tmp_path: Path) -> None:
         counter("dask.task.retried", point(1, {"dask.task.retry.reason": "error"})),
         level("dask.worker.memory.usage", point(5.0, labels)),
     )
-    page = read(tmp_path, told).html()
+    page = report_of(told).html()
     for one in ("task done", "task failed", "run repeated", "worker"):
         assert f"<span>{one}</span>" in page
     assert not re.search(r">1 \w+s\b", page)
 
 
-def test_times_of_a_short_run_can_be_told_apart(tmp_path: Path) -> None:
+def test_times_of_a_short_run_can_be_told_apart() -> None:
     seconds = [point(0.1 * t, {"dask.activity": "idle"}, time=0.1 * t) for t in range(4)]
     capacity = [point(0.1 * t, time=0.1 * t) for t in range(4)]
     told = metrics(
         counter("dask.cluster.time", *seconds), counter("dask.cluster.capacity.time", *capacity)
     )
-    (drawn,) = [one for one in _Page(read(tmp_path, told).html()).packed() if "%H:%M" in one]
+    (drawn,) = [one for one in _Page(report_of(told).html()).packed() if "%H:%M" in one]
     assert '"milliseconds":"%H:%M:%S.%3N"' in drawn
 
 
-def test_what_has_no_row_is_said(tmp_path: Path) -> None:
+def test_what_has_no_row_is_said() -> None:
     run = many(50)
     for one in run.spans[25:]:
         one.attributes["dask.span.type"] = "task"
@@ -306,13 +299,12 @@ def test_rows_follow_the_tree_also_where_parents_go_in_a_circle() -> None:
 
 @pytest.mark.parametrize(("times", "shown"), [((0, 10), False), ((0, 5, 10), True)])
 def test_time_goes_by_if_more_than_one_interval_is_known(
-    tmp_path: Path, times: tuple[int, ...], shown: bool
+    times: tuple[int, ...], shown: bool
 ) -> None:
     labels = {"dask.activity": "idle"}
     points = [point(float(time), labels, time=time) for time in times]
     capacity = [point(float(time), time=time) for time in times]
-    page = read(
-        tmp_path,
+    page = report_of(
         traces(span(1, "etl")),
         metrics(
             counter("dask.cluster.time", *points), counter("dask.cluster.capacity.time", *capacity)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_otel.report.telemetry import files
+from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.model import Run, Skipped
-from dask_otel.report.telemetry.reading import Reader
+from dask_otel.report.telemetry.reader import Reader
 from dask_otel.report.telemetry.series import MOST_POINTS, MOST_TIMES, Point, Series
 from tests.unit.report_files import (
     BEGIN,
@@ -261,7 +261,7 @@ def test_a_hostile_line_is_counted(tmp_path: Path, line: bytes) -> None:
 
 
 def test_a_line_that_is_too_long_is_passed_by(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(files, "LONGEST", 10_000)
+    monkeypatch.setattr(json_files, "LONGEST", 10_000)
     path = write(tmp_path / "a.jsonl", traces(ROOT), {"pad": "x" * 50_000}, traces(LOAD))
     (run,), skipped = read(path)
     assert seen(run) == EXPECTED
@@ -354,6 +354,19 @@ def test_counters_count_their_last_point_and_every_birth(tmp_path: Path) -> None
     assert series.history() == [
         (BEGIN + int(time * SECOND), total) for time, total in ((1, 1), (1.5, 2), (2, 3), (9, 8))
     ]
+
+
+def test_a_point_without_a_value_and_the_order_of_labels_change_nothing(tmp_path: Path) -> None:
+    labels = {"dask.span.name": "etl", "dask.activity": "idle"}
+    empty = {**point(0, labels, time=11), "flags": 1}
+    again = point(4, dict(reversed(labels.items())), time=12)
+    both = counter("dask.cluster.time", point(1, labels), empty, again)
+    other = {**counter("http.server.duration", point(7))}
+    (run,), _ = read(write(tmp_path / "a.jsonl", metrics(both, other)))
+    assert {name: run.metrics.total(name) for name in run.metrics.series} == {
+        "dask.cluster.time": 4
+    }
+    assert run.metrics.count == 1
 
 
 def test_work_of_no_span_is_a_row_where_there_is_some(tmp_path: Path) -> None:

@@ -182,13 +182,6 @@ def test_the_first_zero_point_is_at_the_start(state):
     assert zero.time_ns == START
 
 
-def test_a_zero_point_is_never_far_back():
-    state = MetricState(START, limits=SeriesLimits(interval_ns=10 * S))
-    state.apply(span_batch({CPU: 1.5}))
-    zero, first = collect(state, 3600)["dask.span.execute.time"]
-    assert 10 * S <= first.time_ns - zero.time_ns <= 15 * S
-
-
 @pytest.mark.parametrize("rejected", [False, True])
 def test_a_zero_point_is_sent_at_most_once(state, rejected):
     state.apply(span_batch({CPU: 1.5}))
@@ -198,32 +191,6 @@ def test_a_zero_point_is_sent_at_most_once(state, rejected):
     assert only.value == 1.5
     list(state.collect(START + 120 * S))
     assert state.settled(False, rejected=True) is False, "nothing would change"
-
-
-def test_all_points_share_one_time_even_if_the_clock_steps_back(state):
-    state.apply(span_batch({CPU: 1.0, ("execute", "f", "x", "bytes"): 2}))
-    times = []
-    for seconds in (60, 0, -3600, 61):
-        points = [p for found in collect(state, seconds).values() for p in found]
-        times.append({point.time_ns for point in points if point.value})
-    assert all(len(found) == 1 for found in times)
-    flat = [found.pop() for found in times]
-    assert flat == sorted(set(flat))
-
-
-def test_integers_stay_integers(state):
-    state.apply(span_batch({("execute", "f", "x", "bytes"): 2.0, CPU: 1}))
-    found = shown(state, 60)
-    assert [type(v) for v in found["dask.span.execute.io"].values()] == [int]
-    assert [type(v) for v in found["dask.span.execute.time"].values()] == [float]
-
-
-def test_a_counter_does_not_go_back_and_loses_nothing(state):
-    exported = []
-    for amount in (5.0, -2.0, 1.0, 3.0):
-        state.apply(span_batch({CPU: amount}))
-        exported.append(collect(state, 60)["dask.span.execute.time"][-1].value)
-    assert exported == [5.0, 5.0, 5.0, 7.0]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "x", None, 10**400])
@@ -294,20 +261,88 @@ def test_hours_by_which_the_clock_is_set_make_no_series_old(state, step):
     assert shown == [True] * 60 + [False] * 9
 
 
-def test_a_change_keeps_a_series_for_another_hour(state):
-    for seconds in (60, 3000):
-        state.apply(span_batch({CPU: 5.0}))
-        collect(state, seconds)
-    assert "dask.span.execute.time" in collect(state, 6599)
-    assert collect(state, 6600) == {}
+ACTIVE = "dask.span.active"
 
 
-def test_a_series_does_not_retire_before_its_last_value_was_accepted(state):
-    state.apply(span_batch({CPU: 5.0}))
-    for seconds in (60, 4000, 8000):
-        assert "dask.span.execute.time" in collect(state, seconds, ok=False)
-    assert "dask.span.execute.time" in collect(state, 8060)
-    assert collect(state, 8120) == {}
+def active(value) -> MetricBatch:
+    return MetricBatch(increments={(ACTIVE, ("a",)): value})
+
+
+THREADS, CPU_LEVEL = semconv.WORKER_THREAD_COUNT.name, semconv.WORKER_CPU_UTILIZATION.name
+TRANSFER = semconv.CLUSTER_TRANSFER_TIME.name
+GONE = [(THREADS, "a"), (CPU_LEVEL, "a")]
+
+
+def worker_levels(value, ended=()) -> MetricBatch:
+    levels = {} if value is None else {(THREADS, "a"): value, (CPU_LEVEL, "a"): 0.5}
+    return MetricBatch(levels=levels, ended=list(ended))
+
+
+LOAD = {"dask.span.execute.time": {("workflow/load", "workflow", "load", "thread-cpu"): 5.0}}
+TWICE = {"dask.span.execute.time": {("workflow/load", "workflow", "load", "thread-cpu"): 10.0}}
+FOUR = {THREADS: {("a",): 4}, CPU_LEVEL: {("a",): 0.5}}
+EIGHT = {THREADS: {("a",): 8}, CPU_LEVEL: {("a",): 0.5}}
+ZERO = {THREADS: {("a",): 0}}
+NO_LABELS = {"dask.otel.running": {(): 1}, "dask.otel.exported": {("traces",): 1}}
+
+
+#: What happens in turn: a batch, or an export: its seconds, whether it was accepted, its values.
+@pytest.mark.parametrize(
+    "history",
+    {
+        "a change keeps a series for another hour": [
+            span_batch({CPU: 5.0}), (60, True, LOAD),
+            span_batch({CPU: 5.0}), (3000, True, TWICE), (6599, True, TWICE), (6600, True, {}),
+        ],
+        "a series does not retire before its last value was accepted": [
+            span_batch({CPU: 5.0}),
+            (60, False, LOAD), (4000, False, LOAD), (8000, False, LOAD),
+            (8060, True, LOAD), (8120, True, {}),
+        ],
+        "what has no free labels stays for ever": [
+            MetricBatch(
+                levels={("dask.otel.running",): 1}, increments={("dask.otel.exported", "traces"): 1}
+            ),
+            (60, True, NO_LABELS), (10**6, True, NO_LABELS),
+        ],
+        "a sum of increments stays until it is back at zero": [
+            active(1), (60, True, {ACTIVE: {("a", "a"): 1}}),
+            (10_000, True, {ACTIVE: {("a", "a"): 1}}),
+            active(-1), (10_060, True, {ACTIVE: {("a", "a"): 0}}), (20_000, True, {}),
+        ],
+        "a level that is not set any more goes to zero and retires": [
+            MetricBatch(levels={(ACTIVE, ("a",)): 3}), (60, True, {ACTIVE: {("a", "a"): 3}}),
+            (4000, False, {ACTIVE: {("a", "a"): 0}}), (4060, True, {ACTIVE: {("a", "a"): 0}}),
+            (4120, True, {}),
+        ],
+        "levels that ended go to zero once and gauges go at once": [
+            worker_levels(4), (10, True, FOUR),
+            worker_levels(None, GONE), (20, True, ZERO), (30, True, {}),
+        ],
+        "the zero of a level that ended is sent until it is accepted": [
+            worker_levels(4), (10, True, FOUR), worker_levels(None, GONE),
+            (20, False, ZERO), (30, False, ZERO), (40, True, ZERO), (50, True, {}),
+        ],
+        "a level that comes back has not ended": [
+            worker_levels(4), (10, True, FOUR), worker_levels(None, GONE), worker_levels(8),
+            (20, True, EIGHT), (30, True, EIGHT),
+        ],
+        "the end of what never was or is no level harms nothing": [
+            worker_batch({("get-data", "network", "seconds"): 1.0}),
+            worker_levels(4, [("no.such.metric", "a"), (TRANSFER, "transmit", "network")]),
+            (10, True, {**FOUR, TRANSFER: {("transmit", "network"): 1.0},
+                        "dask.otel.sanitized": {("unknown_metric",): 1, ("shape",): 1}}),
+        ],
+    }.items(),
+    ids=lambda given: given[0],
+)  # fmt: skip
+def test_history(state, history):
+    for step in history[1]:
+        if isinstance(step, MetricBatch):
+            state.apply(step)
+        else:
+            seconds, accepted, expected = step
+            assert shown(state, seconds, accepted) == expected, seconds
 
 
 def test_nothing_retires_within_a_quarter_of_an_hour():
@@ -318,33 +353,8 @@ def test_nothing_retires_within_a_quarter_of_an_hour():
     assert not collect(state, 60 + MIN_RETIRE_AFTER_NS // S)
 
 
-def test_what_has_no_free_labels_stays_for_ever(state):
-    state.apply(MetricBatch(levels={("dask.otel.running",): 1}))
-    state.increment(("dask.otel.exported", "traces"), 1)
-    collect(state, 60)
-    assert set(collect(state, 10**6)) == {"dask.otel.running", "dask.otel.exported"}
-
-
-def test_a_sum_of_increments_stays_until_it_is_back_at_zero(state):
-    state.increment(("dask.span.active", ("a",)), 1)
-    collect(state, 60)
-    assert shown(state, 10_000) == {"dask.span.active": {("a", "a"): 1}}
-    state.increment(("dask.span.active", ("a",)), -1)
-    assert shown(state, 10_060) == {"dask.span.active": {("a", "a"): 0}}
-    assert shown(state, 20_000) == {}
-
-
-def test_a_level_that_nobody_sets_any_more_goes_to_zero_and_retires(state):
-    state.apply(MetricBatch(levels={("dask.span.active", ("a",)): 3}))
-    collect(state, 60)
-    assert shown(state, 4000, ok=False) == {"dask.span.active": {("a", "a"): 0}}
-    assert shown(state, 4060) == {"dask.span.active": {("a", "a"): 0}}
-    assert shown(state, 4120) == {}
-
-
 #: Names that are one when they are clean, and some that are not.
 NAMES = ["a\x00b", "a\ufffdb", "a\ud800b", "", "_EMPTY", "_OTHER", "w1", "w2", 1, "1", "y" * 300]
-THREADS = "dask.worker.thread.count"
 AGE = "dask.worker.last_seen.age"
 
 
@@ -441,15 +451,6 @@ def test_series_beyond_the_cap_are_folded_and_units_kept_apart():
     assert found["dask.otel.folded"] == {("series",): 195}
 
 
-def test_fifty_thousand_names_stay_within_the_caps():
-    state = MetricState(START)
-    for number in range(50_000):
-        state.apply(span_batch({CPU: 1.0}, tags=(f"job-{number}",)))
-    found = shown(state, 60)["dask.span.execute.time"]
-    assert len(found) == 201
-    assert sum(found.values()) == 50_000
-
-
 # ---------------------------------------------------------------------------------- delta
 
 
@@ -467,16 +468,6 @@ def test_a_first_delta_of_zero_then_what_came(delta_state):
     (second,) = collect(delta_state, 120)["dask.span.execute.time"]
     assert (second.start_ns, second.value) == (START + 60 * S, 3.0)
     assert collect(delta_state, 180) == {}
-
-
-def test_deltas_that_were_not_accepted_go_out_with_the_next(delta_state):
-    delta_state.apply(span_batch({CPU: 5.0}))
-    collect(delta_state, 60)
-    delta_state.apply(span_batch({CPU: 3.0}))
-    collect(delta_state, 120, ok=False)
-    delta_state.apply(span_batch({CPU: 1.0}))
-    (point,) = collect(delta_state, 180)["dask.span.execute.time"]
-    assert (point.start_ns, point.value) == (START + 60 * S, 4.0)
 
 
 def test_up_down_counters_stay_cumulative(delta_state):
@@ -554,11 +545,6 @@ def test_a_sampler_that_raises_costs_no_value():
     }
 
 
-# ------------------------------------------------------ distributions, and levels that end
-
-THREADS, CPU_LEVEL = semconv.WORKER_THREAD_COUNT.name, semconv.WORKER_CPU_UTILIZATION.name
-
-
 def durations(*seconds) -> Distribution:
     made = Distribution()
     for value in seconds:
@@ -568,11 +554,6 @@ def durations(*seconds) -> Distribution:
 
 def duration_batch(*seconds, prefix="load") -> MetricBatch:
     return MetricBatch(distributions={(semconv.TASK_DURATION.name, prefix): durations(*seconds)})
-
-
-def worker_levels(value, ended=()) -> MetricBatch:
-    levels = {} if value is None else {(THREADS, "a"): value, (CPU_LEVEL, "a"): 0.5}
-    return MetricBatch(levels=levels, ended=list(ended))
 
 
 def test_durations_are_counted_by_bucket_where_they_arise():
@@ -609,16 +590,6 @@ def test_distributions_add_up(state):
     assert (point.count, point.sum, point.min, point.max) == (3, 31.7, 0.2, 30.5)
 
 
-def test_distributions_as_deltas_wait_for_an_answer():
-    state = MetricState(START, temporality="delta")
-    state.apply(duration_batch(1.0))
-    collect(state, 10, ok=False)
-    state.apply(duration_batch(5.5))
-    point = collect(state, 20)["dask.task.duration"][-1]
-    assert (point.count, point.sum, point.min, point.max) == (2, 6.5, 1.0, 5.5)
-    assert "dask.task.duration" not in collect(state, 30)
-
-
 def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
     wrong = {(semconv.CLUSTER_TIME.name, "idle"): durations(1.0)}
     huge = durations(1.0)
@@ -629,42 +600,6 @@ def test_a_distribution_that_is_none_is_counted_and_harms_nothing(state):
     last = {p.attributes["dask.task.prefix"]: p.count for p in found["dask.task.duration"]}
     assert last == {"load": 1, "b": 0}
     assert found["dask.otel.sanitized"][-1].value == 2
-
-
-def test_levels_that_ended_go_to_zero_once_and_gauges_go_at_once(state):
-    state.apply(worker_levels(4))
-    assert shown(state, 10) == {THREADS: {("a",): 4}, CPU_LEVEL: {("a",): 0.5}}
-    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
-    assert shown(state, 20) == {THREADS: {("a",): 0}}
-    assert shown(state, 30) == {}
-
-
-def test_the_zero_of_a_level_that_ended_is_sent_until_it_is_accepted(state):
-    state.apply(worker_levels(4))
-    collect(state, 10)
-    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
-    for seconds in (20, 30):
-        assert shown(state, seconds, ok=False) == {THREADS: {("a",): 0}}
-    assert shown(state, 40) == {THREADS: {("a",): 0}}
-    assert shown(state, 50) == {}
-
-
-def test_a_level_that_comes_back_has_not_ended(state):
-    state.apply(worker_levels(4))
-    collect(state, 10)
-    state.apply(worker_levels(None, ended=[(THREADS, "a"), (CPU_LEVEL, "a")]))
-    state.apply(worker_levels(8))
-    for seconds in (20, 30):
-        assert shown(state, seconds) == {THREADS: {("a",): 8}, CPU_LEVEL: {("a",): 0.5}}
-
-
-def test_the_end_of_what_never_was_or_is_no_level_harms_nothing(state):
-    state.apply(worker_batch({("get-data", "network", "seconds"): 1.0}))
-    unknown = [("no.such.metric", "a"), (semconv.CLUSTER_TRANSFER_TIME.name, "transmit", "network")]
-    state.apply(worker_levels(4, ended=unknown))
-    found = shown(state, 10)
-    assert found[THREADS] == {("a",): 4}
-    assert found["dask.cluster.transfer.time"] == {("transmit", "network"): 1.0}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])

@@ -13,8 +13,7 @@ from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
-from dask_otel.core.life.task_runs import slowest_of
-from dask_otel.core.records import Failure, SpanIdentity
+from dask_otel.core.records import Failure, SpanIdentity, TaskRun
 
 T = 1_000_000.0
 #: By how much the worker's clock is behind.
@@ -79,7 +78,7 @@ def task(key: Any = "k", run_id: int | None = 7) -> Any:
 def kept(end: Ended, limits: TaskLimits = SLOWEST, **of_task: Any) -> Any:
     shown, group = made(limits)
     shown.succeeded(group, task(**of_task), end)
-    return next(iter(slowest_of(group)), None)
+    return next(map(TaskRun._make, group.slowest), None)
 
 
 def test_what_is_kept_of_a_run() -> None:
@@ -95,7 +94,7 @@ def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> N
         part("disk-read", T + 3.2 - BEHIND, 0.25),
         part("disk-write", T + 3, 0.1),
     )
-    parts = kept(ended(before=before, after=(part("disk-write", T, 1.0),)))[-1]
+    parts = kept(ended(before=before, after=(part("disk-write", T, 1.0),))).parts
     assert parts == (("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 3.2), 0.25))
 
 
@@ -115,12 +114,12 @@ def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> N
     ],
 )
 def test_parts_of_this_run_alone(before: Any, info: dict[str, Any], parts: Any) -> None:
-    assert kept(ended(before=before, info=info))[-1] == parts
+    assert kept(ended(before=before, info=info)).parts == parts
 
 
 def test_of_many_transfers_the_longest_are_kept() -> None:
     before = [part("transfer", T + 1 + i / 100, (i % 7 + 1) / 1000) for i in range(100)]
-    parts = kept(ended(before=before))[-1]
+    parts = kept(ended(before=before)).parts
     longest = sorted(stop["stop"] - stop["start"] for stop in before)[-MAX_PARTS:]
     assert sorted(seconds for _, _, seconds in parts) == longest
     assert [start for _, start, _ in parts] == sorted(start for _, start, _ in parts)
@@ -161,7 +160,7 @@ def test_tasks_that_wait_already_are_known_up_to_a_limit(monkeypatch: pytest.Mon
         assert shown.since == dict.fromkeys(since)
         shown.succeeded(group, task(), ended())
         # Beyond the limit, nobody knows who has waited.
-        assert slowest_of(group)[0][7] == (None if overflowed else 0.0)
+        assert group.slowest[0][7] == (None if overflowed else 0.0)
         shown.clear()
         assert (shown.since, shown.overflowed) == ({}, False)
     off, _ = made(TaskLimits(most=0), Scheduler(("a",)))
@@ -184,7 +183,7 @@ def test_a_failure_is_kept_with_its_run_and_its_number() -> None:
     shown.repeated(group.span, "k")
     end = ended(stimulus_id=f"task-erred-{T}", info={"nbytes": None, "typename": None})
     shown.failed(group, task(), end, FAILURE)
-    assert group.slowest is None
+    assert group.slowest == ()
     assert group.span.runs is not None
     ((run, of, failure),) = filter(None, group.span.runs.failed.values())
     assert (run[6], run[8], of, failure) == (2, None, group, FAILURE)
@@ -196,7 +195,7 @@ def test_switched_off_nothing_is_kept() -> None:
     shown.succeeded(group, task(), ended())
     shown.failed(group, task(), ended(), FAILURE)
     shown.repeated(group.span, "k")
-    assert group.slowest is None
+    assert group.slowest == ()
     assert group.span.runs is None
 
 
@@ -205,5 +204,5 @@ def test_keys_of_any_kind_are_chosen_and_kept_as_they_are(key: Any) -> None:
     shown, group = made(TaskLimits(0, 1.0))
     shown.succeeded(group, task(key=key), ended())
     assert group.span.runs is not None
-    ((_, _, run, _),) = group.span.runs.sampled
+    ((run, _),) = group.span.runs.sampled
     assert run[2] == key

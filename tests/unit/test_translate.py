@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from dask_otel.core.records import (
     Progress,
     SpanIdentity,
     TaskCounts,
-    TaskPart,
+    TaskRun,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.exceptions import built_in_message, error_type
@@ -172,28 +173,67 @@ def test_a_group_is_a_child_named_by_its_prefix_and_what_it_is():
     }
 
 
-def test_a_nested_span_is_internal_and_named_by_its_last_tag():
-    who = make_identity(dask_id="child", tags=("workflow", "a/b"), parent_span_id=7)
-    (record,) = translate(make_span(identity=who))
-    assert (record.name, record.root_name, record.kind) == ("a/b", "workflow", "internal")
-    assert record.parent_span_id == 7
-    assert record.attributes["dask.span.name"] == "workflow/a\\/b"
-    assert record.attributes["dask.span.tags"] == ("workflow", "a/b")
-    assert record.attributes["dask.span.root.name"] == "workflow"
+BELOW = {"dask_id": "child", "tags": ("workflow", "a/b"), "parent_span_id": 7}
 
 
-def test_a_continuation_links_to_the_first_generation():
-    (record,) = translate(make_span(identity=make_identity(generation=2, first=(11, 22))))
-    assert record.kind == "internal"
-    assert record.links == (Link(11, 22, {}),)
-    assert record.attributes["dask.span.generation"] == 2
-
-
-def test_where_nothing_started_there_is_no_queue_time():
-    (record,) = translate(make_span(first_start=None, result="cancellation"))
-    assert "dask.span.queue.time" not in record.attributes
-    assert record.events == ()
-    assert record.error is None
+@pytest.mark.parametrize(
+    ("changes", "fields", "attributes"),
+    {
+        "a nested span is internal and named by its last tag": (
+            {"identity": make_identity(**BELOW)},
+            {"name": "a/b", "root_name": "workflow", "kind": "internal", "parent_span_id": 7},
+            {
+                "dask.span.name": "workflow/a\\/b",
+                "dask.span.tags": ("workflow", "a/b"),
+                "dask.span.root.name": "workflow",
+            },
+        ),
+        "a continuation links to the first generation": (
+            {"identity": make_identity(generation=2, first=(11, 22))},
+            {"kind": "internal", "links": (Link(11, 22, {}),)},
+            {"dask.span.generation": 2},
+        ),
+        "where nothing started there is no queue time": (
+            {"first_start": None, "result": "cancellation"},
+            {"events": (), "error": None},
+            {"dask.span.queue.time": None},
+        ),
+        "a failure below is named by its type": (
+            {"result": "failure", "tree_failure": make_failure("KeyError('b')")},
+            {"error": "A task below failed: KeyError"},
+            {"error.type": "KeyError"},
+        ),
+        "a scheduler that closed is an error": (
+            {"result": "error", "complete": False},
+            {"error": "The scheduler closed before the work was done"},
+            {"error.type": "SchedulerClosed", "dask.span.complete": False},
+        ),
+        "the client asked for another span": (
+            {"requested": ("other", "x"), "late": True},
+            {},
+            {
+                "dask.span.collision": True,
+                "dask.span.requested.name": "other/x",
+                "dask.span.late": True,
+            },
+        ),
+        "where it was submitted": (
+            {"code": ("a.py", 3, None), "collections": ("Array", "Array", "Bag")},
+            {},
+            {
+                "code.file.path": "a.py",
+                "code.line.number": 3,
+                "code.function.name": None,
+                "dask.collection.types": ("Array", "Bag"),
+            },
+        ),
+    }.values(),
+)
+def test_a_fact_and_its_place_in_the_record(changes, fields, attributes):
+    """None stands for an attribute that is absent."""
+    (record,) = translate(make_span(**changes))
+    assert {name: getattr(record, name) for name in fields} == fields
+    assert {key: record.attributes.get(key) for key in attributes} == attributes
 
 
 def test_a_failure_has_status_type_and_an_exception_event():
@@ -214,19 +254,6 @@ def test_a_failure_has_status_type_and_an_exception_event():
             "dask.worker.name": "w-1",
         },
     )
-
-
-def test_a_failure_below_is_named_by_its_type():
-    (record,) = translate(make_span(result="failure", tree_failure=make_failure("KeyError('b')")))
-    assert record.error == "A task below failed: KeyError"
-    assert record.attributes["error.type"] == "KeyError"
-
-
-def test_a_scheduler_that_closed_is_an_error():
-    (record,) = translate(make_span(result="error", complete=False))
-    assert record.error == "The scheduler closed before the work was done"
-    assert record.attributes["error.type"] == "SchedulerClosed"
-    assert record.attributes["dask.span.complete"] is False
 
 
 @pytest.mark.parametrize(
@@ -251,6 +278,13 @@ def test_the_type_is_the_leading_dotted_name(text, name):
 def test_what_the_scheduler_decided_has_its_own_name():
     failure = make_failure(None, scheduler_error="KilledWorker")
     assert error_type(failure, Sanitizer()) == "KilledWorker"
+
+
+def exported(failure: Failure, limits: SpanLimits | None = None) -> tuple[str | None, Any]:
+    """Return the status of a span with this failure, and the attributes of its exception."""
+    (record,) = translate(failed(failures=(failure,)), limits or SpanLimits())
+    (event,) = [event for event in record.events if event.name == "exception"]
+    return record.error, event.attributes
 
 
 class Custom(Exception):
@@ -282,12 +316,11 @@ def raised(error: BaseException) -> tuple[Failure, BaseException]:
 )
 def test_what_a_built_in_exception_said_is_as_python_has_it(error: BaseException) -> None:
     failure, caught = raised(error)
-    (record,) = translate(failed(failures=(failure,)))
-    (event,) = [event for event in record.events if event.name == "exception"]
-    assert event.attributes["exception.message"] == str(error)
+    status, attributes = exported(failure)
     printed = "".join(traceback.format_exception(type(caught), caught, caught.__traceback__))
-    assert event.attributes["exception.stacktrace"] == printed.rstrip("\n")
-    assert record.error == f"Task load-1 failed: {type(error).__name__}: {error}"
+    assert attributes["exception.message"] == str(error)
+    assert attributes["exception.stacktrace"] == printed.rstrip("\n")
+    assert status == f"Task load-1 failed: {type(error).__name__}: {error}"
 
 
 @pytest.mark.parametrize(
@@ -315,11 +348,10 @@ def test_what_a_built_in_exception_said_is_as_python_has_it(error: BaseException
     ],
 )
 def test_other_exceptions_keep_their_repr(text: str) -> None:
-    (record,) = translate(failed(failures=(make_failure(text),)))
-    (event,) = [event for event in record.events if event.name == "exception"]
-    assert event.attributes["exception.message"] == text
-    assert event.attributes["exception.stacktrace"].splitlines()[-1] == text
-    assert record.error == f"Task load-1 failed: {text}"
+    status, attributes = exported(make_failure(text))
+    assert attributes["exception.message"] == text
+    assert attributes["exception.stacktrace"].splitlines()[-1] == text
+    assert status == f"Task load-1 failed: {text}"
 
 
 def test_a_long_message_leaves_room_for_the_frames() -> None:
@@ -334,15 +366,14 @@ def test_a_long_message_leaves_room_for_the_frames() -> None:
     assert sanitizer.counts == {"cut": 2}
 
 
-def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace() -> None:
-    for text, line in (
-        ("ValueError('secret')", "ValueError"),
-        ("<secret>", '    return table["b"]'),
-    ):
-        (record,) = translate(failed(failures=(make_failure(text),)), SpanLimits(message=0))
-        (event,) = [event for event in record.events if event.name == "exception"]
-        assert event.attributes["exception.stacktrace"].splitlines()[-1] == line
-        assert "secret" not in str(record)
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("ValueError('secret')", "ValueError"), ("<secret>", '    return table["b"]')],
+)
+def test_a_hidden_message_is_not_at_the_end_of_the_stacktrace(text: str, line: str) -> None:
+    hidden = exported(make_failure(text), SpanLimits(message=0))
+    assert hidden[1]["exception.stacktrace"].splitlines()[-1] == line
+    assert "secret" not in str(hidden)
 
 
 @given(st.text(st.characters(), max_size=50))
@@ -419,21 +450,6 @@ def test_beyond_the_largest_activities_the_rest_is_one():
     assert len(found) == 32
     assert found.pop("_OTHER") == sum(range(9))
     assert found == {f"a{n}": float(n) for n in range(9, 40)}
-
-
-def test_where_the_client_asked_for_another_span():
-    (record,) = translate(make_span(requested=("other", "x"), late=True))
-    assert record.attributes["dask.span.collision"] is True
-    assert record.attributes["dask.span.requested.name"] == "other/x"
-    assert record.attributes["dask.span.late"] is True
-
-
-def test_where_it_was_submitted():
-    (record,) = translate(make_span(code=("a.py", 3, None), collections=("Array", "Array", "Bag")))
-    assert record.attributes["code.file.path"] == "a.py"
-    assert record.attributes["code.line.number"] == 3
-    assert "code.function.name" not in record.attributes
-    assert record.attributes["dask.collection.types"] == ("Array", "Bag")
 
 
 def test_the_first_attributes_stay_under_a_limit():
@@ -538,25 +554,28 @@ GROUPS = st.builds(
 )
 
 
-TASKS = st.builds(
-    FinishedTask,
+RUNS = st.builds(
+    TaskRun,
+    seconds=NUMBERS,
+    number=st.integers(0, 2**70),
     key=TEXTS,
-    run=st.integers(0, 2**70),
-    group=st.text(st.characters()),
-    prefix=TEXTS,
-    ordinal=st.integers(1, 3),
+    worker=st.none() | TEXTS,
     start=NUMBERS,
     stop=NUMBERS,
-    seconds=NUMBERS,
-    worker=st.none() | TEXTS,
     attempt=st.none() | NUMBERS,
     queued=st.none() | NUMBERS,
     nbytes=st.none() | NUMBERS,
     type=st.none() | TEXTS,
     parts=st.lists(
-        st.builds(TaskPart, TEXTS | st.sampled_from(["transfer", "disk-read"]), NUMBERS, NUMBERS),
-        max_size=3,
+        st.tuples(TEXTS | st.sampled_from(["transfer", "disk-read"]), NUMBERS, NUMBERS), max_size=3
     ).map(tuple),
+)
+TASKS = st.builds(
+    FinishedTask,
+    RUNS,
+    group=st.text(st.characters()),
+    prefix=TEXTS,
+    ordinal=st.integers(1, 3),
     failure=st.none() | FAILURES,
 )
 
@@ -663,23 +682,10 @@ def test_whatever_comes_the_records_are_valid(finished):
 # ------------------------------------------------------------------------------ tasks
 
 
-def make_task(**changes) -> FinishedTask:
-    task = FinishedTask(
-        key="load-1",
-        run=7,
-        group="load-123",
-        prefix="load",
-        ordinal=1,
-        start=T + 3,
-        stop=T + 5,
-        seconds=2.0,
-        worker="w-1",
-        attempt=1,
-        queued=0.5,
-        nbytes=100,
-        type="numpy.ndarray",
-    )
-    return replace(task, **changes)
+def make_task(failure: Failure | None = None, group: str = "load-123", **changes) -> FinishedTask:
+    run = TaskRun(2.0, 7, "load-1", "w-1", T + 3, T + 5, 1, 0.5, 100, "numpy.ndarray")
+    prefix = changes.pop("prefix", "load")
+    return FinishedTask(run._replace(**changes), group, prefix, 1, failure)
 
 
 def test_a_task_below_its_group() -> None:
@@ -721,7 +727,7 @@ def test_a_task_in_another_trace_and_generation_has_the_trace_of_its_span() -> N
 
 
 def test_what_was_done_for_a_task_begins_it() -> None:
-    parts = (TaskPart("transfer", T + 1, 0.5), TaskPart("disk-read", T + 2, 0.25))
+    parts = (("transfer", T + 1, 0.5), ("disk-read", T + 2, 0.25))
     _, task = translate(make_span(tasks=(make_task(parts=parts),)))
     assert (task.start_ns, task.end_ns) == (T_NS + 10**9, T_NS + 5 * 10**9)
     assert task.events == (
@@ -732,7 +738,7 @@ def test_what_was_done_for_a_task_begins_it() -> None:
 
 
 def test_nothing_is_done_for_a_task_before_its_span_or_after_its_begin() -> None:
-    parts = (TaskPart("transfer", T - 9, 0.5), TaskPart("disk-read", T + 9, 0.25))
+    parts = (("transfer", T - 9, 0.5), ("disk-read", T + 9, 0.25))
     _, task = translate(make_span(tasks=(make_task(parts=parts),)))
     assert [event.time_ns - T_NS for event in task.events] == [0, 3 * 10**9, 3 * 10**9]
     assert task.start_ns == T_NS

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, count
+from string import ascii_uppercase
 from typing import Any
 
 from grafana_foundation_sdk.builders import (
@@ -67,25 +69,12 @@ NOTHING = "–"
 # -------------------------------------------------------------------------------- variables
 
 
-_LABELS = {
-    "cluster": "dask_cluster_name",
-    "root": "dask_span_root_name",
-    "span": "dask_span_name",
-    "prefix": "dask_task_prefix",
-}
-
-
-def _datasource(name: str, kind: str, label: str) -> Builder[Any]:
-    return dashboard.DatasourceVariable(name).label(label).type(kind)
-
-
-def _names(name: str, label: str, of: str, matchers: str, every: bool = True) -> Builder[Any]:
-    selector = f"{of}{{{matchers}}}" if matchers else of
+def _names(name: str, label: str, named: str, of: str, every: bool = True) -> Builder[Any]:
     variable = (
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(PROMETHEUS)
-        .query(f"label_values({selector}, {_LABELS[name]})")
+        .query(f"label_values({of}, {named})")
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)
     )
@@ -96,29 +85,33 @@ def _names(name: str, label: str, of: str, matchers: str, every: bool = True) ->
     return variable
 
 
-def datasources() -> list[Builder[Any]]:
-    return [
-        _datasource("datasource", "prometheus", "Metrics"),
-        _datasource("tempo", "tempo", "Tempo"),
-        _datasource("jaeger", "jaeger", "Jaeger"),
-    ]
+_EXECUTED = "dask_span_execute_time_seconds_total"
+DATASOURCES: list[Builder[Any]] = [
+    dashboard.DatasourceVariable(name).label(label).type(kind)
+    for name, label, kind in (
+        ("datasource", "Metrics", "prometheus"),
+        ("tempo", "Tempo", "tempo"),
+        ("jaeger", "Jaeger", "jaeger"),
+    )
+]
 
 
 def cluster() -> Builder[Any]:
-    return _names("cluster", "Cluster", "dask_otel_running", "")
+    return _names("cluster", "Cluster", "dask_cluster_name", "dask_otel_running")
 
 
 def root() -> Builder[Any]:
     """One root span: runs of different workflows have nothing in common, Jaeger has no "all"."""
-    return _names("root", "Root span", "dask_span_execute_time_seconds_total", CLUSTER, False)
+    of = f"{_EXECUTED}{{{CLUSTER}}}"
+    return _names("root", "Root span", "dask_span_root_name", of, every=False)
 
 
 def span() -> Builder[Any]:
-    return _names("span", "Span", "dask_span_execute_time_seconds_total", ROOT)
+    return _names("span", "Span", "dask_span_name", f"{_EXECUTED}{{{ROOT}}}")
 
 
 def prefix() -> Builder[Any]:
-    return _names("prefix", "Task prefix", "dask_span_execute_time_seconds_total", SPAN)
+    return _names("prefix", "Task prefix", "dask_task_prefix", f"{_EXECUTED}{{{SPAN}}}")
 
 
 def compared_with() -> Builder[Any]:
@@ -156,16 +149,15 @@ def _colour_by_meaning(panel: Any) -> None:
         panel.override_by_regexp(pattern, [DynamicConfigValue("color", colour)])
 
 
-def _cells_by_meaning() -> DynamicConfigValue:
+def _cells_by_meaning() -> list[dict[str, Any]]:
     """Mappings that give the text of a cell the colour of its meaning."""
-    mapped = [
+    return [
         {
             "type": "regex",
             "options": {"pattern": pattern, "result": {"color": shade, "index": index}},
         }
         for index, (pattern, shade) in enumerate(meanings.shades())
     ]
-    return DynamicConfigValue("mappings", mapped)
 
 
 # ----------------------------------------------------------------------------------- panels
@@ -211,44 +203,18 @@ _GROUPING = re.compile(r"by \(([^)]*)\)")
 
 def _grouping(queries: Sequence[Query]) -> list[str]:
     """The labels that the series of a panel have, for its links."""
-    labels = {label for _, legend in queries for label in re.findall(r"\{\{(\w+)\}\}", legend)}
-    grouped = {
-        label.strip()
-        for expression, _ in queries
-        for group in _GROUPING.findall(expression)
-        for label in group.split(",")
-    }
-    if labels and "dask_span_root_name" in grouped:
+    labels = {label for _, legend in queries for label in _LEGEND.findall(legend)}
+    grouped = " ".join(group for query, _ in queries for group in _GROUPING.findall(query))
+    if labels and re.search(r"\bdask_span_root_name\b", grouped):
         labels.add("dask_span_root_name")
-    return [
-        label
-        for label in ("dask_span_root_name", "dask_span_name", "dask_task_prefix")
-        if label in labels
-    ]
+    known = ("dask_span_root_name", "dask_span_name", "dask_task_prefix")
+    return [label for label in known if label in labels]
 
 
 def _has_meanings(legend: str) -> bool:
     """Whether its series are told apart by what they mean, and not by their workers."""
     meant = "dask_activity" in legend or "dask_task_" in legend
     return meant and "dask_worker_name" not in legend
-
-
-def _query(ref: str, expression: str, legend: str) -> prometheus.Dataquery:
-    return (
-        prometheus.Dataquery()
-        .ref_id(ref)
-        .datasource(PROMETHEUS)
-        .expr(expression)
-        .legend_format(legend or "__auto")
-    )
-
-
-def _instant(query: prometheus.Dataquery) -> prometheus.Dataquery:
-    return query.instant()
-
-
-def _table(query: prometheus.Dataquery) -> prometheus.Dataquery:
-    return query.instant().format(PromQueryFormat.TABLE)
 
 
 def _fill(
@@ -260,7 +226,7 @@ def _fill(
     empty: str,
     decimals: int | None,
     width: int,
-    kind: Callable[[prometheus.Dataquery], prometheus.Dataquery] = _instant,
+    kind: Callable[[prometheus.Dataquery], Any] = prometheus.Dataquery.instant,
 ) -> Panel:
     """What all panels have; `kind` says how their queries are asked."""
     text = " ".join(expression for expression, _ in queries)
@@ -270,8 +236,9 @@ def _fill(
     panel.links(traces).data_links(links.series_links(_grouping(queries)))
     if decimals is not None:
         panel.decimals(decimals)
-    for number_, (expression, legend) in enumerate(queries):
-        panel.with_target(kind(_query(chr(ord("A") + number_), expression, legend)))
+    for ref, (expression, legend) in zip(ascii_uppercase, queries, strict=False):
+        query = prometheus.Dataquery().ref_id(ref).datasource(PROMETHEUS).expr(expression)
+        panel.with_target(kind(query.legend_format(legend or "__auto")))
     if any(_has_meanings(legend) for _, legend in queries):
         _colour_by_meaning(panel)
     return Panel(panel, width, tuple(traces))
@@ -299,11 +266,11 @@ def graph(
     are aligned, and is sorted by size.
     """
 
-    def kind(query: prometheus.Dataquery) -> prometheus.Dataquery:
-        return query.range().exemplar(exemplars)
-
     panel = timeseries.Panel()
-    filled = _fill(panel, title, read, queries, unit, empty, decimals, width, kind)
+    filled = _fill(
+        *(panel, title, read, queries, unit, empty, decimals, width),
+        lambda query: query.range().exemplar(exemplars),
+    )
     panel.min(0).fill_opacity(60 if stacked else 10)
     panel.tooltip(
         common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
@@ -403,38 +370,31 @@ class Column:
     link: dict[str, Any] | None = None
 
     def overrides(self) -> list[DynamicConfigValue]:
-        # Else a cell without a value shows what the panel says when it is empty.
-        made = [DynamicConfigValue("noValue", NOTHING)]
-        if self.hidden:
-            made.append(DynamicConfigValue("custom.hidden", True))
-        if self.unit:
-            made.append(DynamicConfigValue("unit", self.unit))
-        if self.decimals is not None:
-            made.append(DynamicConfigValue("decimals", self.decimals))
-        if self.width is not None:
-            made.append(DynamicConfigValue("custom.width", self.width))
-        if self.link:
-            made.append(DynamicConfigValue("links", [self.link]))
-        if self.steps is not None:
-            steps = [{"color": meanings.TEXT, "value": None}]
-            steps += [{"color": colour, "value": value} for value, colour in self.steps]
-            made.append(DynamicConfigValue("thresholds", {"mode": "absolute", "steps": steps}))
-            made.append(DynamicConfigValue("color", {"mode": "thresholds"}))
-            made.append(DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
-        if self.bar:
-            made.append(DynamicConfigValue("min", 0))
+        steps = [(None, meanings.TEXT), *(self.steps or [])]
+        limits_ = [{"color": colour, "value": value} for value, colour in steps]
+        gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+        cell, coloured = "custom.cellOptions", self.steps is not None
+        made: list[tuple[object, str, object]] = [
+            # Else a cell without a value shows what the panel says when it is empty.
+            (True, "noValue", NOTHING),
+            (self.hidden, "custom.hidden", True),
+            (self.unit, "unit", self.unit),
+            (self.decimals is not None, "decimals", self.decimals),
+            (self.width is not None, "custom.width", self.width),
+            (self.link, "links", [self.link]),
+            (coloured, "thresholds", {"mode": "absolute", "steps": limits_}),
+            (coloured, "color", {"mode": "thresholds"}),
+            (coloured, cell, {"type": "color-text"}),
+            (self.bar, "min", 0),
             # Of this column: else a bar ends at the largest number of the whole table.
-            made.append(DynamicConfigValue("fieldMinMax", True))
-            made.append(DynamicConfigValue("color", {"mode": "fixed", "fixedColor": self.bar}))
-            gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
-            made.append(DynamicConfigValue("custom.cellOptions", gauge))
-        if self.wrapped:
-            cell = {"type": "auto", "wrapText": True}
-            made.append(DynamicConfigValue("custom.cellOptions", cell))
-        if self.meant:
-            made.append(_cells_by_meaning())
-            made.append(DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
-        return made
+            (self.bar, "fieldMinMax", True),
+            (self.bar, "color", {"mode": "fixed", "fixedColor": self.bar}),
+            (self.bar, cell, gauge),
+            (self.wrapped, cell, {"type": "auto", "wrapText": True}),
+            (self.meant, "mappings", _cells_by_meaning()),
+            (self.meant, cell, {"type": "color-text"}),
+        ]
+        return [DynamicConfigValue(name, value) for wanted, name, value in made if wanted]
 
 
 def rows(
@@ -444,14 +404,14 @@ def rows(
     values = [column for column in columns if column.expression]
     queries = [(column.expression, "") for column in values]
     panel = table.Panel()
-    filled = _fill(panel, title, read, queries, "short", empty, None, width, _table)
-    refs = {column.title: chr(ord("A") + number_) for number_, column in enumerate(values)}
+    filled = _fill(
+        *(panel, title, read, queries, "short", empty, None, width),
+        lambda query: query.instant().format(PromQueryFormat.TABLE),
+    )
     # Grafana calls the value of a lone query so, and numbers them only once there are several.
-    name = {
-        column.title: column.label
-        or (f"Value #{refs[column.title]}" if len(values) > 1 else "Value")
-        for column in columns
-    }
+    refs = [f"Value #{ref}" for ref in ascii_uppercase] if len(values) > 1 else ["Value"]
+    name = {column.title: ref for column, ref in zip(values, refs, strict=False)}
+    name |= {column.title: column.label for column in columns if column.label}
     if len(values) > 1:
         panel.with_transformation(DataTransformerConfig("merge", options={}))
     panel.with_transformation(
@@ -529,18 +489,11 @@ class Details:
     lines: tuple[Line, ...]
 
 
-class _Annotation(model.AnnotationQuery):
-    """The formats of the data source of Prometheus, for which the SDK has no fields."""
-
-    def to_json(self) -> dict[str, object]:
-        return super().to_json() | {
-            "step": "60s",
-            "titleFormat": "{{alertname}}",
-            "textFormat": "{{severity}} {{dask_cluster_name}} {{dask_span_root_name}}",
-        }
+#: The alerts of deploy/prometheus/rules that fire, as Prometheus itself records them.
+FIRING = f'ALERTS{{alertstate="firing", alertname=~"Dask.*", {CLUSTER}}}'
 
 
-class _FiringAlerts(Builder[model.AnnotationQuery]):
+class _FiringAlerts(Builder[model.AnnotationQuery], model.AnnotationQuery):
     """A thin line where an alert began to fire, on the graphs.
 
     Not for as long as it fires: a region hides the colours below it. Nor for what is only worth a
@@ -549,12 +502,10 @@ class _FiringAlerts(Builder[model.AnnotationQuery]):
 
     def __init__(self, variables: Sequence[str]) -> None:
         own = ', dask_span_root_name=~"$root|"' if "root" in variables else ""
-        self._firing = FIRING.replace("}", f', severity!="info"{own}}}')
-
-    def build(self) -> model.AnnotationQuery:
+        firing = FIRING.replace("}", f', severity!="info"{own}}}')
         # In the first of the steps alone.
-        expression = f"{self._firing} unless {self._firing} offset 1m"
-        return _Annotation(
+        expression = f"{firing} unless {firing} offset 1m"
+        super().__init__(
             name="Alerts",
             datasource=PROMETHEUS,
             enable=True,
@@ -563,33 +514,16 @@ class _FiringAlerts(Builder[model.AnnotationQuery]):
             target={"expr": expression, "refId": "Alerts", "range": True, "interval": "60s"},
         )
 
+    def build(self) -> model.AnnotationQuery:
+        return self
 
-#: The alerts of deploy/prometheus/rules that fire, as Prometheus itself records them.
-FIRING = f'ALERTS{{alertstate="firing", alertname=~"Dask.*", {CLUSTER}}}'
-
-
-class _Canvas:
-    """Where the next line goes, and the id of the next panel."""
-
-    def __init__(self) -> None:
-        self.y = 0
-        self.ids = 0
-
-    def place(self, line_: Line) -> list[Any]:
-        x, placed = 0, []
-        for panel in line_.panels:
-            self.ids += 1
-            at = GridPos(h=line_.height, w=panel.width, x=x, y=self.y)
-            placed.append(panel.builder.id(self.ids).grid_pos(at))
-            x += panel.width
-        self.y += line_.height
-        return placed
-
-    def row(self, title: str) -> Any:
-        self.ids += 1
-        made = dashboard.Row(title).id(self.ids).grid_pos(GridPos(h=1, w=WIDTH, x=0, y=self.y))
-        self.y += 1
-        return made
+    def to_json(self) -> dict[str, object]:
+        """With the formats of the data source of Prometheus: the SDK has no fields for them."""
+        return super().to_json() | {
+            "step": "60s",
+            "titleFormat": "{{alertname}}",
+            "textFormat": "{{severity}} {{dask_cluster_name}} {{dask_span_root_name}}",
+        }
 
 
 def page(title: str, text: str, variables: list[Any], parts: list[str | Line | Details]) -> Any:
@@ -609,21 +543,34 @@ def page(title: str, text: str, variables: list[Any], parts: list[str | Line | D
     )
     for link in links.page_links(title):
         made.link(link)
-    for variable in [*datasources(), *variables]:
+    for variable in [*DATASOURCES, *variables]:
         made.with_variable(variable)
-    canvas = _Canvas()
+    ids = count(1)
+
+    def placed(line_: Line, y: int) -> list[Any]:
+        ends = accumulate(panel.width for panel in line_.panels)
+        return [
+            panel.builder.id(next(ids)).grid_pos(
+                GridPos(h=line_.height, w=panel.width, x=end - panel.width, y=y)
+            )
+            for panel, end in zip(line_.panels, ends, strict=True)
+        ]
+
+    def row(title: str, y: int) -> Any:
+        return dashboard.Row(title).id(next(ids)).grid_pos(GridPos(h=1, w=WIDTH, x=0, y=y))
+
+    y = 0
     for part in parts:
-        if isinstance(part, str):
-            made.with_row(canvas.row(part))
-        elif isinstance(part, Line):
-            for panel in canvas.place(part):
+        if isinstance(part, Line):
+            for panel in placed(part, y):
                 made.with_panel(panel)
-        else:
-            row = canvas.row(part.title)
-            below = canvas.y
-            for line_ in part.lines:
-                for panel in canvas.place(line_):
-                    row.with_panel(panel)
-            canvas.y = below
-            made.with_row(row)
+            y += part.height
+            continue
+        closed, y = row(part if isinstance(part, str) else part.title, y), y + 1
+        below = y
+        for line_ in () if isinstance(part, str) else part.lines:
+            for panel in placed(line_, below):
+                closed.with_panel(panel)
+            below += line_.height
+        made.with_row(closed)
     return made

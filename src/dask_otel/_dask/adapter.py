@@ -305,7 +305,7 @@ class SchedulerAdapter:
     def span_opened(self, span: OpenSpan) -> None:
         """Begin to account its time; hold it if a client is in its block."""
         # The seconds that are not exported yet belong to an earlier generation.
-        span.begin_time(*self.time.accounting.pending(span.identity.dask_id))
+        span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:

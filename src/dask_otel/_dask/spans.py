@@ -109,7 +109,7 @@ class DaskSpans:
             else:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
-                span.seen_in_part()
+                span.mark_partial()
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -239,7 +239,7 @@ class DaskSpans:
             span = self._opened(reopen, dask_span, above, now, caller)
             if not self._summaries.knows(dask_span.id):
                 # What it did before is forgotten, or was never seen.
-                span.seen_in_part()
+                span.mark_partial()
         return span
 
     def _opened(

@@ -16,9 +16,9 @@ from dask_otel._dask.stimuli import ENDS
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
-from dask_otel.core.life.open_span import Group, KeptRun, OpenSpan, TaskLimits
+from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
 from dask_otel.core.life.tasks import SpanTasks
-from dask_otel.core.records import Failure
+from dask_otel.core.records import Failure, TaskRun
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -128,13 +128,13 @@ class TaskSpans:
             return max(0.0, end.sent - end.queued)
         return None if self.overflowed else 0.0
 
-    def _run(self, group: Group, task: TaskState, end: Ended) -> KeptRun | None:
+    def _run(self, group: Group, task: TaskState, end: Ended) -> TaskRun | None:
         number = task.run_id
         if number is None or not end.stimulus_id.startswith(ENDS) or not end.seconds < inf:
             return None
         info = end.info
         nbytes, kind = info.get("nbytes"), info.get("typename")
-        return (
+        return TaskRun(
             end.seconds,
             number,
             task.key,

@@ -167,7 +167,7 @@ class TaskEvents:
         if stimulus_id[:LENGTH] == SUBMISSION:
             reason = self._outcomes.added(group, key, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
-                group.span.asked_for(tags)
+                group.span.note_requested(tags)
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
         if reason is not None:
@@ -216,7 +216,8 @@ class TaskEvents:
         now = self._now = time()
         worker: str | None = info.get("worker")
         if stopped:
-            started, stopped = self._clocks.shown(worker, started, stopped, stimulus_id, sent, now)
+            times = (started, stopped, stimulus_id, sent, now)
+            started, stopped = self._clocks.corrected(worker, *times)
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
@@ -295,7 +296,7 @@ class TaskEvents:
         if how == "error":
             started, stopped, _ = run_times(startstops or ())
             if stopped:
-                shown = self._clocks.shown(address, started, stopped, stimulus_id, sent, time())
+                shown = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
                 return Run(address, *shown)
         if seen is None:
             return None

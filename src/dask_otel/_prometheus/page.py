@@ -62,12 +62,8 @@ class _Family(NamedTuple):
     samples: dict[_Key, _Sample]
 
 
-class _Snapshot:
-    """One collection, and its rendered pages."""
-
-    def __init__(self, families: Mapping[str, _Family]) -> None:
-        self.families = families
-        self.rendered: dict[tuple[bool, bool], bytes] = {}
+#: One collection, and its rendered pages.
+_Snapshot: TypeAlias = tuple[dict[str, _Family], dict[tuple[bool, bool], bytes]]
 
 
 class MetricPage:
@@ -93,16 +89,16 @@ class MetricPage:
         promoted = {label_name(key) for key in PROMOTED}
         self._labels = {key: value for key, value in texts.items() if key in promoted and value}
         self._target = {key: value for key, value in texts.items() if value}
-        self._snapshot = _Snapshot({})
+        self._snapshot: _Snapshot = ({}, {})
 
     def send(self, records: Sequence[MetricRecord], _longest: float) -> Answer:
         """Replace the records, which must be cumulative."""
-        before = self._snapshot.families
-        families = {}
-        for record in records:
-            old = before.get(record.name)
-            families[record.name] = _Family(record, _samples(record, old.samples if old else {}))
-        self._snapshot = _Snapshot(families)
+        before = {name: family.samples for name, family in self._snapshot[0].items()}
+        families = {
+            record.name: _Family(record, _samples(record, before.get(record.name, {})))
+            for record in records
+        }
+        self._snapshot = (families, {})
         return Answer(True)
 
     def close(self) -> None:
@@ -119,16 +115,16 @@ class MetricPage:
         target_info
             Whether to add the resource's attributes.
         """
-        snapshot = self._snapshot
+        families, rendered = self._snapshot
         form = (openmetrics, target_info)
-        done = snapshot.rendered.get(form)
-        if done is None:
-            metrics = [self._metric(family, openmetrics) for family in snapshot.families.values()]
+        if form not in rendered:
+            metrics = [self._metric(family, openmetrics) for family in families.values()]
             if target_info:
-                metrics.append(_target_info(self._target))
+                metrics.append(Metric("target", "Attributes of the resource", "info"))
+                metrics[-1].add_sample("target_info", self._target, 1.0)
             text = openmetrics_format if openmetrics else text_format
-            done = snapshot.rendered[form] = text.generate_latest(_Registry(metrics))
-        return done
+            rendered[form] = text.generate_latest(_Registry(metrics))
+        return rendered[form]
 
     def _metric(self, family: _Family, openmetrics: bool) -> Metric:
         record = family.record
@@ -183,13 +179,9 @@ def unit_suffix(record: MetricRecord | semconv.Metric) -> str:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, Sequence):
-        return json.dumps(list(value))
-    return str(value)
+    return json.dumps([*value]) if isinstance(value, (list, tuple)) else str(value)
 
 
 # ---------------------------------------------------------------------------------- samples
@@ -201,12 +193,10 @@ def _samples(record: MetricRecord, before: Mapping[_Key, _Sample]) -> dict[_Key,
     for point in record.points:
         key = tuple(point.attributes.items())
         old = before.get(key)
-        exemplar = old.exemplar if old is not None else None
-        if point.exemplars:
-            exemplar = point.exemplars[-1]
-        elif old is not None and old.point.start_ns != point.start_ns:
-            exemplar = None  # the series has started again
-        samples[key] = _Sample(point, exemplar)
+        # Not that of a series which has started again.
+        same = old is not None and old.point.start_ns == point.start_ns
+        exemplar = old.exemplar if old is not None and same else None
+        samples[key] = _Sample(point, point.exemplars[-1] if point.exemplars else exemplar)
     return samples
 
 
@@ -233,9 +223,3 @@ def _client(exemplar: Exemplar | None) -> ClientExemplar | None:
         return None
     ids = {"trace_id": f"{exemplar.trace_id:032x}", "span_id": f"{exemplar.span_id:016x}"}
     return ClientExemplar(ids, exemplar.value, exemplar.time_ns / 1e9)
-
-
-def _target_info(labels: dict[str, str]) -> Metric:
-    metric = Metric("target", "Attributes of the resource", "info")
-    metric.add_sample("target_info", labels, 1.0)
-    return metric

@@ -40,11 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(title="commands", dest="command", required=True)
-    demo.add_command(commands)
-    doctor.add_command(commands)
-    assets.add_command(commands)
-    report.add_command(commands)
-    spool.add_command(commands)
+    for command in (demo, doctor, assets, report, spool):
+        command.add_command(commands)
     return parser
 
 
@@ -66,5 +63,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return terminal.fail("top", f"there is no such command; {_LIVE}")
     arguments = _parser().parse_args(given)
     with ctrl_c_is_not_lost():
-        code: int = arguments.run(arguments)
-    return code
+        return int(arguments.run(arguments))

@@ -66,22 +66,24 @@ def assets() -> dict[Path, bytes]:
 def run(arguments: argparse.Namespace) -> int:
     """Write the files; return the exit code."""
     folder: Path = arguments.folder
-    written, kept = 0, []
     try:
-        for name, content in assets().items():
-            path = folder / name
-            if path.exists() and path.read_bytes() != content and not arguments.force:
-                kept.append(str(name))
-                continue
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            written += 1
+        files = assets()
+        kept = [
+            str(name)
+            for name, content in files.items()
+            if not arguments.force
+            and (folder / name).exists()
+            and (folder / name).read_bytes() != content
+        ]
+        for name in files.keys() - {Path(name) for name in kept}:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(files[name])
     except OSError as error:
         return terminal.fail("assets", str(error))
-    terminal.show(f"{written} files are in {folder}")
-    if kept:
-        files = ", ".join(kept)
-        return terminal.fail(
-            "assets", f"left as they are, because they differ: {files}; --force replaces them"
-        )
-    return 0
+    terminal.show(f"{len(files) - len(kept)} files are in {folder}")
+    if not kept:
+        return 0
+    return terminal.fail(
+        "assets",
+        f"left as they are, because they differ: {', '.join(kept)}; --force replaces them",
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import dask.config
 from distributed import Client, LocalCluster
@@ -69,19 +70,6 @@ def is_disabled(environ: Mapping[str, str]) -> bool:
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-@contextmanager
-def process_environment(environ: Mapping[str, str]) -> Iterator[None]:
-    """Replace this process's environment, and restore it at the end."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _with_preload(key: str, preload: str) -> list[Any]:
     """Return the user's preloads and one more."""
     configured = dask.config.get(key, [])
@@ -119,7 +107,8 @@ def observed_cluster(
         "optimization.fuse.active": False,
     }
     with (
-        process_environment(export_environment(configured_environment(), endpoint)),
+        # This process's, until the cluster is closed.
+        patch.dict(os.environ, export_environment(configured_environment(), endpoint), clear=True),
         dask.config.set(config),
         LocalCluster(
             n_workers=WORKERS,

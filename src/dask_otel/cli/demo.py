@@ -65,14 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("demo", f"the demo needs {names}; try: pip install 'dask-otel[demo]'")
     from dask_otel.cli import showcase
 
-    options = showcase.Options(
-        quick=arguments.quick,
-        fail=arguments.fail,
-        output=arguments.output,
-        svg=arguments.save_svg,
-    )
     try:
-        showcase.perform(options)
+        showcase.perform(
+            quick=arguments.quick,
+            fail=arguments.fail,
+            output=arguments.output,
+            svg=arguments.save_svg,
+        )
     except DemoError as error:
         return terminal.fail("demo", str(error))
     except KeyboardInterrupt:

@@ -23,9 +23,12 @@ exit codes: 0 all is well (notes are no problems), 1 something is wrong, 2 wrong
 3 the scheduler could not be examined, 130 interrupted
 """
 
-#: Seconds for the endpoints' answers, and for backends to have what was sent.
-_TIMEOUT: Final = 15.0
-_PATIENCE: Final = 30.0
+_BACKENDS: Final = {"jaeger": "span", "tempo": "span", "prometheus": "counter"}
+#: Option: its default, and what is waited for.
+_WAITS: Final = {
+    "--timeout": (15.0, "the endpoints' answers"),
+    "--patience": (30.0, "the telemetry that is read back"),
+}
 #: Columns of the page, at most and where it is not for a terminal.
 _WIDE, _PAGE = 100, 80
 
@@ -42,25 +45,12 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="of a running scheduler, such as tcp://host:8786"
     )
-    parser.add_argument("--jaeger", metavar="URL", help="read the test span back from Jaeger")
-    parser.add_argument("--tempo", metavar="URL", help="read the test span back from Tempo")
-    parser.add_argument(
-        "--prometheus", metavar="URL", help="read the test counter back from Prometheus"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=_seconds,
-        default=_TIMEOUT,
-        metavar="SECONDS",
-        help="the longest wait for the endpoints' answers (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--patience",
-        type=_seconds,
-        default=_PATIENCE,
-        metavar="SECONDS",
-        help="the longest wait for what is read back (default: %(default)g)",
-    )
+    for backend, sent in _BACKENDS.items():
+        text = f"read the test {sent} back from {backend.capitalize()}"
+        parser.add_argument(f"--{backend}", metavar="URL", help=text)
+    for option, (seconds, awaited) in _WAITS.items():
+        text = f"the longest wait for {awaited} (default: %(default)g)"
+        parser.add_argument(option, type=_seconds, default=seconds, metavar="SECONDS", help=text)
     parser.add_argument(
         "--all", action="store_true", help="list settings with their default values, too"
     )
@@ -85,11 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     # gRPC writes what it thinks of a handshake to the terminal.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    places = {
-        name: address
-        for name in ("jaeger", "tempo", "prometheus")
-        if (address := getattr(arguments, name))
-    }
+    places = {name: address for name in _BACKENDS if (address := getattr(arguments, name))}
     try:
         if arguments.scheduler:
             with terminal.silence("asyncio"):
@@ -105,16 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
         return NOT_EXAMINED
     except KeyboardInterrupt:
         return terminal.interrupted("doctor")
-    if arguments.json:
-        text = as_json(facts, findings)
-    else:
-        is_terminal = sys.stdout.isatty()
-        text = as_text(
+    is_terminal = sys.stdout.isatty()
+    text = (
+        as_json(facts, findings)
+        if arguments.json
+        else as_text(
             facts,
             findings,
             terminal.width(_WIDE, _PAGE) if is_terminal else _PAGE,
             colours=is_terminal and not os.environ.get("NO_COLOR"),
             everything=arguments.all,
         )
+    )
     terminal.show(text.removesuffix("\n"))
     return exit_code(findings)

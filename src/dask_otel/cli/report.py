@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import webbrowser
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,12 @@ Show where the time of one run, or of several, went: from files that the bridge 
 (otel.files.path), that the Collector's file exporter wrote, or from a trace that was saved from
 Jaeger or Tempo. Compressed files and directories will do. No server is needed.
 """
+
+_SCHEDULER = (
+    "a scheduler is not asked for its spans; set otel.files.path where it runs, and call "
+    "`dask-otel report FOLDER`"
+)
+_NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)"
 
 #: Columns of the text, at most.
 _WIDE = 160
@@ -41,42 +48,10 @@ def add_command(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="a file, or a directory of files")
-    # It has gone, and says what to use.
-    parser.add_argument("--scheduler", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--compare",
-        nargs=2,
-        metavar=("A", "B"),
-        help="what changed from A to B, function by function and span by span",
-    )
-    parser.add_argument(
-        "--last",
-        type=_runs,
-        metavar="N",
-        help="only the last N runs of the files; with --compare, of each side",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the page (default: report.html)"
-    )
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--text", action="store_true", help="write text to standard output instead")
-    form.add_argument("--json", action="store_true", help="write JSON to standard output instead")
-    parser.add_argument(
-        "--price", type=_price, metavar="AMOUNT", help="what a thread costs for an hour"
-    )
-    parser.add_argument("--currency", help="a word to put behind amounts")
-    parser.add_argument(
-        "--tag",
-        metavar="KEY",
-        help="sum costs up by the spans' tags KEY:value (default: team)",
-    )
-    parser.add_argument(
-        "--redact",
-        action="store_true",
-        help="leave out messages, tracebacks, code, keys and attributes of users",
-    )
+    for names, options in _ARGUMENTS.items():
+        group = form if names in ("--text", "--json") else parser
+        group.add_argument(*names.split(), **options)
     parser.set_defaults(run=run, usage_error=parser.error)
 
 
@@ -95,37 +70,64 @@ def _runs(text: str) -> int:
     return int(text)
 
 
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
+    # It has gone, and says what to use.
+    "--scheduler": {"help": argparse.SUPPRESS},
+    "--compare": {
+        "nargs": 2,
+        "metavar": ("A", "B"),
+        "help": "what changed from A to B, function by function and span by span",
+    },
+    "--last": {
+        "type": _runs,
+        "metavar": "N",
+        "help": "only the last N runs of the files; with --compare, of each side",
+    },
+    "-o --output": {"type": Path, "metavar": "FILE", "help": "the page (default: report.html)"},
+    "--open": {"action": "store_true", "help": "open the page in a browser"},
+    "--text": {"action": "store_true", "help": "write text to standard output instead"},
+    "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
+    "--price": {
+        "type": _price,
+        "metavar": "AMOUNT",
+        "help": "what a thread costs for an hour",
+    },
+    "--currency": {"help": "a word to put behind amounts"},
+    "--tag": {
+        "metavar": "KEY",
+        "help": "sum costs up by the spans' tags KEY:value (default: team)",
+    },
+    "--redact": {
+        "action": "store_true",
+        "help": "leave out messages, tracebacks, code, keys and attributes of users",
+    },
+}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Write the report; return the exit code."""
     if arguments.scheduler:
-        return terminal.fail(
-            "report",
-            "a scheduler is not asked for its spans; set otel.files.path where it runs, and call "
-            "`dask-otel report FOLDER`",
-        )
+        return terminal.fail("report", _SCHEDULER)
     if bool(arguments.paths) == bool(arguments.compare):
         arguments.usage_error("give PATH, or --compare A B")
     page = not (arguments.text or arguments.json)
     if not page and (arguments.output or arguments.open):
         arguments.usage_error("-o and --open are for the page, not for --text or --json")
     if page and find_spec("bokeh") is None:
-        return terminal.fail(
-            "report",
-            "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)",
-        )
+        return terminal.fail("report", _NO_BOKEH)
     try:
         report = _read(arguments)
         if not report.runs:
-            found = "; ".join(report.skipped.lines())
-            return terminal.fail(
-                "report", "no telemetry of Dask in there" + (f": {found}" if found else "")
-            )
-        _notice(report, arguments)
+            found = ["no telemetry of Dask in there", "; ".join(report.skipped.lines())]
+            return terminal.fail("report", ": ".join(filter(None, found)))
+        for line in _without_effect(report, arguments):
+            terminal.say("report", line)
         if page:
             return _write_page(report, arguments)
-        _print(report, arguments)
+        terminal.show(_json(report) if arguments.json else _text(report))
     except BrokenPipeError:
-        # Nor does anybody want to know what is said beside the report.
+        # Nobody reads on.
         return 0
     except (OSError, ValueError) as error:
         return terminal.fail("report", str(error))
@@ -134,51 +136,44 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _notice(report: Report, arguments: argparse.Namespace) -> None:
-    """Say what was asked for and changes nothing."""
-    from dask_otel.report.money import bill
-
+def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
+    """Yield the options that change nothing, and why."""
     given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
     if given and arguments.price is None:
         verb = "says" if len(given) == 1 else "say"
-        terminal.say(
-            "report",
-            f"{' and '.join(given)} {verb} nothing without --price, of which costs are made",
-        )
-    elif arguments.tag is not None and not any(
-        bill(run, arguments.tag).tags for run in report.runs
-    ):
-        terminal.say("report", f"no span that took thread-time has a tag {arguments.tag}:…")
+        yield f"{' and '.join(given)} {verb} nothing without --price, of which costs are made"
+    elif arguments.tag is not None:
+        bills = [account.bill for account in report.accounts()]
+        if not any(bill.tags for bill in bills if bill):
+            yield f"no span that took thread-time has a tag {arguments.tag}:…"
 
 
 def _read(arguments: argparse.Namespace) -> Report:
     from dask_otel.report.document import Report, read_report
     from dask_otel.report.money import Price
 
-    def shown(report: Report) -> Report:
-        price = arguments.price
-        report = Report(
-            report.runs[-(arguments.last or 0) :],
-            report.skipped,
-            price=None if price is None else Price(price, arguments.currency or ""),
-            tag=arguments.tag or _TAG,
-        )
+    amount = arguments.price
+    price = None if amount is None else Price(amount, arguments.currency or "")
+
+    def read(*paths: str) -> Report:
+        found = read_report(*paths)
+        runs = found.runs[-(arguments.last or 0) :]
+        report = Report(runs, found.skipped, price=price, tag=arguments.tag or _TAG)
         return report.redacted() if arguments.redact else report
 
     if not arguments.compare:
-        return shown(read_report(*arguments.paths))
+        return read(*arguments.paths)
     before, after = arguments.compare
-    titles = (str(before), str(after))
-    return shown(read_report(after)).compared_with(shown(read_report(before)), titles)
+    return read(after).compared_with(read(before), (before, after))
 
 
-def _print(report: Report, arguments: argparse.Namespace) -> None:
-    if arguments.json:
-        terminal.show(json.dumps(report.to_dict(), indent=2, allow_nan=False))
-        return
+def _json(report: Report) -> str:
+    return json.dumps(report.to_dict(), indent=2, allow_nan=False)
+
+
+def _text(report: Report) -> str:
     encoding = (sys.stdout.encoding or "ascii").lower()
-    said = report.text(terminal.width(_WIDE), ascii_only=not encoding.startswith("utf"))
-    terminal.show(said)
+    return report.text(terminal.width(_WIDE), ascii_only=not encoding.startswith("utf"))
 
 
 def _write_page(report: Report, arguments: argparse.Namespace) -> int:
@@ -186,9 +181,8 @@ def _write_page(report: Report, arguments: argparse.Namespace) -> int:
     try:
         report.save(path)
     except OSError as error:
-        return terminal.fail(
-            "report", f"can't write {path}: {(error.strerror or str(error)).lower()}"
-        )
+        reason = (error.strerror or str(error)).lower()
+        return terminal.fail("report", f"can't write {path}: {reason}")
     terminal.show(str(path))
     for line in report.skipped.lines():
         terminal.say("report", f"not read: {line}")

@@ -130,56 +130,72 @@ class FinishedGroup:
     types: tuple[str, ...]
 
 
-class TaskPart(NamedTuple):
-    """An action of a worker for one run of a task: ``transfer`` or ``disk-read``."""
+class TaskRun(NamedTuple):
+    """One run of a task. Times are seconds since the epoch."""
 
-    action: str
-    start: float
-    #: As the worker measured it.
+    #: For how long it computed, as the worker measured it.
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedTask:
-    """One run of a task, for a span of its own. Times are seconds since the epoch."""
-
-    key: Hashable
     #: Dask's number of the run.
-    run: int
-    #: Name, prefix and ordinal of its group in the generation.
-    group: str
-    prefix: str
-    ordinal: int
-    #: When it computed, and for how long, as the worker measured it.
+    number: int
+    key: Hashable
+    #: The worker's name, as in its metrics.
+    worker: str | None
+    #: When it computed.
     start: float
     stop: float
-    seconds: float
-    #: The worker's name, as in its metrics.
-    worker: str | None = None
-    #: Number of the run among the task's runs; None if unknown.
+    #: Which of the task's runs it was; None if unknown.
     attempt: int | None = None
     #: Seconds in the scheduler's queue; None if not measured.
     queued: float | None = None
     #: Size and type of the result; None for a run that failed.
     nbytes: int | None = None
     type: str | None = None
-    #: Actions before the computing.
-    parts: tuple[TaskPart, ...] = ()
+    #: What the worker did before the computing: ``transfer`` or ``disk-read``, its start, and its
+    #: seconds as the worker measured them.
+    parts: tuple[tuple[str, float, float], ...] = ()
+
+
+class FinishedTask(NamedTuple):
+    """One run of a task, for a span of its own."""
+
+    run: TaskRun
+    #: Name, prefix and ordinal of its group in the generation.
+    group: str
+    prefix: str
+    ordinal: int
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedSpan:
-    """One generation of a Dask span, complete and ready for export."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanDescription:
+    """The facts of a generation that are known while it is open, too."""
 
     identity: SpanIdentity
     #: When it was enqueued (generation 1) or got its first new work.
     start: float
-    #: When the last work of it or of the tree below ended.
-    stop: float
     #: When the first task of it or of the tree below started computing, as Dask's
     #: ``Span.start``; None if nothing started.
-    first_start: float | None
+    first_start: float | None = None
+    #: ``type`` of each collection in the span's metadata.
+    collections: tuple[str, ...] = ()
+    #: (file, line, function) of the client's submission, if Dask collected code.
+    code: tuple[str, int, str | None] | None = None
+    #: Tags of another span, if Dask booked its work here.
+    requested: Tags | None = None
+    #: Whether it began after its parent was exported.
+    late: bool = False
+    #: The user's attributes, within the limits of `core.attributes`, not cleaned.
+    attributes: Attributes = field(default_factory=dict)
+    #: Callers of other traces, for links.
+    callers: tuple[Traceparent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedSpan(SpanDescription):
+    """One generation of a Dask span, complete and ready for export."""
+
+    #: When the last work of it or of the tree below ended.
+    stop: float
     result: Result
     complete: bool
     #: Own tasks and the tree below.
@@ -212,18 +228,6 @@ class FinishedSpan:
     tree_failure: Failure | None = None
     incidents: tuple[Incident, ...] = ()
     dropped_incidents: int = 0
-    #: ``type`` of each collection in the span's metadata.
-    collections: tuple[str, ...] = ()
-    #: (file, line, function) of the client's submission, if Dask collected code.
-    code: tuple[str, int, str | None] | None = None
-    #: Tags of another span, if Dask booked its work here.
-    requested: Tags | None = None
-    #: Whether it began after its parent was exported.
-    late: bool = False
-    #: The user's attributes, within the limits of `core.attributes`, not cleaned.
-    attributes: Attributes = field(default_factory=dict)
-    #: Callers of other traces, for links.
-    callers: tuple[Traceparent, ...] = ()
 
     @property
     def weight(self) -> int:
@@ -250,25 +254,14 @@ class Progress:
         return 1
 
 
-@dataclass(frozen=True, slots=True)
-class OpenNote:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenNote(SpanDescription):
     """An open generation, for its export if the scheduler is lost."""
 
-    identity: SpanIdentity
-    start: float
-    #: When the note was made.
-    time: float
-    #: When the first task of it or of the tree below started computing; None if unknown.
-    first_start: float | None = None
+    #: When the note was made. Two notes are equal if nothing else has changed.
+    time: float = field(compare=False)
     #: Own tasks so far, and those of the ended spans below; None if there is none.
     counts: TaskCounts | None = None
-    #: As in `FinishedSpan`, as far as known.
-    collections: tuple[str, ...] = ()
-    code: tuple[str, int, str | None] | None = None
-    requested: Tags | None = None
-    late: bool = False
-    attributes: Attributes = field(default_factory=dict)
-    callers: tuple[Traceparent, ...] = ()
 
 
 # ------------------------------------------------------------ export thread -> exporters
@@ -291,7 +284,7 @@ class Link(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who made a span: the bytes with which a request says so."""
+    """The maker of a span, as the bytes that a request has of it."""
 
     #: Of the resource, with ``service.instance.id`` and the like.
     resource: bytes
@@ -305,9 +298,9 @@ class Row:
 
     #: As OTLP has it; a `SpanRecord` where an application's provider takes it.
     body: Any
-    #: The run that it is of; None for this one.
+    #: The maker, if it is another run than this one.
     origin: Origin | None = None
-    #: Of its row in the spool; negative where it is in memory alone, 0 without a spool.
+    #: Number of its row in the spool; negative if it is in memory only, 0 without a spool.
     number: int = 0
     #: How often it has failed alone, in a row.
     strikes: int = 0
@@ -336,22 +329,22 @@ class SpanRecord:
 
 
 class Answer(NamedTuple):
-    """What became of one request."""
+    """The outcome of one request."""
 
     #: Whether it was taken, perhaps but for some of it.
     taken: bool
-    #: Why it was not; empty if it was.
+    #: Why it was not taken; empty if it was.
     reason: str = ""
-    #: Whether the server says that it is because of what was in it.
+    #: Whether the server blames the content of the request.
     blames: bool = False
-    #: Whether nobody answered: nobody listens, a name does not resolve, TLS that one side does not
-    #: want, a new connection that breaks.
+    #: Whether no answer came: nothing listens, the name does not resolve, one side does not want
+    #: TLS, or the new connection breaks.
     absent: bool = False
-    #: Seconds for which the server wants no other request; 0 if it said nothing of it.
+    #: Seconds for which the server wants no other request; 0 if it does not name any.
     pause: float = 0.0
     #: Items that were not taken, although the request was.
     lost: int = 0
-    #: What the server said about a request that it took.
+    #: The server's own words about a request that it took.
     said: str = ""
 
 

@@ -10,10 +10,14 @@ from dask_otel.core.context import RANDOM, Caller, Traceparent
 class Trace(int):
     """A trace id, with what was decided for one root's part of that trace.
 
-    It is that number: it compares, hashes and formats as it. Several roots can be in one trace,
-    where callers have asked for their work there; each has its own object, and so its own
-    decision, which its spans, its continuations and its exemplars share for as long as any of
-    them is known.
+    It compares, hashes and formats as the number. Several roots can be in one trace, if a caller
+    submits them there. Each root has its own object and its own decision, which its spans,
+    continuations and exemplars share. So equal traces can have different decisions: keep the
+    object, don't look one up by its number.
+
+    It is a number because trace ids travel in six kinds of records to the exporters' threads
+    (identities, their first generations, span records, deltas, observations, exemplars), of which
+    all need the decision. Otherwise each had one more field, or there was one more bounded table.
 
     Parameters
     ----------
@@ -30,11 +34,11 @@ class Trace(int):
     #: The caller's tracestate.
     state: str
     name: Hashable
-    #: Whether it is sampled; None until somebody asked. Set once, by the sampler.
+    #: Whether it is sampled; None before the first question. Set once, by the sampler.
     sampled: bool | None
 
     def __new__(cls, trace_id: int, name: Hashable = "", caller: Caller | None = None) -> Trace:
-        """Return the number with what belongs to it."""
+        """Return the number with its name and caller."""
         trace = super().__new__(cls, trace_id)
         trace.name = name
         trace.caller = None if caller is None else caller.parent
@@ -44,7 +48,7 @@ class Trace(int):
 
     @property
     def sampled_by_default(self) -> bool:
-        """What OpenTelemetry's default sampler decides, ``parentbased_always_on``."""
+        """The decision of OpenTelemetry's default sampler, ``parentbased_always_on``."""
         return self.caller is None or self.caller.sampled
 
     def flags(self, sampled: bool) -> int:
@@ -53,5 +57,5 @@ class Trace(int):
 
     @classmethod
     def of(cls, trace_id: int, name: Hashable) -> Trace:
-        """Return what is a trace already; a bare number as a trace of our own."""
+        """Return the trace itself; for a bare number, a new trace of our own."""
         return trace_id if isinstance(trace_id, cls) else cls(trace_id, name)

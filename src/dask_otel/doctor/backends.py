@@ -8,7 +8,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -28,10 +27,6 @@ _MOST: Final = 4_000_000
 _SELECTOR: Final = f'{{__name__=~"{semconv.DOCTOR_CHECKS.name}(_total)?"}}'
 
 
-class _NotYet(Exception):
-    """It answers, and does not have it (yet)."""
-
-
 def read_back(
     places: Mapping[str, str], probe: Mapping[str, Any], patience: float
 ) -> Iterator[Finding]:
@@ -46,49 +41,43 @@ def read_back(
     patience
         Seconds for which a backend that answers without it is asked again.
     """
-    looks = {"jaeger": _jaeger, "tempo": _tempo, "prometheus": _prometheus}
     until = time.monotonic() + patience
     for name, address in places.items():
-        yield _until_found(name, address, partial(looks[name], address, probe), until)
+        yield _until_found(name, address, probe, until)
 
 
-def _until_found(name: str, address: str, look: Callable[[], None], until: float) -> Finding:
-    what = "test counter" if name == "prometheus" else "test span"
+def _until_found(name: str, address: str, probe: Mapping[str, Any], until: float) -> Finding:
+    has_it, sent, example, advice = _BACKENDS[name]
     check, shown, title = f"backend.{name}", masked_url(address), name.capitalize()
     mask = Mask(secrets_of({"OTEL_EXPORTER_OTLP_ENDPOINT": address}))
-    began, failure = time.monotonic(), ""
-    while True:
+    began, waited, failure = time.monotonic(), 0.0, ""
+    # A backend that is not there is not waited for as long as one that has not got it yet.
+    while not waited or began + waited < (min(until, began + _ANSWER) if failure else until):
+        time.sleep(_PAUSE if waited else 0)
         try:
-            look()
-        except _NotYet:
-            failure = ""
+            found, failure = has_it(address, probe), ""
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            failure = mask(_words(error))
-        else:
-            waited = time.monotonic() - began
-            return Finding(check, "ok", f"{title} ({shown}) has the {what}, after {waited:.0f} s.")
-        # A backend that is not there is not waited for as long as one that has not got it yet.
-        if time.monotonic() >= (until if not failure else min(until, began + _ANSWER)):
-            break
-        time.sleep(_PAUSE)
+            found, failure = False, mask(_words(error))
+        waited = time.monotonic() - began
+        if found:
+            return Finding(check, "ok", f"{title} ({shown}) has the {sent}, after {waited:.0f} s.")
     if failure:
         trouble = explain(Endpoint(shown, "HTTP"), "traces", failure)
-        connecting = trouble is not None and trouble.kind in _CONNECTING
         return Finding(
             check,
             "problem",
             f"{title} could not be asked at {shown}: {failure}.",
-            trouble.cause if connecting and trouble else "",
+            trouble.cause if trouble and trouble.kind in _CONNECTING else "",
             f"Give the address of {title}'s API, as its own page has it before the path "
-            f"({_EXAMPLES[name]}).",
+            f"({example}).",
         )
     return Finding(
         check,
         "problem",
-        f"{title} ({shown}) has not got the {what} within {time.monotonic() - began:.0f} s.",
+        f"{title} ({shown}) has not got the {sent} within {waited:.0f} s.",
         "It was lost on the way, went to another place or tenant, or takes longer: collectors "
         "batch, sample and retry.",
-        _MISSING[name],
+        f"Ask again with a greater --patience; then see the collector's log{advice}.",
     )
 
 
@@ -96,65 +85,61 @@ _CONNECTING: Final = (
     "refused", "unresolved", "timeout", "unreachable", "closed", "tls_to_plain", "plain_to_tls",
     "certificate_untrusted", "certificate_name", "certificate_expired",
 )  # fmt: skip
-_EXAMPLES: Final = {
-    "jaeger": "http://localhost:16686",
-    "tempo": "http://localhost:3200",
-    "prometheus": "http://localhost:9090",
-}
-_MISSING: Final = {
-    "jaeger": "Ask again with a greater --patience; then see the collector's log and sampling.",
-    "tempo": "Ask again with a greater --patience; then see the collector's log, its sampling, and "
-    "the tenant (X-Scope-OrgID).",
-    "prometheus": "Ask again with a greater --patience; then see the collector's log, and whether "
-    "Prometheus runs with --web.enable-otlp-receiver or scrapes the collector.",
-}
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP status {error.code} {error.reason}"
-    if isinstance(error, urllib.error.URLError):
-        reason = error.reason
-        if isinstance(reason, BaseException):
-            return f"{type(reason).__name__}: {reason}"
-        return str(reason)
-    if isinstance(error, (ValueError, KeyError, TypeError, AttributeError)):
-        return "an answer that is none of its API's"
-    return f"{type(error).__name__}: {error}"
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(cause, (str, OSError)):
+        return cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
+    return "an answer that is none of its API's"
 
 
 # -------------------------------------------------------------------------------- each API
 
 
-def _jaeger(address: str, probe: Mapping[str, Any]) -> None:
+def _jaeger(address: str, probe: Mapping[str, Any]) -> bool:
     # The page's own API: all versions have it.
     answer = _get(address, f"/api/traces/{probe['trace_id']}")
     spans = [span["spanID"] for trace in answer["data"] or () for span in trace["spans"]]
-    if probe["span_id"] not in [str(span).zfill(16) for span in spans]:
-        raise _NotYet
+    return probe["span_id"] in [str(span).zfill(16) for span in spans]
 
 
-def _tempo(address: str, probe: Mapping[str, Any]) -> None:
+def _tempo(address: str, probe: Mapping[str, Any]) -> bool:
     answer = _get(address, f"/api/traces/{probe['trace_id']}")
     wanted = probe["span_id"]
     # protobuf's JSON has ids in base64, OTLP's in hex.
     forms = {wanted, base64.b64encode(bytes.fromhex(wanted)).decode()}
-    batches = answer.get("batches") or answer.get("resourceSpans") or ()
-    spans = [
-        span["spanId"]
-        for batch in batches
+    return any(
+        span["spanId"] in forms
+        for batch in answer.get("batches") or answer.get("resourceSpans") or ()
         for scope in batch.get("scopeSpans") or batch.get("instrumentationLibrarySpans") or ()
         for span in scope["spans"]
-    ]
-    if not forms & set(spans):
-        raise _NotYet
+    )
 
 
-def _prometheus(address: str, probe: Mapping[str, Any]) -> None:
+def _prometheus(address: str, probe: Mapping[str, Any]) -> bool:
     answer = _get(address, f"/api/v1/query?{urlencode({'query': _SELECTOR})}")
-    labels = [value for series in answer["data"]["result"] for value in series["metric"].values()]
-    if probe["run"] not in labels:
-        raise _NotYet
+    return any(probe["run"] in series["metric"].values() for series in answer["data"]["result"])
+
+
+#: Backend: whether it has the telemetry, what that is, an address, and where else to look.
+_BACKENDS: Final[Mapping[str, tuple[Callable[[str, Mapping[str, Any]], bool], str, str, str]]] = {
+    "jaeger": (_jaeger, "test span", "http://localhost:16686", " and sampling"),
+    "tempo": (
+        _tempo,
+        "test span",
+        "http://localhost:3200",
+        ", its sampling, and the tenant (X-Scope-OrgID)",
+    ),
+    "prometheus": (
+        _prometheus,
+        "test counter",
+        "http://localhost:9090",
+        ", and whether Prometheus runs with --web.enable-otlp-receiver or scrapes the collector",
+    ),
+}
 
 
 def _get(address: str, path: str) -> Any:
@@ -179,5 +164,5 @@ def _get(address: str, path: str) -> Any:
         with error:
             # It answers, and has no such trace.
             if error.code == 404 and "/api/traces/" in path:
-                raise _NotYet from None
+                return {"data": ()}
             raise

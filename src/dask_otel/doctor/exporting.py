@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dask_otel.core.endpoints.address import Endpoint, oddities
-from dask_otel.core.endpoints.explaining import UNKNOWN, explain, partly_taken
-from dask_otel.doctor.finding import Finding
+from dask_otel.core.endpoints.explaining import UNKNOWN, Trouble, explain, partly_taken
+from dask_otel.doctor.finding import Finding, Level, rows
 
 _SENT: Final = {"traces": "test span", "metrics": "test counter"}
 
@@ -18,46 +18,51 @@ NO_REASON: Final = "no reason given"
 Facts = Mapping[str, Any]
 
 
-def export_findings(facts: Facts) -> Iterator[Finding]:
-    """Yield what became of the test telemetry."""
-    probe = facts.get("probe")
-    if facts.get("timed_out"):
-        yield Finding(
-            "export",
-            "problem",
-            f"The test of the export did not end within {facts['timed_out']:g} s.",
-            "Making the exporters hangs: a resource detector that waits for a cloud's metadata "
-            "server, or a slow file system.",
-            "See OTEL_EXPERIMENTAL_RESOURCE_DETECTORS.",
-        )
-    if probe is None:
-        return
-    if probe["disabled"]:
-        yield Finding(
-            "export",
-            "problem",
-            "OTEL_SDK_DISABLED is true: nothing is exported.",
-            todo="Unset it where the scheduler runs.",
-        )
-        return
-    if facts["problems"]:
-        return
-    results = probe["results"]
+def export_findings(facts: Facts) -> list[Finding]:
+    """Return what became of the test telemetry."""
+    probe, seconds = facts.get("probe"), facts.get("timed_out")
+    found = rows(
+        (
+            seconds,
+            Finding(
+                "export",
+                "problem",
+                f"The test of the export did not end within {seconds or 0:g} s.",
+                "Making the exporters hangs: a resource detector that waits for a cloud's metadata "
+                "server, or a slow file system.",
+                "See OTEL_EXPERIMENTAL_RESOURCE_DETECTORS.",
+            ),
+        ),
+        (
+            probe and probe["disabled"],
+            Finding(
+                "export",
+                "problem",
+                "OTEL_SDK_DISABLED is true: nothing is exported.",
+                todo="Unset it where the scheduler runs.",
+            ),
+        ),
+    )
+    if probe and not probe["disabled"] and not facts["problems"]:
+        results = probe["results"]
+        found += [*_results(results, facts), *_strange(results), *_sampler(facts)]
+    return found
+
+
+def _results(results: list[Any], facts: Facts) -> Iterator[Finding]:
     failures: set[tuple[str, str, str]] = set()
-    for signal in _SENT:
-        found = [result for result in results if result["signal"] == signal]
-        if not found:
+    for signal, sent in _SENT.items():
+        ours = [result for result in results if result["signal"] == signal]
+        if not ours:
             yield _nowhere(signal, facts)
-        for result in found:
-            for finding in _of_result(signal, result):
-                failure = (result["destination"], finding.why, finding.todo)
-                if not result["ok"] and failure in failures:
-                    what = f"Nor was the {_SENT[signal]} taken by {result['destination']}."
-                    finding = replace(finding, what=what)
-                failures.add(failure)
-                yield _unnamed(finding, facts)
-    yield from _strange(results)
-    yield from _sampler(facts)
+        for result in ours:
+            finding = _of_result(signal, result, facts)
+            failure = (result["destination"], finding.why, finding.todo)
+            if not result["ok"] and failure in failures:
+                what = f"Nor was the {sent} taken by {result['destination']}."
+                finding = replace(finding, what=what)
+            failures.add(failure)
+            yield finding
 
 
 def _nowhere(signal: str, facts: Facts) -> Finding:
@@ -77,47 +82,27 @@ def _nowhere(signal: str, facts: Facts) -> Finding:
     )
 
 
-def _of_result(signal: str, result: Facts) -> Iterator[Finding]:
+def _of_result(signal: str, result: Facts, facts: Facts) -> Finding:
     check, sent, place = f"export.{signal}", _SENT[signal], result["destination"]
     if result["ok"] is None:
-        yield Finding(
+        return Finding(
             check,
             "note",
             f"The {sent} was given to {place}.",
             "What becomes of it is between that provider and its exporters; nobody else is told.",
             "Look for it in the backend (--jaeger, --tempo).",
         )
-    elif not result["ok"]:
-        yield _failed(check, signal, result)
-    elif result["lost"] or result["said"]:
+    if not result["ok"]:
+        return _failed(check, signal, result, facts)
+    if result["lost"] or result["said"]:
         trouble = partly_taken(result["lost"], result["said"] or NO_REASON)
-        level = "problem" if result["lost"] else "note"
-        yield Finding(
-            check,
-            level,  # type: ignore[arg-type]
-            f"The {sent} got to {place}.",
-            trouble.cause,
-            trouble.remedy,
-            trouble.kind,
-        )
-    else:
-        yield Finding(check, "ok", f"The {sent} was taken by {place}.")
+        level: Level = "problem" if result["lost"] else "note"
+        what = f"The {sent} got to {place}."
+        return Finding(check, level, what, trouble.cause, trouble.remedy, trouble.kind)
+    return Finding(check, "ok", f"The {sent} was taken by {place}.")
 
 
-def _unnamed(finding: Finding, facts: Facts) -> Finding:
-    """Say so where nobody listens at the default endpoint because nobody has named another."""
-    named = any(re.fullmatch(r"OTEL_[A-Z_]*ENDPOINT", name) for name, _, _ in facts["variables"])
-    if named or finding.kind != "refused":
-        return finding
-    return replace(
-        finding,
-        why="No endpoint is configured, and nothing listens at the default one.",
-        todo="Set OTEL_EXPORTER_OTLP_ENDPOINT where the scheduler runs; or otel.files.path, to "
-        "write files instead.",
-    )
-
-
-def _failed(check: str, signal: str, result: Facts) -> Finding:
+def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
     place, reason = result["destination"], result["reason"] or NO_REASON
     endpoint = Endpoint.named(place)
     what = f"The {_SENT[signal]} was not taken by {place}: {reason}."
@@ -125,8 +110,16 @@ def _failed(check: str, signal: str, result: Facts) -> Finding:
         todo = result["advice"] or "See that exporter's own documentation."
         return Finding(check, "problem", what, todo=todo)
     trouble = explain(endpoint, signal, reason, result["listener"])
+    named = any(re.fullmatch(r"OTEL_[A-Z_]*ENDPOINT", name) for name, _, _ in facts["variables"])
     if trouble is None:
-        return Finding(check, "problem", what, todo=UNKNOWN, kind="unknown")
+        trouble = Trouble("unknown", "", UNKNOWN)
+    elif trouble.kind == "refused" and not named:
+        trouble = Trouble(
+            "refused",
+            "No endpoint is configured, and nothing listens at the default one.",
+            "Set OTEL_EXPORTER_OTLP_ENDPOINT where the scheduler runs; or otel.files.path, to "
+            "write files instead.",
+        )
     return Finding(check, "problem", what, trouble.cause, trouble.remedy, trouble.kind)
 
 
@@ -137,16 +130,15 @@ def _strange(results: list[Any]) -> Iterator[Finding]:
             yield Finding("export.address", "note", f"{place}: {oddity}")
 
 
-def _sampler(facts: Facts) -> Iterator[Finding]:
+def _sampler(facts: Facts) -> list[Finding]:
     values = {name: value for name, value, _ in facts["variables"]}
     sampler = values.get("OTEL_TRACES_SAMPLER", "").lower()
-    ratio = values.get("OTEL_TRACES_SAMPLER_ARG", "")
-    if sampler.endswith("always_off") or (
-        sampler.endswith("traceidratio") and ratio in ("0", "0.0")
-    ):
-        yield Finding(
-            "export.sampler",
-            "note",
-            f"No trace is sampled: OTEL_TRACES_SAMPLER is {sampler}.",
-            todo="Unset it if traces are wanted; metrics do not depend on it.",
-        )
+    none = values.get("OTEL_TRACES_SAMPLER_ARG") in ("0", "0.0")
+    finding = Finding(
+        "export.sampler",
+        "note",
+        f"No trace is sampled: OTEL_TRACES_SAMPLER is {sampler}.",
+        todo="Unset it if traces are wanted; metrics do not depend on it.",
+    )
+    off = sampler.endswith("always_off") or (sampler.endswith("traceidratio") and none)
+    return rows((off, finding))

@@ -40,6 +40,11 @@ class Finding:
         }
 
 
+def rows(*table: tuple[object, Finding]) -> list[Finding]:
+    """Return the findings whose conditions hold."""
+    return [finding for condition, finding in table if condition]
+
+
 def exit_code(findings: Iterable[Finding]) -> int:
     """Return 1 where something is wrong."""
     return WRONG if any(finding.level == "problem" for finding in findings) else OK

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from dask_otel.doctor.finding import Finding, exit_code
@@ -41,29 +40,26 @@ def as_text(
     lines = [f"dask-otel doctor: {facts['scheduler'] or 'this machine, without a scheduler'}", ""]
     advised: set[tuple[str, str]] = set()
     for finding in findings:
-        if (finding.why, finding.todo) in advised:
-            finding = replace(finding, why="", todo="")
-        advised.add((finding.why, finding.todo))
-        lines += _finding(finding, width, colours)
-    lines += ["", *_settings(facts["process"], everything), _verdict(findings)]
-    return "\n".join(lines) + "\n"
+        advice = (finding.why, finding.todo)
+        texts = ("", "") if advice in advised else advice
+        advised.add(advice)
+        label = f"{finding.level:<{_INDENT}}"
+        if colours:
+            label = f"\x1b[{_COLOURS[finding.level]}m{label}\x1b[0m"
+        lines += _column(label, " " * _INDENT, finding.what, width - _INDENT)
+        for word, text in zip(("why:", "next:"), texts, strict=True):
+            before = f"{'':{_INDENT}}{word:<6}"
+            lines += _column(before, " " * len(before), text, width - len(before)) if text else ()
+    counts = {level: sum(one.level == level for one in findings) for level in ("problem", "note")}
+    verdict = words.counted(counts["problem"], "problem") if counts["problem"] else "All is well"
+    lines += ["", *_settings(facts["process"], everything)]
+    return "\n".join(lines) + f"\n{verdict}, {words.counted(counts['note'], 'note')}.\n"
 
 
-def _finding(finding: Finding, width: int, colours: bool) -> Iterator[str]:
-    label = f"{finding.level:<{_INDENT}}"
-    if colours:
-        label = f"\x1b[{_COLOURS[finding.level]}m{label}\x1b[0m"
-    first, *more = _wrapped(finding.what, width - _INDENT)
-    yield label + first
-    for line in more:
-        yield " " * _INDENT + line
-    for word, text in (("why:", finding.why), ("next:", finding.todo)):
-        for index, line in enumerate(_wrapped(text, width - _INDENT - 6) if text else ()):
-            yield f"{'':{_INDENT}}{word if index == 0 else '':<6}{line}"
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return words.wrapped(_printable(text), width)
+def _column(first: str, others: str, text: str, width: int) -> list[str]:
+    """Return lines of a text, with others before them than before the first."""
+    lines = words.wrapped(_printable(text), width)
+    return [f"{others if number else first}{line}" for number, line in enumerate(lines)]
 
 
 def _printable(text: str) -> str:
@@ -75,30 +71,17 @@ def _settings(process: Mapping[str, Any] | None, everything: bool) -> Iterator[s
     if process is None:
         return
     rows = [
-        (name, value, origin)
-        for name, value, origin in [*process["settings"], *process["variables"]]
-        if everything or origin != "default"
+        row
+        for row in [*process["settings"], *process["variables"]]
+        if everything or row[2] != "default"
     ]
     yield "Configuration in force" + ("" if everything else " (--all has the defaults, too)")
     if not rows:
         yield "  nothing but defaults"
     for name, value, origin in rows:
-        line = f"  {name} = {value}"
-        yield _printable_line(line)
-        yield _printable_line(f"      from {origin}")
+        yield f"  {_printable(f'{name} = {value}')}"
+        yield f"      {_printable(f'from {origin}')}"
     yield ""
-
-
-def _printable_line(line: str) -> str:
-    indent = len(line) - len(line.lstrip())
-    return " " * indent + _printable(line)
-
-
-def _verdict(findings: Sequence[Finding]) -> str:
-    problems = sum(finding.level == "problem" for finding in findings)
-    notes = sum(finding.level == "note" for finding in findings)
-    said = words.counted(problems, "problem") if problems else "All is well"
-    return f"{said}, {words.counted(notes, 'note')}."
 
 
 def as_json(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:

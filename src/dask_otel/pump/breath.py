@@ -6,7 +6,7 @@ scheduler's event loop would wait that long each time it wakes up. So our thread
 moment after each half a millisecond of work: who waits gets the GIL at once. Where nobody took
 it, they work a little longer, up to a millisecond.
 
-Measured by ``python -m benchmarks.bench_breath`` on two cores: nine in ten times a loop that wakes
+Measured on two cores: nine in ten times a loop that wakes
 up each millisecond waits for 3 to 6 ms at most, and for 13 to 23 ms without any breath. In three
 runs beside a loop that did little else, what was left of the throughput was 0.83 to 0.91, and
 0.77 to 0.84 with half a millisecond always: that is why it looks at who wants the GIL. Beside a

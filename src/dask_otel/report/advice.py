@@ -11,7 +11,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.report import cpu, findings, idle, words
 from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
-from dask_otel.report.meanings import MEANINGS, PARTS, meaning_of
+from dask_otel.report.meanings import MEANINGS, PARTS
 from dask_otel.report.seconds import (
     IDLE,
     LOST,
@@ -54,17 +54,19 @@ class Advice:
 
 def advice(run: Run) -> list[Advice]:
     """Return what to look at, the worst and largest first."""
-    cluster = cluster_time(run)
-    names = span_times(run)
+    cluster, names = cluster_time(run), span_times(run)
     stragglers = list(findings.stragglers(run))
-    found = [*_failures(run), *_telemetry(run), *_collisions(run), *_gaps(run)]
-    if cluster is not None:
-        found += _of_cluster(run, cluster, stragglers)
-    for root in by_root(names):
-        found += _of_root(run, root)
     waited = {one.span for one in stragglers}
-    found += _of_spans(entry for entry in names if entry.name not in waited)
-    found += _stragglers(run, stragglers)
+    found = [
+        *_failures(run),
+        *_telemetry(run),
+        *_collisions(run),
+        *_gaps(run),
+        *(_of_cluster(run, cluster, stragglers) if cluster is not None else ()),
+        *(one for root in by_root(names) for one in _of_root(run, root)),
+        *(one for entry in names if entry.name not in waited for one in _of_span(entry)),
+        *_stragglers(run, stragglers),
+    ]
     whole = cluster.used if cluster is not None else sum(entry.seconds for entry in names)
     worth = [one for one in found if one.severity != "note" or one.weight >= _NOTED * whole]
     return sorted(worth, key=lambda one: (_ORDER[one.severity], -one.weight))[:_MOST]
@@ -73,8 +75,8 @@ def advice(run: Run) -> list[Advice]:
 def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advice]:
     for one in islice(found, 3):
         task = one.task
-        prefix = task.attributes.get(semconv.TASK_PREFIX) or task.name
-        worker = task.attributes.get(semconv.WORKER_NAME)
+        prefix = task.text(semconv.TASK_PREFIX) or task.name
+        worker = task.text(semconv.WORKER_NAME)
         where = f" on worker {worker}" if worker else ""
         others = (
             "It had no other"
@@ -115,7 +117,7 @@ def _collisions(run: Run) -> Iterator[Advice]:
     names = {span.full_name for span in spans}
     for span in spans:
         if span.attributes.get(semconv.SPAN_COLLISION) is True:
-            asked = text(span.attributes.get(semconv.SPAN_REQUESTED_NAME))
+            asked = span.text(semconv.SPAN_REQUESTED_NAME)
             gone = "" if asked in names else f" {asked} has no span of its own."
             yield Advice(
                 "warning",
@@ -153,9 +155,7 @@ def _failures(run: Run) -> Iterator[Advice]:
 def outcome_counts(run: Run) -> dict[str, float]:
     """Return how many tasks ended how; of roots where there are no metrics."""
     counted = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
-    if counted:
-        return counted
-    for root in run.roots():
+    for root in [] if counted else run.roots():
         for outcome in ("memory", "erred", "cancelled"):
             value = root.number(semconv.TASK_OUTCOME_COUNT.format(outcome))
             if value is not None:
@@ -192,95 +192,96 @@ def _over(
 def _of_cluster(
     run: Run, cluster: ClusterTime, stragglers: Sequence[findings.Straggler]
 ) -> Iterator[Advice]:
-    activities = cluster.activities
-    idle_seconds, unused = activities.get(IDLE, 0.0), activities.get(UNUSED, 0.0)
+    seconds_of = cluster.activities.get
+    idle_seconds, unused, lost = (seconds_of(name, 0.0) for name in (IDLE, UNUSED, LOST))
     worked = cluster.used - unused
-    lost = activities.get(LOST, 0.0)
-    why = idle.explain(run)
-    say = f"{why.sentence()} {_SAY['Idle']}" if why is not None and why.sentence() else _SAY["Idle"]
-    threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
-    longest = max((one.task.seconds for one in stragglers), default=0.0)
-    if longest * (threads - 1) > idle_seconds / 2:
-        say = "Most of it while one task ran alone: it is named below."
+    say = _why_idle(run, cluster, idle_seconds, stragglers)
     what = "Threads were idle though there was work"
     yield from _over("DaskClusterIdle", what, idle_seconds, worked, say)
     what = "The cluster had no work at all"
     yield from _over("DaskClusterUnused", what, unused, cluster.used, _SAY["Unused"])
-    if _nothing_lost_but_seconds(run):
-        what = "Seconds that workers had not reported when they left"
-        say = (
-            "No task was lost with them: they were closed, or retired, before their next"
-            " heartbeat. dask_otel.span_metrics(client, span_id) waits for it."
-        )
-        yield from _over("DaskTimeLost", what, lost, worked, say, "note")
-    else:
-        what = "Time of tasks whose worker died"
-        say = "Workers die while they compute: look for the OOM killer and evicted pods."
-        yield from _over("DaskTimeLost", what, lost, worked, say, "bad")
-    executed = sum(entry for name, entry in activities.items() if name not in (IDLE, UNUSED, LOST))
-    receiving = sum(
-        series.value
-        for series in run.metrics.of(semconv.CLUSTER_TRANSFER_TIME.name)
-        if series.labels.get(semconv.IO_DIRECTION) == "receive"
-    )
+    what, say, severity = _LEFT if _nothing_lost_but_seconds(run) else _DIED
+    yield from _over("DaskTimeLost", what, lost, worked, say, severity)
     _, least_idle = LIMITS["DaskNetworkSlow"]
     if worked > 0 and idle_seconds / worked > least_idle:
+        received = run.metrics.by(semconv.CLUSTER_TRANSFER_TIME.name, semconv.IO_DIRECTION)
         yield from _over(
             "DaskNetworkSlow",
             "Fetching data, for each second of execution",
-            receiving,
-            executed,
+            received.get("receive", 0.0),
+            worked - idle_seconds - lost,
             "Threads wait for others' data: use fewer and larger workers.",
         )
-    yield from _loops(run)
+    late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
+    seconds, blocked = run.metrics.seconds, late.get("scheduler", 0.0)
+    if seconds:
+        say = cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked)
+        what = "The scheduler's event loop was blocked"
+        yield from _over("DaskEventLoopBlocked", what, blocked, seconds, say)
+
+
+#: Title, advice and severity of seconds that workers took with them: without a lost task, or with.
+_LEFT: Final = (
+    "Seconds that workers had not reported when they left",
+    "No task was lost with them: they were closed, or retired, before their next heartbeat."
+    " dask_otel.span_metrics(client, span_id) waits for it.",
+    "note",
+)
+_DIED: Final = (
+    "Time of tasks whose worker died",
+    "Workers die while they compute: look for the OOM killer and evicted pods.",
+    "bad",
+)
+
+
+def _why_idle(
+    run: Run, cluster: ClusterTime, seconds: float, stragglers: Sequence[findings.Straggler]
+) -> str:
+    threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
+    longest = max((one.task.seconds for one in stragglers), default=0.0)
+    if longest * (threads - 1) > seconds / 2:
+        return "Most of it while one task ran alone: it is named below."
+    why = idle.explain(run)
+    return " ".join(filter(None, (why.sentence() if why else "", _SAY["Idle"])))
 
 
 def _nothing_lost_but_seconds(run: Run) -> bool:
     """Return whether it is known of all tasks that none was lost with its worker."""
     retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
-    if any(retried.get(reason, 0.0) > 0 for reason in ("worker_lost", "recomputed")):
-        return False
-    if any(series.value > 0 for series in run.metrics.of(semconv.TASK_LOST.name)):
-        return False
+    counts = [retried.get(reason, 0.0) for reason in _WITH_WORKERS]
+    counts.append(run.metrics.total(semconv.TASK_LOST.name) or 0.0)
     roots = run.roots()
-    count = semconv.TASK_OUTCOME_COUNT.format
-    return bool(roots) and not any(
-        span.unfinished or span.number(count("lost")) != 0 or span.number(count("recomputed")) != 0
-        for span in roots
+    return (
+        bool(roots)
+        and not any(counts)
+        and all(
+            not span.unfinished
+            and all(span.number(semconv.TASK_OUTCOME_COUNT.format(one)) == 0 for one in _LOST)
+            for span in roots
+        )
     )
 
 
-def _loops(run: Run) -> Iterator[Advice]:
-    seconds = run.metrics.seconds
-    late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
-    blocked = late.get("scheduler", 0.0)
-    yield from _over(
-        "DaskEventLoopBlocked",
-        "The scheduler's event loop was blocked",
-        blocked,
-        seconds,
-        cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked) if seconds else "",
-    )
+#: Reasons of repeated runs, and outcomes, of tasks that were lost with their workers.
+_WITH_WORKERS: Final = ("worker_lost", "recomputed")
+_LOST: Final = ("lost", "recomputed")
 
 
 def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
     executed = sum(root.activities.values())
-    by_meaning: dict[str, float] = {}
-    for activity, seconds in root.activities.items():
-        meaning = meaning_of(activity)
-        by_meaning[meaning] = by_meaning.get(meaning, 0.0) + seconds
     spilled = sum(root.activities.get(name, 0.0) for name in MEANINGS["spill"].names)
     yield from _over(
         "DaskSpilling", f"{root.name}: spilling", spilled, executed, _SAY["Moving data"]
     )
-    wasted = by_meaning.get("failed", 0.0) + by_meaning.get("cancelled", 0.0)
+    failed, cancelled = (root.activities.get(name, 0.0) for name in ("failed", "cancelled"))
     say = _SAY["Wasted"]
-    if by_meaning.get("cancelled", 0.0) > wasted / 2 and _only_rescheduled(run, root.name):
+    if cancelled > failed and _only_rescheduled(run, root.name):
         say = (
             "No task was cancelled: these are runs that asked to run elsewhere, as those of"
             " peer-to-peer shuffles do. Dask books them as cancelled."
         )
-    yield from _over("DaskWorkWasted", f"{root.name}: runs without a result", wasted, executed, say)
+    what = f"{root.name}: runs without a result"
+    yield from _over("DaskWorkWasted", what, failed + cancelled, executed, say)
     yield from _waiting(run, root)
     from_disk = root.bytes.get("disk-read", 0.0)
     read = from_disk + root.bytes.get("memory-read", 0.0)
@@ -296,49 +297,41 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
 def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
     """Yield one line about all prefixes of a root that wait, the one with most seconds first."""
     (limit,) = LIMITS["DaskThreadsWait"]
-    found: list[tuple[float, float, str]] = []
-    for prefix, activities in root.prefixes.items():
-        waited = activities.get("thread-noncpu", 0.0)
-        on_threads = waited + activities.get("thread-cpu", 0.0)
-        if on_threads and waited / on_threads > limit:
-            found.append((waited, on_threads, prefix))
-    if not found:
-        return
-    found.sort(reverse=True)
-    waited, whole = sum(one for one, _, _ in found), sum(one for _, one, _ in found)
-    named = ", ".join(prefix for _, _, prefix in found[:3])
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    yield from _over(
-        "DaskThreadsWait",
-        f"{root.name}: tasks of {named}{more} wait, off the CPU",
-        waited,
-        whole,
-        cpu.why_waiting(run),
-        "note",
-    )
+    on_threads = [
+        (seconds.get("thread-noncpu", 0.0), seconds.get("thread-cpu", 0.0), prefix)
+        for prefix, seconds in root.prefixes.items()
+    ]
+    found = sorted((one for one in on_threads if one[0] > limit * (one[0] + one[1])), reverse=True)
+    if found:
+        named = ", ".join(prefix for _, _, prefix in found[:3])
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        waited = sum(one[0] for one in found)
+        yield from _over(
+            "DaskThreadsWait",
+            f"{root.name}: tasks of {named}{more} wait, off the CPU",
+            waited,
+            waited + sum(one[1] for one in found),
+            cpu.why_waiting(run),
+            "note",
+        )
 
 
 def _only_rescheduled(run: Run, root: str) -> bool:
-    count = semconv.TASK_OUTCOME_COUNT.format
+    spans = [one for one in run.of_type("span") if one.text(semconv.SPAN_ROOT_NAME) == root]
     rescheduled, cancelled = (
-        sum(
-            span.number(count(outcome)) or 0.0
-            for span in run.of_type("span")
-            if span.attributes.get(semconv.SPAN_ROOT_NAME) == root
-        )
+        sum(span.number(semconv.TASK_OUTCOME_COUNT.format(outcome)) or 0.0 for span in spans)
         for outcome in ("rescheduled", "cancelled")
     )
     return rescheduled > 0 and not cancelled
 
 
-def _of_spans(names: Iterable[SpanTime]) -> Iterator[Advice]:
-    for entry in names:
-        if entry.idle is not None and entry.capacity:
-            yield from _over(
-                "DaskSpanIdle",
-                f"{entry.name}: idle",
-                entry.idle,
-                entry.capacity,
-                "It had work, but not enough that could run at the same time.",
-                "note",
-            )
+def _of_span(entry: SpanTime) -> Iterator[Advice]:
+    if entry.idle is not None and entry.capacity:
+        yield from _over(
+            "DaskSpanIdle",
+            f"{entry.name}: idle",
+            entry.idle,
+            entry.capacity,
+            "It had work, but not enough that could run at the same time.",
+            "note",
+        )

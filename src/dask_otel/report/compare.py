@@ -51,6 +51,13 @@ class Difference:
             key=lambda item: -abs(item[1]),
         )
 
+    def changes_in_words(self, most: int) -> str:
+        """Return the largest changes of the parts as a text."""
+        changes = self.changes()[:most]
+        return ", ".join(
+            f"{words.signed(seconds)} {words.inside(part)}" for part, seconds in changes
+        )
+
     def cells(self) -> list[str]:
         """Return how long it lasted in A and in B, and its thread-time in A and in B."""
         sides = (self.before, self.after)

@@ -6,8 +6,8 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report.findings import workers
-from dask_otel.report.idle import at
 from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.series import at
 
 #: Seconds that Dask's scheduler needs for a task, about, in six transitions or so.
 _TASK: Final = 0.001

@@ -7,11 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dask_otel.report.account import Account, account
 from dask_otel.report.compare import Comparison, compare
 from dask_otel.report.money import Price
 from dask_otel.report.redaction import redacted
 from dask_otel.report.telemetry.model import Run, Skipped
-from dask_otel.report.telemetry.reading import Reader
+from dask_otel.report.telemetry.reader import Reader
 
 
 class Report:
@@ -25,6 +26,8 @@ class Report:
         By their start: one for each scheduler.
     skipped
         What could not be read.
+    comparison
+        What `compared_with` found.
     """
 
     def __init__(
@@ -39,31 +42,30 @@ class Report:
         self.skipped = skipped or Skipped()
         self.price = price
         self.tag = tag
+        self.comparison: Comparison | None = None
         self._redacted = False
-        self._comparison: Comparison | None = None
 
     def redacted(self) -> Report:
         """Return the same without messages, tracebacks, code, keys and users' attributes."""
-        report = Report(
-            [redacted(run) for run in self.runs], self.skipped, price=self.price, tag=self.tag
-        )
-        report._redacted = True
-        return report
+        return self._with([redacted(run) for run in self.runs], is_redacted=True)
 
     def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
-        """Return this report with a comparison: what changed since `before`, of which `titles`
-        say what the two are called.
+        """Return this report with a comparison: what changed since `before`.
+
+        The `titles` are the names of the two.
         """
-        report = Report(self.runs, self.skipped, price=self.price, tag=self.tag)
-        report._redacted = self._redacted
-        report._comparison = compare(before.runs, self.runs, titles)
-        report.runs = [*before.runs, *self.runs]
+        report = self._with([*before.runs, *self.runs])
+        report.comparison = compare(before.runs, self.runs, titles)
         return report
 
-    @property
-    def comparison(self) -> Comparison | None:
-        """What `compared_with` found."""
-        return self._comparison
+    def _with(self, runs: Sequence[Run], *, is_redacted: bool = False) -> Report:
+        report = Report(runs, self.skipped, price=self.price, tag=self.tag)
+        report._redacted = self._redacted or is_redacted
+        return report
+
+    def accounts(self) -> list[Account]:
+        """Return what the report says of each run."""
+        return [account(run, self.price, self.tag) for run in self.runs]
 
     def html(self) -> str:
         """Return one self-contained page, which loads nothing from anywhere.
@@ -73,34 +75,22 @@ class Report:
         ImportError
             Where bokeh is missing: it comes with ``dask-otel[report]``.
         """
-        from dask_otel.report.page.comparison import section
         from dask_otel.report.page.html import page
 
         return page(
-            self.runs,
-            self.skipped,
-            price=self.price,
-            tag=self.tag,
-            redacted=self._redacted,
-            comparison=section(self._comparison) if self._comparison else "",
+            self.accounts(), self.skipped, redacted=self._redacted, comparison=self.comparison
         )
 
     def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
         """Return the report for a terminal, without colours."""
-        from dask_otel.report import text
+        from dask_otel.report import text, words
 
-        if self._comparison is not None:
-            found = text.comparison_lines(self._comparison, width, ascii_only)
+        sheet = text.Sheet(width, words.glyphs(ascii_only))
+        if self.comparison is not None:
+            lines = text.comparison_lines(self.comparison, sheet)
         else:
-            found = text.lines(
-                self.runs,
-                self.skipped,
-                price=self.price,
-                tag=self.tag,
-                width=width,
-                ascii_only=ascii_only,
-            )
-        return "\n".join(found)
+            lines = text.report_lines(self.accounts(), self.skipped, sheet)
+        return "\n".join(text.plain(lines))
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file, and return its path."""
@@ -112,9 +102,9 @@ class Report:
         """Return what the page says as plain data, for scripts."""
         from dask_otel.report.summary import summary
 
-        found = summary(self.runs, self.skipped, price=self.price, tag=self.tag)
-        if self._comparison is not None:
-            found["comparison"] = self._comparison.to_dict()
+        found = summary(self.accounts(), self.skipped)
+        if self.comparison is not None:
+            found["comparison"] = self.comparison.to_dict()
         return found
 
     def _repr_html_(self) -> str:
@@ -135,9 +125,9 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
         Files of OTLP/JSON (``otel.files.path``, the Collector's file exporter), traces saved from
         Jaeger or Tempo, compressed or not, and directories of such files.
     price
-        Of a thread-hour, if the report is to speak of money.
+        Of a thread-hour. Without it the report has no costs.
     tag
-        Of which ``<tag>:<value>`` tags of spans the cost is summed up.
+        The costs of spans with a tag ``<tag>:<value>`` are summed by the value.
 
     Raises
     ------
@@ -146,9 +136,5 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
     """
     reader = Reader()
     reader.read(paths)
-    return Report(
-        reader.runs(),
-        reader.skipped,
-        price=None if price is None else Price(price),
-        tag=tag,
-    )
+    cost = None if price is None else Price(price)
+    return Report(reader.runs(), reader.skipped, price=cost, tag=tag)

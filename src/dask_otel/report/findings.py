@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from dask_otel import semconv
-from dask_otel.report.idle import at
 from dask_otel.report.seconds import flow
-from dask_otel.report.telemetry.model import Event, Plain, Run, Span, text
+from dask_otel.report.telemetry.model import Event, Run, Span, text
+from dask_otel.report.telemetry.series import at
 
 #: A task is a straggler if it took this many times the average of its group's others, and this
 #: share of its span's time.
 _STRAGGLES: Final = ((5.0, 0.3), (2.0, 0.5))
 #: A gap is worth a word from so many seconds on.
 _GAP: Final = 2.0
+#: Of its own time, and in seconds: a wait for the first task that is worth a word.
+_LATE: Final = (0.25, 0.1)
+_OF_FAILURES: Final = (
+    semconv.EXCEPTION_TYPE,
+    semconv.EXCEPTION_MESSAGE,
+    semconv.EXCEPTION_STACKTRACE,
+    semconv.TASK_PREFIX,
+    semconv.TASK_KEY,
+    semconv.WORKER_NAME,
+)
 _DURATION: Final = semconv.TASK_GROUP_DURATION + "."
 
 
@@ -32,60 +43,80 @@ class Failure:
     worker: str
     #: Whether the runs were repeated, so that it did not stand.
     repeated: bool
-    count: int = 1
+    count: int = 0
+
+    @property
+    def what(self) -> str:
+        """What failed, on one line."""
+        return _in_words(self.kind, self.message)
+
+
+def message_of(event: Event) -> str:
+    """Return what an exception says, on one line."""
+    kind, message = (event.attributes.get(key) for key in _OF_FAILURES[:2])
+    return _in_words(text(kind), text(message))
+
+
+def _in_words(kind: str, message: str) -> str:
+    message = " ".join(message.split())
+    # Of some exceptions there is a repr alone, which begins with the type.
+    if kind and message.startswith(f"{kind.rpartition('.')[2]}("):
+        return message
+    return ": ".join(filter(None, (kind, message))) or "failure"
 
 
 def failures(run: Run) -> list[Failure]:
     """Return what failed: for good, then what was repeated; the most frequent first.
 
-    Spans tell of at most ``otel.spans.max-exceptions`` each, and of 32 runs that were repeated: a
-    count is one of those.
+    A span has at most ``otel.spans.max-exceptions`` events of each kind, and 32 of runs that were
+    repeated: only these are counted.
     """
     found: dict[tuple[str, str, str, bool], Failure] = {}
     seen: set[tuple[str, str, int]] = set()
     names = span_names(run)
     for span in (*run.of_type("span"), *run.of_type("task")):
-        owner = text(span.attributes.get(semconv.SPAN_ID))
+        owner = span.text(semconv.SPAN_ID)
         for event in span.events:
             if semconv.EXCEPTION_TYPE not in event.attributes:
                 continue
-            # A task says what its span says.
-            key = text(event.attributes.get(semconv.TASK_KEY)) or text(
-                span.attributes.get(semconv.TASK_KEY)
-            )
-            failure = _failure(event, span, names.get(owner, span.full_name), key)
-            one = (owner, key, event.time_ns if failure.repeated else 0)
-            if key and one in seen:
+            failure = _failure(event, span, names.get(owner, span.full_name))
+            # A task has the events of its span.
+            one = (owner, failure.key, event.time_ns if failure.repeated else 0)
+            if failure.key and one in seen:
                 continue
             seen.add(one)
             same = (failure.span, failure.kind, failure.message, failure.repeated)
-            if same in found:
-                found[same].count += 1
-            else:
-                found[same] = failure
+            found.setdefault(same, failure).count += 1
     return sorted(found.values(), key=lambda failure: (failure.repeated, -failure.count))
 
 
-def _failure(event: Event, span: Span, name: str, key: str) -> Failure:
-    def of(attribute: str) -> str:
-        return text(event.attributes.get(attribute)) or text(span.attributes.get(attribute))
-
-    return Failure(
-        kind=text(event.attributes.get(semconv.EXCEPTION_TYPE)),
-        message=text(event.attributes.get(semconv.EXCEPTION_MESSAGE)),
-        stacktrace=text(event.attributes.get(semconv.EXCEPTION_STACKTRACE)),
-        span=name,
-        prefix=of(semconv.TASK_PREFIX),
-        key=key,
-        worker=of(semconv.WORKER_NAME),
-        repeated=event.name == semconv.EVENT_TASK_RETRIED,
+def _failure(event: Event, span: Span, name: str) -> Failure:
+    attributes = {**span.attributes, **event.attributes}
+    kind, message, stacktrace, prefix, key, worker = (
+        text(attributes.get(one)) for one in _OF_FAILURES
     )
+    repeated = event.name == semconv.EVENT_TASK_RETRIED
+    return Failure(kind, message, stacktrace, name, prefix, key, worker, repeated)
 
 
 def span_names(run: Run) -> dict[str, str]:
     """Return the full names by Dask's ids of the spans."""
+    return {span.text(semconv.SPAN_ID): span.full_name for span in run.of_type("span")}
+
+
+def late_starts(run: Run) -> dict[str, float]:
+    """Return the spans whose first task began late, by full name, with the seconds.
+
+    Mostly the first ones of fresh workers. A name of several spans is left out.
+    """
+    spans = run.of_type("span")
+    found = {span.full_name: span.number(semconv.SPAN_QUEUE_TIME) or 0.0 for span in spans}
+    times = Counter(span.full_name for span in spans)
+    share, least = _LATE
     return {
-        text(span.attributes.get(semconv.SPAN_ID)): span.full_name for span in run.of_type("span")
+        span.full_name: found[span.full_name]
+        for span in spans
+        if times[span.full_name] == 1 and found[span.full_name] >= max(least, share * span.seconds)
     }
 
 
@@ -106,26 +137,19 @@ class Straggler:
 
 def stragglers(run: Run) -> Iterator[Straggler]:
     """Yield the longest task of each group that stands out, the longest first."""
-    owners = {text(span.attributes.get(semconv.SPAN_ID)): span for span in run.of_type("span")}
-    groups: dict[tuple[str, str], tuple[float, float]] = {}
+    owners = {span.text(semconv.SPAN_ID): span for span in run.of_type("span")}
+    groups: dict[tuple[str, ...], tuple[float, float]] = {}
     for group in run.of_type("group"):
-        count = group.number(semconv.TASK_COUNT) or 0.0
-        compute = group.number(_DURATION + "compute")
-        if compute is not None and count:
-            key = (
-                text(group.attributes.get(semconv.SPAN_ID)),
-                text(group.attributes.get(semconv.TASK_GROUP_NAME)),
-            )
-            groups[key] = (count, compute)
-    seen = set()
+        count, compute = group.number(semconv.TASK_COUNT), group.number(_DURATION + "compute")
+        if count and compute is not None:
+            groups[_group_of(group)] = count, compute
     for task in slowest(run, most=200):
-        owner = text(task.attributes.get(semconv.SPAN_ID))
-        key = (owner, text(task.attributes.get(semconv.TASK_GROUP_NAME)))
-        span = owners.get(owner)
-        if key in seen or key not in groups or span is None or not span.seconds:
+        key = _group_of(task)
+        span = owners.get(key[0])
+        # The first one is the longest of its group.
+        count, compute = groups.pop(key, (0.0, 0.0))
+        if not count or span is None or not span.seconds:
             continue
-        seen.add(key)
-        count, compute = groups[key]
         others = max(0.0, compute - task.seconds) / (count - 1) if count > 1 else None
         capacity, idle = span.number(semconv.SPAN_CAPACITY), span.number(semconv.SPAN_IDLE)
         if others is None and capacity and idle is not None and idle < capacity / 2:
@@ -135,6 +159,10 @@ def stragglers(run: Run) -> Iterator[Straggler]:
             for times, share in _STRAGGLES
         ):
             yield Straggler(task, span.full_name, others, span.seconds)
+
+
+def _group_of(span: Span) -> tuple[str, ...]:
+    return span.text(semconv.SPAN_ID), span.text(semconv.TASK_GROUP_NAME)
 
 
 @dataclass(frozen=True)
@@ -184,13 +212,14 @@ def _gap(run: Run, begin: int, end: int, seconds: float) -> Gap:
 
 def _open_span(run: Run, begin: int, end: int) -> str:
     """Return the shortest span that was there before and after; empty where there is none."""
-    times: dict[Plain, list[Span]] = {}
+    times: dict[str, list[Span]] = {}
     for span in run.of_type("span"):
-        times.setdefault(span.attributes.get(semconv.SPAN_ID), []).append(span)
+        times.setdefault(span.text(semconv.SPAN_ID), []).append(span)
+    lasted = [(same[0], max(one.end_ns for one in same)) for same in times.values()]
     around = [
-        (max(one.end_ns for one in same) - same[0].start_ns, same[0].full_name)
-        for same in times.values()
-        if same[0].start_ns <= begin and max(one.end_ns for one in same) >= end
+        (last - span.start_ns, span.full_name)
+        for span, last in lasted
+        if span.start_ns <= begin and last >= end
     ]
     return min(around, default=(0, ""))[1]
 
@@ -223,7 +252,7 @@ def workers(run: Run) -> list[Worker]:
             largest = max((value for _, value in series.history()), default=series.value)
             setattr(found.setdefault(name, Worker(name)), figure, largest)
     for task in run.of_type("task"):
-        name = text(task.attributes.get(semconv.WORKER_NAME))
+        name = task.text(semconv.WORKER_NAME)
         if name:
             worker = found.setdefault(name, Worker(name))
             worker.tasks += 1

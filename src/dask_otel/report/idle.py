@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from dask_otel import semconv
 from dask_otel.report.seconds import IDLE
 from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.series import at
 
 #: States of tasks that a thread could run, or already does.
 _READY = ("queued", "no-worker", "processing")
@@ -33,8 +33,8 @@ class IdleReason:
     before_first: float
     samples: int
 
-    def reasons(self) -> list[tuple[str, float, str]]:
-        """Return when threads were idle, for how many seconds, and what it hints at."""
+    def reasons(self) -> list[tuple[str, float, float, str]]:
+        """Return when threads were idle, thread-seconds, their share, and a hint."""
         found = (
             ("before the first task started", self.before_first, "workers or imports were awaited"),
             (
@@ -48,14 +48,18 @@ class IdleReason:
                 "they lay unevenly, or waited for data or the scheduler",
             ),
         )
-        return [reason for reason in found if reason[1] > 0]
+        return [
+            (when, seconds, seconds / self.total, hint)
+            for when, seconds, hint in found
+            if seconds > 0
+        ]
 
     def sentence(self) -> str:
         """Return the largest reason in words; empty where none has more than half of the time."""
-        for when, seconds, _ in self.reasons():
-            if seconds / self.total > 0.5:
-                return f"{seconds / self.total:.0%} of it {when}."
-        return ""
+        found = (
+            f"{share:.0%} of it {when}." for when, _, share, _ in self.reasons() if share > 0.5
+        )
+        return next(found, "")
 
 
 def explain(run: Run) -> IdleReason | None:
@@ -96,9 +100,3 @@ def first_start_ns(run: Run) -> int | None:
         if event.name == semconv.EVENT_START
     ]
     return min(starts, default=None)
-
-
-def at(history: list[tuple[int, float]], time_ns: int) -> float:
-    """Return the last value of a history until a time; 0 before the first."""
-    index = bisect_right(history, (time_ns, float("inf")))
-    return history[index - 1][1] if index else 0.0

@@ -29,24 +29,35 @@ NEUTRAL = "#4E9A9A"
 
 @dataclass(frozen=True)
 class Meaning:
-    """A colour, and the names that have it: regular expressions (RE2 and JavaScript)."""
+    """A colour, the names that have it (regular expressions of RE2 and JavaScript), and words."""
 
     colour: str
     names: tuple[str, ...]
+    about: str = ""
 
 
 #: What threads do. Users' own activities have no meaning here: they are in the part "other".
 MEANINGS = {
-    "computing": Meaning("green", ("thread-cpu", "p2p-.*-cpu")),
-    "off the CPU": Meaning("blue", ("thread-noncpu", "p2p-.*-noncpu")),
-    "network": Meaning("purple", ("network", "send", "serialize", "deserialize", "offload")),
-    "spill": Meaning("yellow", ("disk-read", "disk-write", "compress", "decompress")),
-    "idle": Meaning("orange", ("idle",)),
-    "unused": Meaning("#808080", ("unused",)),
-    "failed": Meaning("red", ("failed",)),
-    "cancelled": Meaning("light-red", ("cancelled",)),
-    "lost": Meaning("dark-red", ("lost",)),
-    "other": Meaning("#A08C6E", ("other", "executor")),
+    "computing": Meaning("green", ("thread-cpu", "p2p-.*-cpu"), "computing"),
+    "off the CPU": Meaning(
+        "blue", ("thread-noncpu", "p2p-.*-noncpu"), "waiting: I/O, GIL, GPU, core"
+    ),
+    "network": Meaning(
+        "purple",
+        ("network", "send", "serialize", "deserialize", "offload"),
+        "network, and packing for it",
+    ),
+    "spill": Meaning(
+        "yellow",
+        ("disk-read", "disk-write", "compress", "decompress"),
+        "disk, and packing for it",
+    ),
+    "idle": Meaning("orange", ("idle",), "free threads, yet work to do"),
+    "unused": Meaning("#808080", ("unused",), "no work at all"),
+    "failed": Meaning("red", ("failed",), "of failed tasks"),
+    "cancelled": Meaning("light-red", ("cancelled",), "of cancelled, repeated runs"),
+    "lost": Meaning("dark-red", ("lost",), "of workers that died"),
+    "other": Meaning("#A08C6E", ("other", "executor"), "overhead, or your own meters"),
     # States of tasks, which are no time.
     "to do": Meaning(NEUTRAL, ("waiting", "queued", "no-worker")),
     "running": Meaning("#9AD5D5", ("processing", "executing")),

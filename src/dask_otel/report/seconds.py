@@ -7,7 +7,6 @@ those of the cluster are absent then.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.report.meanings import PART_TITLES, part_of
 from dask_otel.report.telemetry.model import Run, Span, text
+from dask_otel.report.telemetry.series import History, at
 
 IDLE: Final = "idle"
 UNUSED: Final = "unused"
@@ -72,6 +72,11 @@ class SpanTime:
         """Of all activities together, and idle."""
         return sum(self.activities.values()) + (self.idle or 0.0)
 
+    def count(self, figure: str, seconds: float | None) -> None:
+        """Add to ``idle`` or ``capacity``; None, which was not exported, changes nothing."""
+        if seconds is not None:
+            setattr(self, figure, (getattr(self, figure) or 0.0) + seconds)
+
     def parts(self) -> dict[str, float]:
         """Return the seconds of each part, idle among them."""
         with_idle = self.activities if self.idle is None else {**self.activities, IDLE: self.idle}
@@ -108,62 +113,61 @@ def run_parts(run: Run) -> dict[str, float]:
 
 def span_times(run: Run) -> list[SpanTime]:
     """Return the time of each span's name, in the order in which the spans began."""
-    found = _from_metrics(run)
-    from_spans = _from_spans(run)
-    for name, entry in from_spans.items():
-        found.setdefault(name, entry)
-    order = {name: number for number, name in enumerate(from_spans)}
-    return sorted(found.values(), key=lambda entry: order.get(entry.name, len(order)))
+    measured, from_spans = _from_metrics(run), _from_spans(run)
+    unknown = [entry for name, entry in measured.items() if name not in from_spans]
+    return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
+
+
+#: Fields of `SpanTime`, with the metric and the attribute of a span that have it.
+_OF_SPANS: Final = (
+    ("idle", semconv.SPAN_IDLE_TIME, semconv.SPAN_IDLE),
+    ("capacity", semconv.SPAN_CAPACITY_TIME, semconv.SPAN_CAPACITY),
+)
 
 
 def _from_metrics(run: Run) -> dict[str, SpanTime]:
     found: dict[str, SpanTime] = {}
+    names = (semconv.SPAN_NAME, semconv.SPAN_ROOT_NAME)
 
-    def entry(labels: dict[str, str]) -> SpanTime:
-        name = labels.get(semconv.SPAN_NAME, "")
-        return found.setdefault(name, SpanTime(name, labels.get(semconv.SPAN_ROOT_NAME, "")))
+    def entry(name: str, root: str) -> SpanTime:
+        return found.setdefault(name, SpanTime(name, root))
 
-    for series in run.metrics.of(semconv.SPAN_EXECUTE_TIME.name):
-        span = entry(series.labels)
-        activity = series.labels.get(semconv.ACTIVITY, "")
-        _add(span.activities, activity, series.value)
-        prefix = span.prefixes.setdefault(series.labels.get(semconv.TASK_PREFIX, ""), {})
-        _add(prefix, activity, series.value)
-    for series in run.metrics.of(semconv.SPAN_EXECUTE_IO.name):
-        _add(entry(series.labels).bytes, series.labels.get(semconv.ACTIVITY, ""), series.value)
-    for metric, name in (
-        (semconv.SPAN_IDLE_TIME, "idle"),
-        (semconv.SPAN_CAPACITY_TIME, "capacity"),
-    ):
-        for series in run.metrics.of(metric.name):
-            span = entry(series.labels)
-            setattr(span, name, (getattr(span, name) or 0.0) + series.value)
+    activities = (*names, semconv.ACTIVITY)
+    executed = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX)
+    for (name, root, activity, prefix), seconds in executed.items():
+        span = entry(name, root)
+        _add(span.activities, activity, seconds)
+        _add(span.prefixes.setdefault(prefix, {}), activity, seconds)
+    moved = run.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
+    for (name, root, activity), size in moved.items():
+        _add(entry(name, root).bytes, activity, size)
+    for figure, metric, _ in _OF_SPANS:
+        for (name, root), seconds in run.metrics.sums(metric.name, *names).items():
+            entry(name, root).count(figure, seconds)
     return found
 
 
 def _from_spans(run: Run) -> dict[str, SpanTime]:
     found: dict[str, SpanTime] = {}
     for span in run.of_type("span"):
-        root = text(span.attributes.get(semconv.SPAN_ROOT_NAME))
-        entry = found.setdefault(span.full_name, SpanTime(span.full_name, root, measured=False))
-        for activity, seconds in span_activities(span).items():
-            _add(entry.activities, activity, seconds)
-        for key, name in ((semconv.SPAN_IDLE, "idle"), (semconv.SPAN_CAPACITY, "capacity")):
-            value = span.number(key)
-            if value is not None:
-                setattr(entry, name, (getattr(entry, name) or 0.0) + value)
+        new = SpanTime(span.full_name, span.text(semconv.SPAN_ROOT_NAME), measured=False)
+        entry = found.setdefault(span.full_name, new)
+        _add_all(entry.activities, span_activities(span))
+        for figure, _, key in _OF_SPANS:
+            entry.count(figure, span.number(key))
     return found
 
 
 def span_activities(span: Span) -> dict[str, float]:
     """Return the seconds of each activity that a span says it took itself."""
-    return {
-        key.removeprefix(_ACTIVITY): float(value)
-        for key, value in span.attributes.items()
-        if key.startswith(_ACTIVITY)
-        and isinstance(value, (int, float))
-        and not isinstance(value, bool)
-    }
+    keys = [key for key in span.attributes if key.startswith(_ACTIVITY)]
+    found = {key.removeprefix(_ACTIVITY): span.number(key) for key in keys}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def own_parts(span: Span) -> dict[str, float]:
+    """Return the seconds of each part that a span took itself, idle among them."""
+    return parts({**span_activities(span), IDLE: span.number(semconv.SPAN_IDLE) or 0.0})
 
 
 def by_function(run: Run) -> dict[str, tuple[float, float]]:
@@ -185,16 +189,12 @@ def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
     """Return several spans' times as one."""
     result = SpanTime(name, name)
     for entry in entries:
-        into = [(result.activities, entry.activities), (result.bytes, entry.bytes)]
+        _add_all(result.activities, entry.activities)
+        _add_all(result.bytes, entry.bytes)
         for prefix, activities in entry.prefixes.items():
-            into.append((result.prefixes.setdefault(prefix, {}), activities))
-        for sums, values in into:
-            for activity, value in values.items():
-                _add(sums, activity, value)
-        if entry.idle is not None:
-            result.idle = (result.idle or 0.0) + entry.idle
-        if entry.capacity is not None:
-            result.capacity = (result.capacity or 0.0) + entry.capacity
+            _add_all(result.prefixes.setdefault(prefix, {}), activities)
+        for figure, *_ in _OF_SPANS:
+            result.count(figure, getattr(entry, figure))
         result.measured = result.measured and entry.measured
     return result
 
@@ -231,38 +231,30 @@ class Flow:
 
 def flow(run: Run, most: int = 240) -> Flow | None:
     """Return what threads did over time; None where there are fewer than two exports."""
-    histories: dict[str, list[list[tuple[int, float]]]] = {}
+    parts: dict[str, list[History]] = {title: [] for title in PART_TITLES}
     for series in run.metrics.of(semconv.CLUSTER_TIME.name):
-        part = part_of(series.labels.get(semconv.ACTIVITY, "")).title
-        histories.setdefault(part, []).append(series.history())
-    times = sorted({time for every in histories.values() for one in every for time, _ in one})
+        parts[part_of(series.labels.get(semconv.ACTIVITY, "")).title].append(series.history())
+    times = sorted({time for every in parts.values() for one in every for time, _ in one})
     if len(times) < 2:
         return None
     step = max(1, -(-(len(times) - 1) // most))
     edges = [*times[:-1:step], times[-1]]
-    widths = [(end - begin) / 1e9 for begin, end in itertools.pairwise(edges)]
-    result = {}
-    for title in PART_TITLES:
-        grown = [0.0] * len(widths)
-        for history in histories.get(title, ()):
-            for index, seconds in enumerate(_increments(history, edges)):
-                grown[index] += seconds / widths[index]
-        result[title] = grown
-    capacity = [0.0] * len(widths)
-    for series in run.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name):
-        for index, seconds in enumerate(_increments(series.history(), edges)):
-            capacity[index] += seconds / widths[index]
-    return Flow(edges, result, capacity)
+    capacity = [one.history() for one in run.metrics.of(semconv.CLUSTER_CAPACITY_TIME.name)]
+    result = {title: _rates(found, edges) for title, found in parts.items()}
+    return Flow(edges, result, _rates(capacity, edges))
 
 
-def _increments(history: list[tuple[int, float]], edges: list[int]) -> list[float]:
-    """Return what a counter grew by in each interval; before its first point it was 0."""
-    times = [time for time, _ in history]
-    totals = []
-    for edge in edges:
-        index = bisect_right(times, edge)
-        totals.append(history[index - 1][1] if index else 0.0)
-    return [max(0.0, after - before) for before, after in itertools.pairwise(totals)]
+def _rates(counters: list[History], edges: list[int]) -> list[float]:
+    """Return by how much counters grew a second in each interval; they begin at 0."""
+    return [
+        sum(max(0.0, at(one, end) - at(one, begin)) for one in counters) / ((end - begin) / 1e9)
+        for begin, end in itertools.pairwise(edges)
+    ]
+
+
+def _add_all(into: dict[str, float], values: dict[str, float]) -> None:
+    for key, value in values.items():
+        _add(into, key, value)
 
 
 def _add(into: dict[str, float], key: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""What the page says, as plain data: for scripts, and for the text."""
+"""The report as plain data, for scripts."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask_otel import semconv
-from dask_otel.report import findings, idle
-from dask_otel.report.advice import advice, outcome_counts
-from dask_otel.report.money import Cost, Price, bill
-from dask_otel.report.seconds import SpanTime, cluster_time, span_times
-from dask_otel.report.telemetry.model import Run, Skipped, Span, text
+from dask_otel.report.account import Account
+from dask_otel.report.money import Bill, Cost, Price
+from dask_otel.report.seconds import ClusterTime, SpanTime
+from dask_otel.report.telemetry.model import Skipped, Span, text
 
 #: Goes up when something here is renamed or changes its meaning; not when something is added.
 VERSION = 2
 
 
-def summary(
-    runs: Sequence[Run], skipped: Skipped, *, price: Price | None = None, tag: str = "team"
-) -> dict[str, Any]:
+def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
     """Return everything as dicts and lists. Seconds are floats; null is what was not exported."""
     return {
         "version": VERSION,
         "skipped": dict(skipped.counts),
-        "runs": [_run(run, price, tag) for run in runs],
+        "runs": [_run(account) for account in accounts],
     }
 
 
-def _run(run: Run, price: Price | None, tag: str) -> dict[str, Any]:
+def _run(account: Account) -> dict[str, Any]:
+    run, why = account.run, account.idle
     result: dict[str, Any] = {
         "cluster": run.cluster,
         "instance": run.instance,
@@ -35,10 +33,10 @@ def _run(run: Run, price: Price | None, tag: str) -> dict[str, Any]:
         "dask_otel": run.bridge or None,
         "start": _epoch(run.start_ns),
         "end": _epoch(run.end_ns),
-        "tasks": outcome_counts(run),
-        "repeated": findings.retries(run),
-        "time": _cluster(run),
-        "spans": [_span_time(entry) for entry in span_times(run)],
+        "tasks": account.outcomes,
+        "repeated": account.repeated,
+        "time": None if account.cluster is None else _cluster(account.cluster),
+        "spans": [_span_time(entry) for entry in account.spans],
         "traces": [_span(span) for span in run.of_type("span")],
         "advice": [
             {
@@ -47,15 +45,15 @@ def _run(run: Run, price: Price | None, tag: str) -> dict[str, Any]:
                 "advice": one.advice,
                 "alert": one.alert or None,
             }
-            for one in advice(run)
+            for one in account.advice
         ],
-        "failures": [dict(vars(failure)) for failure in findings.failures(run)],
-        "slowest": [_task(task) for task in findings.slowest(run)],
-        "workers": [dict(vars(worker)) for worker in findings.workers(run)],
-        "idle": _idle(run),
+        "failures": [dict(vars(failure)) for failure in account.failures],
+        "slowest": [_task(task) for task in account.slowest],
+        "workers": [dict(vars(worker)) for worker in account.workers],
+        "idle": None if why is None else dict(vars(why)),
     }
-    if price is not None:
-        result["cost"] = _cost(run, price, tag)
+    if account.price is not None and account.bill is not None:
+        result["cost"] = _cost(account.bill, account.price, account.tag)
     return result
 
 
@@ -63,10 +61,7 @@ def _epoch(time_ns: int | None) -> float | None:
     return None if time_ns is None else time_ns / 1e9
 
 
-def _cluster(run: Run) -> dict[str, Any] | None:
-    cluster = cluster_time(run)
-    if cluster is None:
-        return None
+def _cluster(cluster: ClusterTime) -> dict[str, Any]:
     return {
         "activities": cluster.activities,
         "parts": cluster.parts(),
@@ -98,7 +93,7 @@ def _span(span: Span) -> dict[str, Any]:
         "start": span.start_ns / 1e9,
         "seconds": span.seconds,
         "waited": span.number(semconv.SPAN_QUEUE_TIME),
-        "result": text(span.attributes.get(semconv.SPAN_RESULT)) or None,
+        "result": span.text(semconv.SPAN_RESULT) or None,
         "unfinished": span.unfinished,
         "tasks": span.number(semconv.TASK_COUNT),
         "erred": span.number(semconv.TASK_OUTCOME_COUNT.format("erred")),
@@ -107,38 +102,34 @@ def _span(span: Span) -> dict[str, Any]:
 
 def _task(task: Span) -> dict[str, Any]:
     return {
-        "key": text(task.attributes.get(semconv.TASK_KEY)) or None,
-        "prefix": text(task.attributes.get(semconv.TASK_PREFIX)) or None,
-        "worker": text(task.attributes.get(semconv.WORKER_NAME)) or None,
+        "key": task.text(semconv.TASK_KEY) or None,
+        "prefix": task.text(semconv.TASK_PREFIX) or None,
+        "worker": task.text(semconv.WORKER_NAME) or None,
         "seconds": task.seconds,
         "waited": task.number(semconv.TASK_QUEUE_TIME),
         "failed": task.failed,
     }
 
 
-def _idle(run: Run) -> dict[str, Any] | None:
-    why = idle.explain(run)
-    return None if why is None else dict(vars(why))
-
-
-def _cost(run: Run, price: Price, tag: str) -> dict[str, Any]:
-    found = bill(run, tag)
+def _cost(found: Bill, price: Price, tag: str) -> dict[str, Any]:
+    def known(seconds: float | None) -> float | None:
+        return None if seconds is None else price.of(seconds)
 
     def entry(cost: Cost) -> dict[str, Any]:
         return {
             "name": cost.name,
             "capacity": cost.capacity,
             "cost": price.of(cost.capacity),
-            "idle_cost": None if cost.idle is None else price.of(cost.idle),
+            "idle_cost": known(cost.idle),
         }
 
     return {
         "price": price.amount,
         "currency": price.currency or None,
-        "capacity": None if found.capacity is None else price.of(found.capacity),
-        "unused": None if found.unused is None else price.of(found.unused),
-        "lost": None if found.lost is None else price.of(found.lost),
-        "of_no_span": None if found.unassigned is None else price.of(found.unassigned),
+        "capacity": known(found.capacity),
+        "unused": known(found.unused),
+        "lost": known(found.lost),
+        "of_no_span": known(found.unassigned),
         "roots": [entry(cost) for cost in found.roots],
         "tag": tag,
         "tags": [entry(cost) for cost in found.tags],

@@ -1,219 +1,388 @@
-"""The report as text: what to read in a terminal, or to mail as it is."""
+"""The report as text: what ``dask-otel report --text`` and the demo print."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
-from dask_otel.report import findings, idle, words
-from dask_otel.report.advice import advice, outcome_counts
+from dask_otel.report import findings, words
+from dask_otel.report.account import Account
 from dask_otel.report.compare import Comparison
-from dask_otel.report.money import Price, bill
-from dask_otel.report.seconds import cluster_time, run_parts
-from dask_otel.report.telemetry.model import Run, Skipped, text
+from dask_otel.report.meanings import MEANINGS, colour_of, meaning_of
+from dask_otel.report.seconds import IDLE, SpanTime, merged
+from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 
-_BAR = 24
-_MOST = 12
+#: Pieces of a line with their styles, as rich names them; what is measured is not clean yet.
+Line: TypeAlias = list[tuple[str, str]]
 
 
-def lines(
-    runs: Sequence[Run],
-    skipped: Skipped,
-    *,
-    price: Price | None = None,
-    tag: str = "team",
-    width: int = 100,
-    ascii_only: bool = False,
-) -> Iterator[str]:
-    """Yield the report, line by line, none longer than `width` but for keys and messages."""
-    marks = words.glyphs(ascii_only)
-    for run in runs:
-        yield from map(words.one_line, _run(run, price, tag, width, marks))
-        yield ""
+class Sheet(NamedTuple):
+    """What is printed on: columns, characters, and how many groups and tasks a span shows."""
+
+    width: int = 100
+    marks: words.Glyphs = words.UNICODE
+    groups: int = 4
+    tasks: int = 2
+
+
+#: Traces, failures and slow tasks that are listed; columns of a bar.
+_MOST, _BAR = 12, 24
+
+#: From this width on, a tree has room for all columns, and the table for the meanings.
+_WIDE, _MEANINGS = 100, 78
+#: Columns of a timeline that says something; and what a narrow line keeps for the name.
+_SHORTEST, _LONGEST, _NAME = 12, 32, 37
+#: Columns of a name below which a tree shows no further level.
+_LEAST: Final = 12
+#: The key of a collection's task: a name with a hash, and which part of the data it is.
+_PARTITION: Final = re.compile(r"\('[^']*', ([\d, ]+)\)")
+_STYLES: Final = {
+    "success": "green",
+    "failure": "bold red",
+    "error": "bold red",
+    "incomplete": "bold red",
+    "still open": "bold red",
+    "cancellation": "yellow",
+}
+
+#: Below these shares of a span, of all spans, an activity or a span is small: they are summed up.
+_SMALL, _SMALL_SPAN = 0.01, 0.02
+_LATE: Final = (
+    "Threads are idle until the first task begins. Fresh workers begin late: they import what"
+    " the tasks need. Workers that have run for a while do not."
+)
+
+
+def plain(lines: Iterable[Line]) -> Iterator[str]:
+    """Yield lines without their styles, and without anything that acts on a terminal."""
+    for line in lines:
+        yield words.one_line("".join(piece for piece, _ in line)).rstrip()
+
+
+def report_lines(accounts: Iterable[Account], skipped: Skipped, sheet: Sheet) -> Iterator[Line]:
+    """Yield the report, line by line, none longer than the sheet but for messages and words."""
+    for account in accounts:
+        yield from run_lines(account, sheet)
+        yield []
     if skipped.counts:
-        yield "Not read: " + "; ".join(skipped.lines()) + "."
+        yield [("Not read: " + "; ".join(skipped.lines()) + ".", "")]
 
 
-def _run(run: Run, price: Price | None, tag: str, width: int, marks: words.Glyphs) -> Iterator[str]:
-    yield run.title
-    counts = outcome_counts(run)
-    if counts:
-        yield "Tasks: " + ", ".join(f"{count:,.0f} {outcome}" for outcome, count in counts.items())
-    yield from _headed("Where the threads' time went", _where(run, marks))
-    yield from _headed("What to do next", _advice(run, width))
-    trees = list(_trees(run, width, ascii_only=marks is words.ASCII))
-    yield from _headed("Spans", trees or _spans(run, width, marks))
-    yield from _headed("Failures", _failures(run, width, marks))
-    yield from _headed("Slowest tasks", _slow(run, width, marks))
-    yield from _headed("Why threads were idle", _idle(run))
-    if price is not None:
-        yield from _headed("What it cost", _money(run, price, tag, width, marks))
+def run_lines(account: Account, sheet: Sheet, only: Sequence[str] = ()) -> Iterator[Line]:
+    """Yield the lines of one run; of some sections `only`, if they are named."""
+    yield [(account.run.title, "bold")]
+    if account.outcomes:
+        counts = (f"{count:,.0f} {outcome}" for outcome, count in account.outcomes.items())
+        yield [("Tasks: " + ", ".join(counts), "")]
+    for title, section in _SECTIONS.items():
+        body = [] if only and title not in only else list(section(account, sheet))
+        if body:
+            yield from ([], [(title, "bold")], *body)
 
 
-def _headed(head: str, body: Iterable[str]) -> Iterator[str]:
-    found = list(body)
-    if found:
-        yield ""
-        yield head
-        yield from found
-
-
-def _where(run: Run, marks: words.Glyphs) -> Iterator[str]:
-    cluster = cluster_time(run)
-    by_part = run_parts(run)
-    whole = sum(by_part.values())
-    if not whole:
-        return
-    for part, seconds in by_part.items():
-        if seconds > 0:
-            share = seconds / whole
-            drawn = words.bar(share, _BAR, marks)
-            yield f"  {part:<12} {words.seconds(seconds):>10} {share:>5.0%}  {drawn}"
+def _where(account: Account, sheet: Sheet) -> Iterator[Line]:
+    for part, seconds, share in account.shares():
+        numbers = f"  {part.title:<12} {words.seconds(seconds):>10} {share:>5.0%}  "
+        yield [(numbers, ""), (words.bar(share, _BAR, sheet.marks), colour_of(part.title))]
+    cluster = account.cluster
     if cluster and cluster.remainder is not None:
-        yield f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s"
-        yield f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s"
-        yield f"  = remainder {words.exact(cluster.remainder)}"
+        yield [(f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s", "")]
+        yield [(f"  - capacity {cluster.capacity:,.3f} s - excess {cluster.excess:,.3f} s", "")]
+        yield [(f"  = remainder {words.exact(cluster.remainder)}", "")]
 
 
-def _advice(run: Run, width: int) -> Iterator[str]:
-    found = advice(run)
-    if not found:
-        yield "  Nothing is beyond the limit of an alert, and no task failed."
-    for one in found:
-        yield from _indented(f"[{one.severity}] {one.title}", width, "  ")
-        yield from _indented(one.advice, width, "      ")
+def _advice(account: Account, sheet: Sheet) -> Iterator[Line]:
+    if not account.advice:
+        yield [("  Nothing is beyond the limit of an alert, and no task failed.", "green")]
+    for one in account.advice:
+        yield from _indented(f"[{one.severity}] {one.title}", sheet, "  ")
+        yield from _indented(one.advice, sheet, "      ")
 
 
-def _indented(sentence: str, width: int, indent: str) -> Iterator[str]:
-    for line in words.wrapped(sentence, width - len(indent)):
-        yield indent + line
+def _indented(sentence: str, sheet: Sheet, indent: str) -> Iterator[Line]:
+    for line in words.wrapped(sentence, sheet.width - len(indent)):
+        yield [(indent + line, "")]
 
 
-def _trees(run: Run, width: int, *, ascii_only: bool) -> Iterator[str]:
-    """Yield the traces as the demo shows them, and their time; nothing where rich is missing."""
-    if find_spec("rich") is None:
-        return
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+# -------------------------------------------------------------------------------- traces
 
-    from dask_otel.report.terminal.time_table import TimeTable, time_by_span
-    from dask_otel.report.terminal.trace_tree import (
-        TraceTree,
-        build_trees,
-        late_starts,
-        span_names,
-    )
 
-    roots = build_trees(run.spans)
-    shown: list[RenderableType] = [TraceTree(roots[:_MOST])] if roots else []
+def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
+    roots, below = tree_of(account.run.spans)
+    for root in roots[:_MOST]:
+        same = (span for span in account.run.spans if span.trace_id == root.trace_id)
+        end_ns = max(span.end_ns for span in same)
+        yield from _Trace(root, below, end_ns, sheet).lines()
     if len(roots) > _MOST:
-        shown.append(Text(f"and {len(roots) - _MOST:,} more traces"))
-    times = time_by_span(run.metrics, order=span_names(roots))
-    if times:
-        shown += [Text(), TimeTable(times, late_starts(roots))]
-    encoding = "ascii" if ascii_only else "utf-8"
-    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
-    console = Console(file=file, width=width, highlight=False, color_system=None)
-    for one in shown:
-        console.print(one)
-    file.flush()
-    file.seek(0)
-    yield from (line.rstrip() for line in file.read().splitlines())
+        yield [(f"and {len(roots) - _MOST:,} more traces", "dim italic")]
 
 
-def _spans(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
-    found = run.of_type("span")
-    room, erred = max(16, width - 62), semconv.TASK_OUTCOME_COUNT.format("erred")
-    if found:
-        head = f"{'lasted':>10}{'waited':>9}{'tasks':>8}{'failed':>8}{'idle':>6}  result"
-        yield f"  {'':<{room}}{head}"
-    for span in found[:60]:
-        name = words.cut_beginning(span.full_name, room, marks.ellipsis)
-        capacity, unused = span.number(semconv.SPAN_CAPACITY), span.number(semconv.SPAN_IDLE)
-        idle_share = f"{unused / capacity:.0%}" if capacity and unused is not None else ""
-        yield (
-            f"  {name:<{room}}{words.seconds(span.seconds):>10}"
-            f"{words.known(span.number(semconv.SPAN_QUEUE_TIME)):>9}"
-            f"{words.whole(span.number(semconv.TASK_COUNT)):>8}"
-            f"{words.whole(span.number(erred)):>8}{idle_share:>6}"
-            f"  {span.result}"
+class _Trace:
+    """One trace as a tree: each span with its duration, where it lies in time, tasks, result."""
+
+    def __init__(
+        self, root: Span, below: dict[tuple[str, str], list[Span]], end_ns: int, sheet: Sheet
+    ) -> None:
+        self._root, self._below, self._sheet = root, below, sheet
+        self._wide = sheet.width >= _WIDE
+        self._right = 41 if self._wide else 19
+        room = sheet.width - 35 - self._right if self._wide else sheet.width - _NAME - 21
+        self._timeline = min(_LONGEST, room) if room >= _SHORTEST else 0
+        if self._timeline:
+            self._right += self._timeline + 2
+        self._length = max(1, end_ns - root.start_ns)
+
+    def lines(self) -> Iterator[Line]:
+        yield [("Trace ", "bold"), (self._root.trace_id, "cyan")]
+        headings = ("duration", "queue", "tasks", "result")
+        yield self._row("", "span", headings, [("timeline", "dim")], "dim")
+        yield self._of(self._root, "", "bold")
+        yield from self._branches(self._root, "")
+
+    def _branches(self, above: Span, guide: str) -> Iterator[Line]:
+        marks = self._sheet.marks
+        found = list(self._under(above))
+        for number, span in enumerate(found, 1):
+            last = number == len(found)
+            own = guide + (marks.last_branch if last else marks.branch)
+            if isinstance(span, Span):
+                style = "dim" if span.type in ("group", "task") else ""
+                yield self._of(span, own, style)
+                if len(own) < self._sheet.width - self._right - _LEAST:
+                    yield from self._branches(span, guide + ("    " if last else marks.trunk))
+            else:
+                note, style = span
+                room = self._sheet.width - len(own)
+                yield [(own, "dim"), (words.cut(note, room, marks.ellipsis), style)]
+
+    def _under(self, above: Span) -> Iterator[Span | tuple[str, str]]:
+        """Yield a span's first failure, what is shown below it, and how much is not."""
+        # The failure of a task is its span's, too.
+        exceptions = [] if above.type == "task" else list(above.exceptions())
+        for event in exceptions[:1]:
+            more = f" (and {len(exceptions) - 1} more)" if len(exceptions) > 1 else ""
+            yield f"{self._sheet.marks.failed} {findings.message_of(event)}{more}", "red"
+        children = self._below.get(above.key, [])
+        if above.type == "group" and above.number(semconv.TASK_COUNT) == 1:
+            # The only task says what its group says.
+            children = [child for child in children if child.failed]
+        hidden: set[tuple[str, str]] = set()
+        notes: list[tuple[str, str]] = []
+        for kind, most in (("group", self._sheet.groups), ("task", self._sheet.tasks)):
+            same = [child for child in children if child.type == kind]
+            rest = sorted(same, key=lambda one: (not one.failed, -one.seconds))[most:]
+            hidden |= {one.key for one in rest}
+            if rest and self._sheet.tasks:
+                what = "more task group" if kind == "group" else "more task span"
+                notes.append((words.counted(len(rest), what), "dim italic"))
+        yield from (child for child in children if child.key not in hidden)
+        yield from notes
+
+    def _of(self, span: Span, guide: str, style: str) -> Line:
+        queue = semconv.TASK_QUEUE_TIME if span.type == "task" else semconv.SPAN_QUEUE_TIME
+        result = span.result.rpartition(", ")[2] or ("failure" if span.failed else "")
+        values = (
+            words.seconds(span.seconds),
+            words.known(span.number(queue)),
+            words.whole(span.number(semconv.TASK_COUNT)),
+            result,
         )
-    if len(found) > 60:
-        yield f"  and {len(found) - 60:,} more"
+        name = _task_name(span) if span.type == "task" else span.label
+        if not self._wide and result not in ("", "success", "failure", "error"):
+            name += f" ({result})"
+        return self._row(guide, name, values, self._track(span), style)
+
+    def _row(
+        self, guide: str, name: str, values: tuple[str, str, str, str], track: Line, style: str
+    ) -> Line:
+        """Return one line: the name takes what the columns leave."""
+        duration, queue, tasks, result = values
+        room = self._sheet.width - len(guide) - self._right
+        line = [
+            (guide, "dim"),
+            (words.fit(name, room, self._sheet.marks.ellipsis), style),
+            (f"{duration:>{10 if self._wide else 9}}", style),
+        ]
+        if self._timeline:
+            blank = " " * (self._timeline - sum(len(piece) for piece, _ in track))
+            line += [("  ", ""), *track, (blank, "")]
+        if self._wide:
+            return [*line, (f"{queue:>9}{tasks:>8}  ", style), (result, _STYLES.get(result, style))]
+        marks = self._sheet.marks
+        mark = "" if result in ("", "result") else marks.failed
+        mark = marks.done if result == "success" else mark
+        return [*line, (f"{tasks:>7} ", style), (mark, _STYLES.get(result, style))]
+
+    def _track(self, span: Span) -> Line:
+        """Return where in the trace the span lies."""
+        if not self._timeline:
+            return []
+        share = span.seconds * 1e9 / self._length
+        width = min(self._timeline, max(1, round(share * self._timeline)))
+        offset = round((span.start_ns - self._root.start_ns) / self._length * self._timeline)
+        start = min(max(0, offset), self._timeline - width)
+        marks = self._sheet.marks
+        colour = {"group": "blue", "task": "cyan"}.get(span.type, "green")
+        return [
+            (marks.track * start, "dim"),
+            (marks.bar * width, "red" if span.failed else colour),
+            (marks.track * (self._timeline - start - width), "dim"),
+        ]
 
 
-def _failures(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
-    for failure in findings.failures(run)[:_MOST]:
-        what = " ".join(": ".join(filter(None, (failure.kind, failure.message))).split())
+def _task_name(span: Span) -> str:
+    """Return which task it is, as all of a group have one name; without a collection's hash."""
+    key = span.text(semconv.TASK_KEY) or span.name
+    found = _PARTITION.fullmatch(key)
+    return f"{span.text(semconv.TASK_PREFIX)} ({found[1]})" if found else key
+
+
+# ---------------------------------------------------------------------------- activities
+
+
+def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
+    blocks = _blocks([entry for entry in account.spans if entry.seconds > 0])
+    if not blocks:
+        return
+    bar = 6 + max(0, min(14, sheet.width - 80))
+    room = max(20, sheet.width - bar - 49)
+    heading = f"{'span and activity':<{room}}{'time':>9} share  {'':<{bar}} "
+    yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "dim")]
+    late = findings.late_starts(account.run)
+    for block in blocks:
+        name = words.cut_beginning(block.name, room, sheet.marks.ellipsis)
+        total = f"{words.fit(name, room, sheet.marks.ellipsis)}{words.seconds(block.seconds):>9}"
+        yield from ([], [(total, "bold")])
+        for activity, seconds, size in _of_block(block):
+            share = seconds / block.seconds
+            shown = words.fit(f"  {activity}", room, sheet.marks.ellipsis)
+            numbers = f"{words.seconds(seconds):>9} {share:>5.0%}" if seconds else " " * 15
+            drawn = words.bar(share, bar, sheet.marks)
+            notes = [words.size(size) if size else ""]
+            if sheet.width >= _MEANINGS and seconds and not activity.endswith(" small ones"):
+                wait = late.get(block.name, 0.0) if activity == IDLE else 0.0
+                meaning = MEANINGS[meaning_of(activity)].about
+                notes.append(f"first task after {words.seconds(wait)}" if wait else meaning)
+            colour = colour_of(activity)
+            yield [
+                (shown, colour),
+                (numbers + "  ", ""),
+                (f"{drawn:<{bar}} ", colour),
+                (", ".join(filter(None, notes)), "dim"),
+            ]
+    if any(block.name in late for block in blocks):
+        yield []
+        yield from _indented(_LATE, sheet, "")
+
+
+def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
+    """Return the sum, the spans, and the small ones in one."""
+    if len(spans) < 2:
+        return spans
+    total = merged("all spans", spans)
+    least = _SMALL_SPAN * total.seconds
+    small = [span for span in spans if span.seconds < least]
+    if len(small) < 2:
+        return [total, *spans]
+    large = [span for span in spans if span.seconds >= least]
+    return [total, *large, merged(f"{len(small)} small spans", small)]
+
+
+def _of_block(block: SpanTime) -> list[tuple[str, float, float]]:
+    """Return activities, seconds and bytes: longest first, small ones in one, only bytes last."""
+    seconds = {**block.activities, IDLE: block.idle or 0.0}
+    names = sorted({*seconds, *block.bytes}, key=lambda name: (-seconds.get(name, 0.0), name))
+    rows = [(name, seconds.get(name, 0.0), block.bytes.get(name, 0.0)) for name in names]
+    timed = [row for row in rows if row[1] > 0]
+    small = [row for row in timed if row[1] < _SMALL * block.seconds]
+    if len(small) > 1:
+        # Without their data: bytes of different activities are often the same bytes.
+        rest = (f"{len(small)} small ones", sum(row[1] for row in small), 0.0)
+        timed = [*timed[: -len(small)], rest]
+    return timed + [row for row in rows if row[1] <= 0 < row[2]]
+
+
+# -------------------------------------------------------------------------- what follows
+
+
+def _failures(account: Account, sheet: Sheet) -> Iterator[Line]:
+    ellipsis = sheet.marks.ellipsis
+    for failure in account.failures[:_MOST]:
         times = f" x {failure.count}" if failure.count > 1 else ""
         times += ", repeated" if failure.repeated else ""
-        yield "  " + words.cut(what, max(20, width - 20), marks.ellipsis) + times
-        where = words.cut(f"{failure.span}, {failure.key}", width - 6, marks.ellipsis)
-        yield f"      {where}"
+        yield [("  " + words.cut(failure.what, max(20, sheet.width - 20), ellipsis) + times, "red")]
+        where = words.cut(f"{failure.span}, {failure.key}", sheet.width - 6, ellipsis)
+        yield [(f"      {where}", "")]
         for line in failure.stacktrace.splitlines()[-12:]:
-            yield "      | " + words.cut(line, 500, marks.ellipsis)
+            yield [("      | " + words.cut(line, 500, ellipsis), "")]
 
 
-def _slow(run: Run, width: int, marks: words.Glyphs) -> Iterator[str]:
-    for task in findings.slowest(run, _MOST):
-        key = text(task.attributes.get(semconv.TASK_KEY)) or task.name
-        worker = text(task.attributes.get(semconv.WORKER_NAME))
-        failed = "  failed" if task.failed else ""
-        shown = words.cut(key, max(20, width - 40), marks.ellipsis)
-        where = f"  on {words.cut(worker, 40, marks.ellipsis)}" if worker else ""
-        yield f"  {words.seconds(task.seconds):>9}  {shown}{where}{failed}"
+def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
+    for task in account.slowest[:_MOST]:
+        worker = task.text(semconv.WORKER_NAME)
+        key = task.text(semconv.TASK_KEY) or task.name
+        shown = words.cut(key, max(20, sheet.width - 40), sheet.marks.ellipsis)
+        where = f"  on {words.cut(worker, 40, sheet.marks.ellipsis)}" if worker else ""
+        failed = ("  failed" if task.failed else "", "red")
+        yield [(f"  {words.seconds(task.seconds):>9}  {shown}{where}", ""), failed]
 
 
-def _idle(run: Run) -> Iterator[str]:
-    why = idle.explain(run)
-    if why is not None:
-        for when, seconds, _ in why.reasons():
-            yield f"  {words.seconds(seconds):>9} {seconds / why.total:>5.0%}  {when}"
+def _idle(account: Account, _: Sheet) -> Iterator[Line]:
+    for when, seconds, share, _hint in account.idle.reasons() if account.idle else ():
+        yield [(f"  {words.seconds(seconds):>9} {share:>5.0%}  {when}", "")]
 
 
-def _money(run: Run, price: Price, tag: str, width: int, marks: words.Glyphs) -> Iterator[str]:
-    found = bill(run, tag)
-    room = max(16, width - 44)
+def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
+    price, found = account.price, account.bill
+    if price is None or found is None:
+        return
+    room = max(16, sheet.width - 44)
+
+    def row(name: str, seconds: float, more: str = "") -> Line:
+        name = words.cut(name, room, sheet.marks.ellipsis)
+        return [(f"  {name:<{room}} {price.text(seconds):>14}{more}", "")]
+
     for cost in found.roots:
-        name = words.cut(cost.name, room, marks.ellipsis)
-        idle_part = "" if cost.idle is None else f"  {price.text(cost.idle)} of it idle"
-        yield f"  {name:<{room}} {price.text(cost.capacity):>14}{idle_part}"
+        idle = "" if cost.idle is None else f"  {price.text(cost.idle)} of it idle"
+        yield row(cost.name, cost.capacity, idle)
     if found.capacity is not None and found.unassigned is not None:
-        yield f"  {'of no span':<{room}} {price.text(found.unassigned):>14}"
-        yield f"  {'all':<{room}} {price.text(found.capacity):>14}"
+        yield row("of no span", found.unassigned)
+        yield row("all", found.capacity)
     for cost in found.tags:
-        name = words.cut(f"{tag}: {cost.name or 'none'}", room, marks.ellipsis)
-        yield f"  {name:<{room}} {price.text(cost.capacity):>14}"
+        yield row(f"{account.tag}: {cost.name or 'none'}", cost.capacity)
 
 
-def comparison_lines(
-    found: Comparison, width: int = 100, ascii_only: bool = False
-) -> Iterator[str]:
+_SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
+    "Where the threads' time went": _where,
+    "What to do next": _advice,
+    "Spans": _trees,
+    "By span and activity": _activities,
+    "Failures": _failures,
+    "Slowest tasks": _slow,
+    "Why threads were idle": _idle,
+    "What it cost": _money,
+}
+
+
+def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
     """Yield two runs side by side."""
-    yield from map(words.one_line, _compared(found, width, words.glyphs(ascii_only)))
+    room = max(16, sheet.width - 54)
 
-
-def _compared(found: Comparison, width: int, marks: words.Glyphs) -> Iterator[str]:
-    yield f"A: {found.before}"
-    yield f"B: {found.after}"
-    room = max(16, width - 54)
-
-    def row(name: str, cells: Sequence[str]) -> str:
+    def row(name: str, cells: Sequence[str]) -> Line:
+        shown = words.cut_beginning(name, room - 1, sheet.marks.ellipsis)
         first, *others = (f"{cell:>11}" for cell in cells)
-        return (
-            f"{words.cut_beginning(name, room - 1, marks.ellipsis):<{room}}{first[1:]}"
-            + "".join(others)
-        )
+        return [(f"{shown:<{room}}{first[1:]}" + "".join(others), "")]
 
-    yield ""
+    yield [(f"A: {found.before}", "")]
+    yield [(f"B: {found.after}", "")]
+    yield []
     yield row("function", ("tasks A", "B", "a task A", "B", "change"))
     yield from (row(one.name, one.cells()) for one in found.functions[:60])
-    yield ""
+    yield []
     yield row("span", ("lasted A", "B", "threads A", "B"))
     for one in (found.whole, *found.names):
         yield row(one.name, one.cells())
-        said = [f"{words.signed(seconds)} {words.inside(part)}" for part, seconds in one.changes()]
-        if said:
-            yield "    " + ", ".join(said[:4])
+        if changes := one.changes_in_words(4):
+            yield [("    " + changes, "")]

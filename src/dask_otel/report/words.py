@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import unicodedata
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -16,15 +17,17 @@ class Glyphs(NamedTuple):
     ellipsis: str
     done: str
     failed: str
-    dot: str
+    branch: str
+    last_branch: str
+    trunk: str
 
 
-UNICODE = Glyphs("█", "▌", "·", "…", "✓", "✗", "·")
-ASCII = Glyphs("#", "", ".", "~", "ok", "x", "-")
+UNICODE = Glyphs("█", "▌", "·", "…", "✓", "✗", "├── ", "└── ", "│   ")
+ASCII = Glyphs("#", "", ".", "~", "ok", "x", "+-- ", "`-- ", "|   ")
 
 
 def glyphs(ascii_only: bool) -> Glyphs:
-    """Return the glyphs for an encoding (rich's ``ConsoleOptions.ascii_only``)."""
+    """Return the glyphs of a terminal."""
     return ASCII if ascii_only else UNICODE
 
 
@@ -62,8 +65,10 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "-") + seconds(abs(value))
 
 
-def size(value: float) -> str:
-    """Return bytes in binary units: ``312 B``, ``4.2 MiB``."""
+def size(value: float | None) -> str:
+    """Return bytes in binary units: ``312 B``, ``4.2 MiB``; empty where they are not known."""
+    if value is None:
+        return ""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1023.5:
             return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
@@ -74,6 +79,11 @@ def size(value: float) -> str:
 def counted(count: int, what: str) -> str:
     """Return a number of things: ``1 span``, ``1,024 spans``."""
     return f"{count:,} {noun(count, what)}"
+
+
+def share(value: float | None, whole: float | None) -> str:
+    """Return a share in percent; empty where one of the two is not known."""
+    return f"{value / whole:.0%}" if value is not None and whole else ""
 
 
 def noun(count: float, what: str) -> str:
@@ -93,6 +103,24 @@ def cut_beginning(name: str, width: int, ellipsis: str) -> str:
     while len(name) > width and "/" in name.removeprefix(f"{ellipsis}/"):
         name = f"{ellipsis}/{name.removeprefix(f'{ellipsis}/').partition('/')[2]}"
     return cut(name, width, ellipsis)
+
+
+def fit(value: str, columns: int, ellipsis: str) -> str:
+    """Return text that takes `columns` of a terminal; a cut shows."""
+    value = one_line(value)
+    if _columns(value) > columns:
+        while value and _columns(value + ellipsis) > columns:
+            value = value[:-1]
+        value += ellipsis
+    return value + " " * (columns - _columns(value))
+
+
+def _columns(value: str) -> int:
+    """Return the columns of text: two for a wide character, none for a combining one."""
+    return sum(
+        0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF")
+        for one in value
+    )
 
 
 def bar(share: float, width: int, marks: Glyphs) -> str:

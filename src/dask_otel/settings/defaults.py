@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
-
-#: Dask's configuration, once it has them.
-_HAS: Final[list[Any]] = []
+from typing import Any
 
 
 def put_into_dask() -> None:
@@ -16,17 +14,10 @@ def put_into_dask() -> None:
     # there until that import is over.
     from dask import config
 
-    if _HAS:
-        return
-    _HAS.append(config)
-    try:
-        _put(config)
-    except BaseException:
-        # Whoever needs them tries again, and gets the error.
-        _HAS.clear()
-        raise
+    _put(config)
 
 
+@cache  # but for an error, which the next caller gets, too
 def _put(config: Any) -> None:
     import yaml  # type: ignore[import-untyped]  # comes with dask
 

@@ -21,22 +21,24 @@ from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.metrics import MetricSettings, PatternSettings
 from dask_otel.settings.problems import ConfigurationError
 from dask_otel.settings.rules import (
+    BAGGAGE_KEYS,
+    CLUSTER_NAME,
     DAY,
+    ENVIRONMENT_SCHEMA,
+    FILE_PATH,
+    FLAG,
+    FUNCTION_NAME,
     HOUR,
+    PROPAGATION,
+    RATIO,
+    TRACE_URL,
+    VARIABLE,
     YEAR,
-    baggage_keys,
-    cluster_name,
     count,
     duration,
     duration_or_never,
-    file_path,
-    flag,
-    function_name,
     one_of,
-    propagation,
-    ratio,
     size,
-    trace_url,
 )
 
 __all__ = [
@@ -66,7 +68,7 @@ class TaskSettings:
         "1",
         count(0, 1000),
         """
-        How many of each task group's runs have a span of their own because they took longest
+        How many runs of each task group, the longest ones, have a span of their own
 
         None with `otel.spans.detail: span`. Runs that failed for good have one anyway. See
         [task spans](lifecycle.md#task-spans).
@@ -74,20 +76,20 @@ class TaskSettings:
     )
     ratio: float = _knob(
         "0.0",
-        ratio(),
+        RATIO,
         """
-        Which part of all tasks has a span of its own, chosen by a hash of the key
+        The part of all tasks that have a span of their own, chosen by a hash of the key
 
-        The same tasks are chosen everywhere and each time. Where the worker's part runs, what the
-        user's code in such a task makes hangs below the task's span.
+        The same tasks are chosen everywhere and each time. With `otel.workers.context`, spans that
+        code in such a task makes are children of the task's span.
         """,
     )
     max: int = _knob(
         "100",
         count(0, 10_000),
         """
-        Tasks with spans of their own below one span: those that failed, then the longest; 0 for
-        none at all
+        Tasks with spans of their own below one span, failed ones first, then the longest; 0 for
+        none
 
         The others are counted in `dask.span.dropped_task.count`.
         """,
@@ -107,7 +109,7 @@ class SpanSettings:
         "export",
         one_of("export", "metrics-only"),
         """
-        What happens with work outside every `distributed.span`
+        How work outside every `distributed.span` is exported
 
         Dask books it on spans named `default`. `export` makes traces of these, too;
         `metrics-only` counts their work in the metrics and exports no trace.
@@ -119,8 +121,8 @@ class SpanSettings:
         """
         What a trace shows below a Dask span
 
-        `group` adds one child span for each task group, which shows what work filled the span, and
-        its slowest tasks; `span` leaves these out.
+        `group` adds one child span for each task group, and below it its slowest tasks; `span`
+        leaves these out.
         """,
     )
     linger: float = _knob(
@@ -166,7 +168,7 @@ class SpanSettings:
     max_exceptions: int = _knob("16", count(0, 128), "Exception events on one span")
     exception_message: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the messages of exceptions are exported
 
@@ -175,7 +177,7 @@ class SpanSettings:
     )
     exception_stacktrace: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the stack traces of exceptions are exported
 
@@ -184,31 +186,31 @@ class SpanSettings:
     )
     code: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether file, line and function of the code that submitted a span's work are exported
 
-        Where Dask collects it. Never the code itself.
+        Where Dask collects them. The code itself is never exported.
         """,
     )
     task_keys: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the keys of tasks are exported
 
-        Names of groups and prefixes, which Dask makes of keys, stay.
+        The names of groups and prefixes, which Dask makes of keys, always are.
         """,
     )
     redact: str | None = _knob(
         "null",
-        function_name(),
+        FUNCTION_NAME,
         """
-        A function, `module:function`, that is asked about each text of a user's before it is
+        A function, `module:function`, that is called with each text of a user before it is
         exported in a trace; `null` for none
 
         It gets the name of the attribute and the text, and returns the text to export, or `None`
-        for none. Taken from the scheduler's own configuration, never from `register()`. See
+        for none. It is read from the scheduler's own configuration, never from `register()`. See
         [Redaction](security.md#redaction).
         """,
     )
@@ -219,7 +221,7 @@ class SpanSettings:
         Age at which a span that has not ended [shows itself](lifecycle.md#long-spans) in its trace;
         `null` for never
 
-        A child span marks its start, others follow as it goes on.
+        One child span marks its start, others follow while it goes on.
         """,
     )
     progress_interval: float = _knob(
@@ -228,25 +230,25 @@ class SpanSettings:
         """
         The least time between two children that show the progress of a long span
 
-        It grows with the span's age: at least a tenth of it passes between two.
+        It grows with the span: at least a tenth of its age.
         """,
     )
     remember: int = _knob(
         "10000",
         count(1, 10_000_000),
         """
-        How many exported spans are kept in mind, so that later work on them becomes a continuation
+        How many exported spans are remembered, so that later work on them becomes a continuation
         """,
     )
     baggage: tuple[str, ...] = _knob(
         "[]",
-        baggage_keys(),
+        BAGGAGE_KEYS,
         """
         Keys of the caller's baggage that become attributes of the Dask spans that begin with its
         work
 
-        Under the same keys. The client must send it: `otel.baggage`. What it says is exported as it
-        is, so name no keys that hold secrets. See [baggage](context.md#baggage).
+        Under the same keys. The client must send the baggage: `otel.baggage`. Values are exported
+        as they are, so name no keys that hold secrets. See [baggage](context.md#baggage).
         """,
     )
     tasks: TaskSettings = field(default_factory=TaskSettings)
@@ -258,12 +260,12 @@ class WorkerSettings:
 
     context: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the Dask span of a task is the current OpenTelemetry span while the task runs
 
-        What libraries and user code trace in tasks becomes part of its trace. The bridge brings
-        this to all workers by itself; those without the package do nothing.
+        Spans that libraries and user code make in tasks become part of its trace. The bridge sets
+        this up on all workers by itself; workers without the package do nothing.
         See [Trace context](context.md#in-tasks).
         """,
     )
@@ -275,12 +277,12 @@ class LogSettings:
 
     inject: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether log records of workers name the trace, the span and the task that they come from
 
-        By `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`: for those who
-        do not use OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
+        In `trace_id`, `span_id`, `trace_flags`, `dask.span.name` and `dask.task.key`; not needed
+        with OpenTelemetry's own logging instrumentation. Needs `otel.workers.context`.
         See [Trace context](context.md#in-logs).
         """,
     )
@@ -292,7 +294,7 @@ class ClientSettings:
 
     span_per_caller: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether work under a caller's span without a Dask span gets one Dask span for each caller's
         span
@@ -310,24 +312,25 @@ class FileSettings:
 
     path: str | None = _knob(
         "null",
-        file_path(),
+        FILE_PATH,
         """
-        A folder into which all that is exported is written, as files of OTLP/JSON; `null` for none
+        A folder on the scheduler's machine for files of OTLP/JSON with all that is exported; `null`
+        for none
 
-        They are the scheduler's. Unless the standard variables name an exporter or an endpoint for
-        a signal, it is then sent nowhere else. See [Files](files.md).
+        A signal is then sent elsewhere only if the standard variables name an exporter or an
+        endpoint for it. See [Files](files.md).
         """,
     )
     max_size: int = _knob(
         "100 MB",
         size(100_000, 10**12),
-        "Bytes after which another file begins, for each signal",
+        "Size after which the next file of a signal begins",
     )
     max_files: int = _knob(
         "10",
         count(1, 100_000),
         """
-        Files of one signal that are kept of one run of the scheduler
+        How many files of one signal and one run of the scheduler are kept
 
         The oldest are removed. Files of other runs are left alone.
         """,
@@ -340,20 +343,20 @@ class SpoolSettings:
 
     path: str | None = _knob(
         "null",
-        file_path(),
+        FILE_PATH,
         """
         A file on a local disk that keeps spans until the endpoint has taken them; `null` for none
 
-        What waits in it when the scheduler ends or is killed goes out when the next one starts with
-        the same path, or by `dask-otel spool send`. It is the scheduler's, for one at a time, and
-        its folder has to be there. See [The spool](spool.md).
+        Spans that wait in it when the scheduler ends or is killed are sent by the next scheduler
+        with the same path, or by `dask-otel spool send`. One scheduler uses it at a time; its
+        folder must exist. See [The spool](spool.md).
         """,
     )
     max_size: int = _knob(
         "256 MiB",
         size(1_000_000, 10**12),
         """
-        Bytes that this file may have
+        The largest size of this file
 
         When it is full, the oldest spans are dropped, and counted in `dask.otel.dropped`.
         """,
@@ -366,7 +369,7 @@ class Settings:
 
     enabled: bool = _knob(
         "true",
-        flag(),
+        FLAG,
         """
         Whether the bridge runs
 
@@ -375,13 +378,13 @@ class Settings:
     )
     cluster_name: str | None = _knob(
         "null",
-        cluster_name(),
+        CLUSTER_NAME,
         """
         The resource attribute `dask.cluster.name`
 
-        With `null` it is what the operator, the gateway or Coiled puts into the environment, and
-        where there is none, `service.name`. Digits alone need quotes within quotes in the
-        environment variable: `"'2026'"`.
+        With `null` it is the name that the operator, the gateway or Coiled puts into the
+        environment, otherwise `service.name`. In the environment variable, digits alone need quotes
+        within quotes: `"'2026'"`.
         """,
     )
     close_timeout: float = _knob(
@@ -390,27 +393,27 @@ class Settings:
         """
         The longest time that the bridge may delay the close of the scheduler
 
-        What could not be exported by then is dropped.
+        Telemetry that is not exported by then is dropped.
         """,
     )
     propagation: Literal["adopt", "link", "off"] = _knob(
         "adopt",
-        propagation(),
+        PROPAGATION,
         """
-        What becomes of the span that is current where work is submitted
+        How the span that is current where work is submitted, the caller, is used
 
-        `adopt` makes the Dask root its child, in its trace; `link` leaves the Dask root a trace of
-        its own, with a link; `off` ignores it. On the client it says which trace its links name.
-        See [the caller](context.md#the-caller).
+        `adopt` makes the Dask root its child, in its trace; `link` gives the Dask root a trace of
+        its own, with a link to the caller; `off` ignores the caller. On the client, it decides
+        which trace links lead to. See [the caller](context.md#the-caller).
         """,
     )
     baggage: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether the caller's baggage travels with its context
 
-        At most 8192 characters of it, with the message of each task. Read on the client.
+        At most 8192 characters, with the message of each task. Read on the client.
         """,
     )
     provider: Literal["global", "own"] = _knob(
@@ -420,25 +423,37 @@ class Settings:
         Where the Dask spans go if the application has set a global tracer provider in the
         scheduler's process
 
-        `global` sends them through that one, with its resource and so its `service.name`. `own`
-        leaves it alone: the bridge has exporters and a resource of its own, and
-        `otel.environment` wins over the environment, which is the application's. See [an
-        application in the same process](context.md#an-application-in-the-schedulers-process).
+        `global` sends them through that provider, with its resource and so its `service.name`. With
+        `own`, the bridge has exporters and a resource of its own, and `otel.environment` wins over
+        the environment, which is the application's. See [an application in the same
+        process](context.md#an-application-in-the-schedulers-process).
         """,
     )
     trace_url: str | None = _knob(
         "null",
-        trace_url(),
+        TRACE_URL,
         """
-        Where a trace can be looked at; `null` for no links
+        The address of a trace's page; `null` for no links
 
-        An http or https address in which `{trace_id}` and `{span_id}` stand for the ids. Read where
-        links are shown: on the client. See [links to a trace](context.md#links-to-a-trace).
+        An http or https address in which `{trace_id}` and `{span_id}` stand for the ids. Read on
+        the client, where links are shown. See [links to a trace](context.md#links-to-a-trace).
         """,
     )
-    #: OTEL_* variable: value, for those that the scheduler's environment does not set.
-    #: Not in the repr: headers can hold credentials. A plain dict, as it has to be pickled.
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    #: Not in the repr: headers can hold credentials. A plain dict, because it is pickled.
+    environment: Mapping[str, str] = _knob(
+        "{}",
+        VARIABLE._replace(schema=ENVIRONMENT_SCHEMA),
+        """
+        Values for `OTEL_*` variables that the environment of the scheduler does not set
+
+        For deployments where Dask's configuration can be set but the environment cannot. A variable
+        that the environment has wins, but for `otel.provider: own`. Names must begin with `OTEL_`.
+        See [below](configuration.md#when-the-environment-cannot-be-set).
+        """,
+        default_factory=dict,
+        repr=False,
+        hash=False,
+    )
     client: ClientSettings = field(default_factory=ClientSettings)
     spans: SpanSettings = field(default_factory=SpanSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
@@ -460,5 +475,17 @@ def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
 
 #: All sections with fixed names, and what holds their settings.
 SECTIONS: Final[Mapping[str, type[Any]]] = _sections("otel", Settings)
+#: Section: every name in it, sections too, as dask.config.canonical_name wants it.
+NAMES: Final[Mapping[str, Mapping[str, None]]] = {
+    section: dict.fromkeys(known.name.replace("_", "-") for known in fields(owner))
+    for section, owner in SECTIONS.items()
+}
+#: Every key, in the order of the docs.
+KNOBS: Final[Mapping[str, Knob]] = {
+    f"{section}.{known.name.replace('_', '-')}": known.metadata[KNOB]
+    for section, owner in SECTIONS.items()
+    for known in fields(owner)
+    if KNOB in known.metadata
+}
 
 put_into_dask()

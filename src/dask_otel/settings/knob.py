@@ -1,4 +1,4 @@
-"""What is said of one key of the configuration, in one place."""
+"""One key of the configuration: its default, its rule and its meaning, in one place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KNOB: Final = "knob"
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """What is said of one key, once: its default, what is allowed, and what it means.
+    """The default of one key, the values that are allowed, and their meaning.
 
     ``otel.yaml``, ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of it
     by ``tools/build_settings.py``.
@@ -29,7 +29,7 @@ class Knob:
     meaning: str
 
 
-def knob(default: str, rule: Rule, meaning: str) -> Any:
-    """Return the field of a setting; see `Knob`."""
-    value = rule.parse(yaml.safe_load(default))
-    return field(default=value, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})
+def knob(default: str, rule: Rule, meaning: str, **options: Any) -> Any:
+    """Return the field of a setting; see `Knob`. `options` are those of a field without a value."""
+    given = options or {"default": rule.parse(yaml.safe_load(default))}
+    return field(**given, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})

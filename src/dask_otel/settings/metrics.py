@@ -8,15 +8,15 @@ from typing import Literal
 from dask_otel.core.metrics.labels import NameRule
 from dask_otel.settings.knob import knob as _knob
 from dask_otel.settings.rules import (
+    FLAG,
     HOUR,
+    NAME_RULES,
+    PATTERNS,
+    TAG_KEYS,
     YEAR,
     count,
     duration,
-    flag,
-    name_rules,
     one_of,
-    patterns,
-    tag_keys,
 )
 
 
@@ -26,7 +26,7 @@ class PatternSettings:
 
     allow: tuple[str, ...] = _knob(
         "[]",
-        patterns(),
+        PATTERNS,
         """
         Glob patterns of the names that are used as metric labels; without any, all are
 
@@ -35,7 +35,7 @@ class PatternSettings:
     )
     deny: tuple[str, ...] = _knob(
         "[]",
-        patterns(),
+        PATTERNS,
         """
         Glob patterns of the names that are not used as metric labels; they win over `allow`
 
@@ -72,27 +72,27 @@ class MetricSettings:
         "full",
         one_of("full", "root"),
         """
-        What the label `dask.span.name` of a metric says
+        The name in the label `dask.span.name` of a metric
 
-        `full` is the span's own name, `root` that of the root above it: one label value for each
-        workflow. See [Cardinality](cardinality.md).
+        `full` is the span's own name, `root` the name of the root above it: one label value for
+        each workflow. See [Cardinality](cardinality.md).
         """,
     )
     name_rules: tuple[NameRule, ...] = _knob(
         "[]",
-        name_rules(),
+        NAME_RULES,
         """
-        What is replaced in span names before they become metric labels, such as ids and dates
+        Replacements in span names before they become metric labels, for ids and dates
 
         Each rule has a `pattern`, a regular expression of Python, and `replace`, empty if it is
         left out. The rules are applied to each tag, one after the other; a tag that becomes empty
-        is left out. A choice or a repetition inside a repetition is not allowed, because it can
-        take for ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
+        is left out. A choice or a repetition inside a repetition is not allowed: it can take for
+        ever. See [Cardinality](cardinality.md#take-ids-and-dates-out-of-the-names).
         """,
     )
     tag_attributes: tuple[str, ...] = _knob(
         "[]",
-        tag_keys(),
+        TAG_KEYS,
         """
         Keys of `key:value` tags that become a metric label `dask.tag.<key>`
 
@@ -111,14 +111,14 @@ class MetricSettings:
     )
     prometheus: bool = _knob(
         "false",
-        flag(),
+        FLAG,
         """
         Whether the scheduler's own `/metrics` page has the series, for a
         [Prometheus](prometheus.md) that scrapes it
 
-        Needs the extra `prometheus`. `/metrics/otel` has them alone, with exemplars. Let Prometheus
-        have the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
-        unless something else takes them.
+        Needs the extra `prometheus`. `/metrics/otel` has only these, with exemplars. Prometheus
+        must get the metrics one way, never both: with `true`, set `OTEL_METRICS_EXPORTER` to `none`
+        unless another backend takes them.
         """,
     )
     span_names: PatternSettings = field(default_factory=PatternSettings)

@@ -1,4 +1,4 @@
-"""Where each setting comes from: a person who sees a value wants to know where to change it."""
+"""The origin of each setting, so that a person knows where to change it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import dask.config
 
 from dask_otel.core.masking import Mask, masked_variable
 from dask_otel.settings.keys import Settings
-from dask_otel.settings.problems import ConfigurationError
-from dask_otel.settings.reading import flat, read_settings
+from dask_otel.settings.reading import DEFAULTS, flat, valid_values
 
 DEFAULT: Final = "default"
 #: Characters of a value.
 _LONGEST: Final = 120
-_INHERITED: Final = "DASK_INTERNAL_INHERIT_CONFIG"
 
 
 class InForce(NamedTuple):
@@ -42,72 +40,35 @@ def settings_in_force(
     overrides
         What ``dask_otel.register`` was given.
     """
-    values, defaults = flat(settings), flat(Settings())
-    sources = [
-        *((origin, _parsed(given)) for origin, given in _sources()),
-        ("register()", _parsed({"otel": dict(overrides or {})})),
+    sources: list[tuple[str, Mapping[str, Any]]] = [
+        *((origin, valid_values(given.get("otel"))) for origin, given in _sources()),
+        ("register()", valid_values(overrides)),
     ]
     return [
-        InForce(key, _shown(key, value), _origin(key, value, defaults, sources))
-        for key, value in values.items()
+        InForce(key, _shown(key, value), _origin(key, value, sources))
+        for key, value in flat(settings).items()
     ]
 
 
-def _origin(
-    key: str,
-    value: Any,
-    defaults: Mapping[str, Any],
-    sources: list[tuple[str, Mapping[str, Any]]],
-) -> str:
-    # The last one that gives this value has won.
+def _origin(key: str, value: Any, sources: list[tuple[str, Mapping[str, Any]]]) -> str:
+    # The last source that gives this value has won.
     for origin, given in reversed(sources):
         if key in given and given[key] == value:
-            return _variable_of(key) if origin == "environment" else origin
-    return DEFAULT if key in defaults and defaults[key] == value else "dask.config.set, in Python"
-
-
-def _variable_of(key: str) -> str:
-    return "DASK_" + key.upper().replace(".", "__").replace("-", "_")
+            variable = "DASK_" + key.upper().replace(".", "__").replace("-", "_")
+            return variable if origin == "environment" else origin
+    return DEFAULT if key in DEFAULTS and DEFAULTS[key] == value else "dask.config.set, in Python"
 
 
 def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what Dask reads, in the order in which later ones win."""
+    """Yield the sources of Dask's configuration, each of which wins over those before it."""
     with suppress(Exception):  # a file that can't be read any more: its values stay unnamed
         for path, data in dask.config.collect_yaml(dask.config.paths, return_paths=True):
             yield str(path), data
-    inherited = os.environ.get(_INHERITED)
-    if inherited:
+    own = {**os.environ}
+    if inherited := own.pop("DASK_INTERNAL_INHERIT_CONFIG", None):
         with suppress(Exception):  # not ours: its values stay unnamed
             yield "the process that started this one", dask.config.deserialize(inherited)
-    own = {name: value for name, value in os.environ.items() if name != _INHERITED}
     yield "environment", dask.config.collect_env(own)
-
-
-def _parsed(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keys that a source gives, with the values that are made of them."""
-    given = data.get("otel") if isinstance(data, Mapping) else None
-    if not isinstance(given, Mapping):
-        return {}
-    try:
-        parsed = flat(read_settings(given, own=True))
-    except ConfigurationError:
-        return {}
-    return {key: value for key, value in parsed.items() if _gives(given, key.split(".")[1:])}
-
-
-def _gives(given: Mapping[str, Any], path: list[str]) -> bool:
-    """Whether a mapping has a key, however it is spelled."""
-    wanted = ".".join(path).replace("_", "-").lower()
-    return any(name == wanted or name.startswith(f"{wanted}.") for name in _names(given))
-
-
-def _names(given: Any, before: str = "") -> Iterator[str]:
-    if not isinstance(given, Mapping):
-        return
-    for key, value in given.items():
-        name = f"{before}{str(key).replace('_', '-').lower()}"
-        yield name
-        yield from _names(value, f"{name}.")
 
 
 def _shown(key: str, value: Any) -> str:

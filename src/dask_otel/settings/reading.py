@@ -5,58 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
-from inspect import cleandoc
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, TypeVar
 
 import dask.config
 
 from dask_otel.settings import problems as problem
-from dask_otel.settings.keys import SECTIONS, Settings
-from dask_otel.settings.knob import KNOB, Knob
+from dask_otel.settings.keys import KNOBS, NAMES, SECTIONS, Settings
 from dask_otel.settings.problems import ConfigurationError
-from dask_otel.settings.rules import ENVIRONMENT_SCHEMA, VARIABLE_NAME, Rule, variable
+from dask_otel.settings.rules import VARIABLE_NAME, Rule
 
 logger = logging.getLogger("distributed.dask_otel")
 
 T = TypeVar("T")
+#: Full key: the raw value, and who gave it.
+_Found: TypeAlias = dict[str, tuple[Any, str]]
 
 _ENVIRONMENT: Final = "otel.environment"
-_VARIABLE: Final = variable()
 _REGISTERED: Final = "the arguments of dask_otel.register"
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-#: Section: name: rule, of all sections with fixed names.
-_RULES: Final[Mapping[str, Mapping[str, Rule]]] = {
-    section: {
-        _dashed(known.name): known.metadata[KNOB].rule
-        for known in fields(owner)
-        if KNOB in known.metadata
-    }
-    for section, owner in SECTIONS.items()
-}
-#: Section: every name in it, sections too, as dask.config.canonical_name wants it.
-_NAMES: Final[Mapping[str, Mapping[str, None]]] = {
-    section: dict.fromkeys(_dashed(known.name) for known in fields(owner))
-    for section, owner in SECTIONS.items()
-}
-
-
-class _Given(NamedTuple):
-    value: Any
-    source: str
-
-
-#: (section, name): the raw value
-_Found: TypeAlias = dict[tuple[str, str], _Given]
-
-
-#: What names code that runs on the scheduler: only who runs that may say so.
-_OWN: Final = frozenset({("otel.spans", "redact")})
+#: What names code that runs on the scheduler: only the scheduler's own process may set it.
+_OWN: Final = frozenset({"otel.spans.redact"})
 
 
 def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = False) -> Settings:
@@ -79,24 +47,41 @@ def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = Fal
     given = _flatten(dask.config.get("otel", None), "Dask's configuration", problems)
     laid = _flatten(overrides, _REGISTERED, problems)
     if not own:
-        refused = [f"{section}.{name}" for section, name in laid if (section, name) in _OWN]
-        problems += [problem.not_a_clients(key, _REGISTERED) for key in refused]
-    given |= laid
-    parsed: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, _ENVIRONMENT)}
-    for (section, name), (value, source) in given.items():
-        rule = _VARIABLE if section == _ENVIRONMENT else _RULES[section][name]
-        try:
-            parsed[section][name.replace("-", "_")] = rule.parse(_plain(value))
-        except ValueError:
-            problems.append(problem.bad_value(f"{section}.{name}", value, source, rule.allowed))
+        problems += [problem.not_a_clients(key, _REGISTERED) for key in laid if key in _OWN]
+    values = _parse(given | laid, problems)
     if problems:
         raise ConfigurationError(problems)
-    parsed["otel"]["environment"] = parsed[_ENVIRONMENT]
-    return _build("otel", Settings, parsed)
+    before = f"{_ENVIRONMENT}."
+    values[_ENVIRONMENT] = {
+        key.removeprefix(before): value for key, value in values.items() if key.startswith(before)
+    }
+    return _build("otel", Settings, values)
+
+
+def valid_values(given: Any) -> dict[str, Any]:
+    """Return full key: parsed value of one source, like the section ``otel``; no bad ones."""
+    problems: list[str] = []
+    return _parse(_flatten(given, "", problems), problems)
+
+
+def _parse(found: _Found, problems: list[str]) -> dict[str, Any]:
+    """Return full key: parsed value; append what is wrong to the problems."""
+    values = {}
+    for key, (value, source) in found.items():
+        rule = _rule(key)
+        try:
+            values[key] = rule.parse(_plain(value))
+        except ValueError:
+            problems.append(problem.bad_value(key, value, source, rule.allowed))
+    return values
+
+
+def _rule(key: str) -> Rule:
+    return KNOBS.get(key, KNOBS[_ENVIRONMENT]).rule
 
 
 def _plain(value: Any) -> Any:
-    """Return a text of a class of its own, such as a member of an enum, as the text that it is."""
+    """Return a text of a class of its own, such as a member of an enum, as plain text."""
     if isinstance(value, str):
         return str.__str__(value)
     if type(value) is list or type(value) is tuple:
@@ -104,14 +89,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _build(section: str, owner: type[T], parsed: Mapping[str, dict[str, Any]]) -> T:
+def _build(section: str, owner: type[T], values: Mapping[str, Any]) -> T:
     """Return the settings of a section, with those of the sections in it."""
-    inner = {
-        known.name: _build(name, SECTIONS[name], parsed)
-        for known in fields(owner)  # type: ignore[arg-type]
-        if (name := f"{section}.{_dashed(known.name)}") in SECTIONS
-    }
-    return owner(**parsed[section], **inner)
+    given: dict[str, Any] = {}
+    for known in fields(owner):  # type: ignore[arg-type]
+        key = f"{section}.{known.name.replace('_', '-')}"
+        if key in SECTIONS:
+            given[known.name] = _build(key, SECTIONS[key], values)
+        elif key in values:
+            given[known.name] = values[key]
+    return owner(**given)
 
 
 def _flatten(given: Any, source: str, problems: list[str], section: str = "otel") -> _Found:
@@ -130,15 +117,16 @@ def _flatten(given: Any, source: str, problems: list[str], section: str = "otel"
             name, _, rest = name.partition(".")
             value = {rest: value}
         if isinstance(raw, str):
-            name = dask.config.canonical_name(name, _NAMES[section])
-        if name not in _NAMES[section]:
-            problems.append(problem.unknown_key(section, name, value, source, _NAMES))
-        elif (section, name) in found:
-            problems.append(problem.given_twice(f"{section}.{name}", source))
-        elif name in _RULES[section]:
-            found[section, name] = _Given(value, source)
+            name = dask.config.canonical_name(name, NAMES[section])
+        key = f"{section}.{name}"
+        if name not in NAMES[section]:
+            problems.append(problem.unknown_key(section, name, value, source, NAMES))
+        elif key in found:
+            problems.append(problem.given_twice(key, source))
+        elif key in SECTIONS or key == _ENVIRONMENT:
+            found |= _flatten(value, source, problems, key)
         else:
-            found |= _flatten(value, source, problems, f"{section}.{name}")
+            found[key] = (value, source)
     return found
 
 
@@ -151,7 +139,7 @@ def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _F
     for name, value in sorted(named, key=lambda item: not item[0].isupper()):
         variable_name = name.replace("-", "_").upper()
         if VARIABLE_NAME.fullmatch(variable_name):
-            found[_ENVIRONMENT, variable_name] = _Given(value, source)
+            found[f"{_ENVIRONMENT}.{variable_name}"] = (value, source)
         else:
             problems.append(problem.bad_variable_name(name, value, source))
     return found
@@ -165,48 +153,15 @@ def differences(a: Settings, b: Settings) -> list[str]:
 
 
 def flat(settings: Settings) -> dict[str, Any]:
-    """Return full key: parsed value."""
-    flat = {}
-    for section, rules in _RULES.items():
-        owner: Any = settings
-        for name in section.split(".")[1:]:
-            owner = getattr(owner, name.replace("-", "_"))
-        for name in rules:
-            flat[f"{section}.{name}"] = getattr(owner, name.replace("-", "_"))
-    return flat | {f"{_ENVIRONMENT}.{name}": value for name, value in settings.environment.items()}
-
-
-# ------------------------------------------------------------------ what is made of the keys
-
-
-def knobs() -> dict[str, Knob]:
-    """Return every key with a rule of its own and what is said of it, in the order of the docs."""
+    """Return full key: parsed value, the variables last."""
     found = {
-        f"{section}.{_dashed(known.name)}": known.metadata[KNOB]
-        for section, owner in SECTIONS.items()
-        for known in fields(owner)
-        if KNOB in known.metadata
+        key: attrgetter(key.removeprefix("otel.").replace("-", "_"))(settings) for key in KNOBS
     }
-    environment = Knob("{}", _VARIABLE._replace(schema=ENVIRONMENT_SCHEMA), _ENVIRONMENT_MEANING)
-    # Where a person looks for it: after the keys that are alone, before the sections.
-    alone = [key for key in found if key.count(".") == 1]
-    return {
-        **{key: found[key] for key in alone},
-        _ENVIRONMENT: environment,
-        **{key: knob for key, knob in found.items() if key not in alone},
-    }
+    variables = found.pop(_ENVIRONMENT)
+    return found | {f"{_ENVIRONMENT}.{name}": value for name, value in variables.items()}
 
 
-_ENVIRONMENT_MEANING: Final = cleandoc(
-    """
-    Values for `OTEL_*` variables that the environment of the scheduler does not set
-
-    For deployments where Dask's configuration can be set but the environment cannot. A variable
-    that the environment has wins, but for `otel.provider: own`. Names must begin with `OTEL_`.
-    See [below](configuration.md#when-the-environment-cannot-be-set).
-    """
-)
-
+DEFAULTS: Final[Mapping[str, Any]] = flat(Settings())
 
 # ------------------------------------------------------------------ beside the user's code
 
@@ -218,8 +173,8 @@ _warned: set[str] = set()
 def setting(key: str) -> Any:
     """Return one setting as Dask's configuration has it now; its default if that is not valid.
 
-    For what runs beside the user's code, where a mistake in the configuration, which the
-    scheduler reports as a whole, must not be in the way: it is one warning.
+    For what runs beside the user's code: the scheduler reports a wrong configuration as a whole,
+    here it is one warning.
 
     Parameters
     ----------
@@ -228,8 +183,7 @@ def setting(key: str) -> Any:
     """
     value = dask.config.get(key, _ABSENT)
     if value is not _ABSENT:
-        section, _, name = key.rpartition(".")
-        rule = _RULES[section][name]
+        rule = _rule(key)
         try:
             return rule.parse(value)
         except ValueError:
@@ -237,9 +191,4 @@ def setting(key: str) -> Any:
             if line not in _warned:
                 _warned.add(line)
                 logger.warning("dask-otel uses the default of %s: %s", key, line)
-    return _defaults()[key]
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return flat(Settings())
+    return DEFAULTS[key]

@@ -1,8 +1,4 @@
-"""Which values a setting may have: one rule for each kind of value.
-
-A rule reads what YAML, Dask's parser of environment variables or Python code gives, and
-raises ValueError, and nothing else, for what is not allowed.
-"""
+"""Which values a setting may have: one rule for each kind of value, as data where it can be."""
 
 from __future__ import annotations
 
@@ -27,122 +23,149 @@ YEAR: Final = 365 * DAY
 
 
 class Rule(NamedTuple):
-    """What is allowed, for people, and the parser, which raises ValueError for all else."""
+    """The values that a setting may have."""
 
+    #: In words.
     allowed: str
-    parse: Callable[[Any], Any]
-    #: The same as JSON schema, as far as that can say it.
+    #: As JSON schema. Its words, limits and pattern are checked here, too.
     schema: Mapping[str, Any]
+    #: Turns what YAML, Dask's parser of environment variables or Python code gives into what the
+    #: schema describes.
+    read: Callable[[Any], Any]
     #: The limits in a few words, where there are two.
     limits: str = ""
 
+    def parse(self, value: Any) -> Any:
+        """Return the value as the bridge uses it; raise ValueError, and nothing else, if bad."""
+        if value is None and "null" in self.schema.get("type", ()):
+            return None
+        try:
+            parsed = self.read(value)
+        except (ArithmeticError, LookupError, RecursionError, re.error) as error:
+            # A number too large for a float, an unknown unit, a regular expression that fails.
+            raise ValueError from error
+        _require(_fits(parsed, self.schema))
+        return parsed
 
-def flag() -> Rule:
-    """Return the rule for a boolean."""
 
-    def parse(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError
-        return value
+def _require(allowed: bool) -> None:
+    if not allowed:
+        raise ValueError
 
-    return Rule("true or false", parse, {"type": "boolean"})
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Return whether a value is within a schema's words, limits and pattern."""
+    size = len(value) if isinstance(value, str) else value
+    least = schema.get("minimum", schema.get("minLength"))
+    most = schema.get("maximum", schema.get("maxLength"))
+    return (
+        value in schema.get("enum", (value,))
+        and (least is None or size >= least)  # NaN is not
+        and (most is None or size <= most)
+        and ("pattern" not in schema or re.fullmatch(schema["pattern"], value) is not None)
+    )
+
+
+# --------------------------------------------------------------------------- words and texts
+
+
+def _flag(value: Any) -> Any:
+    _require(isinstance(value, bool))
+    return value
+
+
+def _text(value: Any) -> Any:
+    _require(isinstance(value, str))
+    value.encode()  # a lone surrogate raises here and not in the OTLP encoder
+    return value
+
+
+def _visible_text(value: Any) -> Any:
+    _require(bool(_text(value).strip()))
+    return value
+
+
+def _template(value: Any) -> Any:
+    _require(is_template(value))
+    return value
+
+
+def _strings(**limits: Any) -> dict[str, Any]:
+    return {"type": "string", **limits}
 
 
 def one_of(*choices: str) -> Rule:
     """Return the rule for a word out of a few."""
-
-    def parse(value: Any) -> str:
-        if not isinstance(value, str) or value not in choices:
-            raise ValueError
-        return value
-
-    return Rule(" or ".join(choices), parse, {"enum": list(choices)})
+    return Rule(" or ".join(choices), {"enum": list(choices)}, _text)
 
 
-def propagation() -> Rule:
-    """Return the rule for what becomes of the caller's context."""
-    rule = one_of("adopt", "link", "off")
+FLAG: Final = Rule("true or false", {"type": "boolean"}, _flag)
+#: An unquoted off is false to YAML.
+PROPAGATION: Final = one_of("adopt", "link", "off")._replace(
+    read=lambda value: _text("off" if value is False else value)
+)
+CLUSTER_NAME: Final = Rule(
+    "null, or a text of 1 to 1024 characters (digits in quotes)",
+    {"type": ["string", "null"], "minLength": 1, "maxLength": 1024},
+    _visible_text,
+)
+FILE_PATH: Final = Rule(
+    "null, or a path of 1 to 4096 characters",
+    {"type": ["string", "null"], "minLength": 1, "maxLength": 4096, "pattern": r"^[^\x00]+$"},
+    _visible_text,
+)
+#: The function is not looked for here.
+FUNCTION_NAME: Final = Rule(
+    "null, or module:function",
+    {
+        "type": ["string", "null"],
+        "pattern": "^[A-Za-z_][A-Za-z0-9_.]{0,499}:[A-Za-z_][A-Za-z0-9_.]{0,199}$",
+    },
+    _text,
+)
+TRACE_URL: Final = Rule(
+    f"null (no links), or an http or https address with {TRACE_ID} in it, at most "
+    f"{TEMPLATE_LIMIT} characters without blanks or quotes",
+    {
+        "type": ["string", "null"],
+        "pattern": r"""^[Hh][Tt][Tt][Pp][Ss]?://[^\s"'<>\\`]*\{trace_id\}[^\s"'<>\\`]*$""",
+        "maxLength": TEMPLATE_LIMIT,
+    },
+    _template,
+)
 
-    def parse(value: Any) -> str:
-        # An unquoted off is false to YAML.
-        return str(rule.parse("off" if value is False else value))
-
-    return rule._replace(parse=parse)
-
-
-def count(least: int, most: int) -> Rule:
-    """Return the rule for a whole number; both limits are allowed."""
-
-    def parse(value: Any) -> int:
-        # 1e4 in an environment variable is a float to Dask; a bool is an int to Python.
-        whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
-        if isinstance(value, bool) or not whole or not least <= value <= most:
-            raise ValueError
-        return int(value)
-
-    return Rule(
-        f"a whole number from {least} to {most}",
-        parse,
-        {"type": "integer", "minimum": least, "maximum": most},
-        f"{least:,} to {most:,}",
-    )
-
-
-def ratio() -> Rule:
-    """Return the rule for a part of a whole."""
-
-    def parse(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise ValueError
-        return float(value)
-
-    return Rule(
-        "a number from 0 to 1", parse, {"type": "number", "minimum": 0, "maximum": 1}, "0 to 1"
-    )
+# ----------------------------------------------------------------- numbers, durations, sizes
 
 
-def duration(least: float, most: float) -> Rule:
-    """Return the rule for a duration, parsed to seconds; both limits are allowed."""
-
-    def parse(value: Any) -> float:
-        seconds = _seconds(value)
-        if not least <= seconds <= most:  # also true for NaN
-            raise ValueError
-        return seconds
-
-    limits = f"{_readable(least)} to {_readable(most)}"
-    return Rule(
-        f"a duration from {limits}: a number of seconds, "
-        "or a number and a unit, such as 500ms, 2s or 1h",
-        parse,
-        {"type": ["string", "number"], "minimum": int(least), "maximum": int(most)},
-        limits,
-    )
+def _whole(value: Any) -> int:
+    # 1e4 in an environment variable is a float to Dask; a bool is an int to Python.
+    whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+    _require(whole and not isinstance(value, bool))
+    return int(value)
 
 
-def duration_or_never(least: float, most: float) -> Rule:
-    """Return the rule for a duration that may be left out (null), parsed to None."""
-    rule = duration(least, most)
-
-    def parse(value: Any) -> float | None:
-        return None if value is None else float(rule.parse(value))
-
-    schema = {**rule.schema, "type": [*rule.schema["type"], "null"]}
-    return Rule(f"null (never), or {rule.allowed}", parse, schema, rule.limits)
+def _number(value: Any) -> float:
+    _require(isinstance(value, (int, float)) and not isinstance(value, bool))
+    return float(value)
 
 
 def _seconds(value: Any) -> float:
-    try:
-        if isinstance(value, Real) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(value, timedelta):
-            return value.total_seconds()
-        # Dask puts a 1 before what does not begin with a digit: ".5s" would be 1.5 s.
-        if isinstance(value, str) and value.strip()[:1].isdigit():
-            return float(parse_timedelta(value))
-    except (ArithmeticError, KeyError) as error:  # too large for a float; an unknown unit
-        raise ValueError from error
-    raise ValueError
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    return float(parse_timedelta(_quantity(value)))
+
+
+def _bytes(value: Any) -> int:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(parse_bytes(value if number else _quantity(value)))
+
+
+def _quantity(value: Any) -> Any:
+    # Dask puts a 1 before what does not begin with a digit: ".5s" would be 1.5 s.
+    _require(isinstance(value, str) and value.strip()[:1].isdigit())
+    return value
 
 
 def _readable(seconds: float) -> str:
@@ -153,250 +176,111 @@ def _readable(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def cluster_name() -> Rule:
-    """Return the rule for a name that may be left to the deployment (null)."""
+RATIO: Final = Rule(
+    "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _number, "0 to 1"
+)
 
-    def parse(value: Any) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value.strip() or len(value) > 1024:
-            raise ValueError
-        value.encode()  # a lone surrogate raises here and not in the OTLP encoder
-        return value
 
+def count(least: int, most: int) -> Rule:
+    """Return the rule for a whole number; both limits are allowed."""
     return Rule(
-        "null, or a text of 1 to 1024 characters (digits in quotes)",
-        parse,
-        {"type": ["string", "null"], "minLength": 1, "maxLength": 1024},
+        f"a whole number from {least} to {most}",
+        {"type": "integer", "minimum": least, "maximum": most},
+        _whole,
+        f"{least:,} to {most:,}",
     )
 
 
-def file_path() -> Rule:
-    """Return the rule for a path that may be left out (null)."""
-
-    def parse(value: Any) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or not value.strip() or len(value) > 4096:
-            raise ValueError
-        if "\0" in value:  # no system has such a path
-            raise ValueError
-        value.encode()
-        return value
-
+def duration(least: float, most: float) -> Rule:
+    """Return the rule for a duration, parsed to seconds; both limits are allowed."""
+    limits = f"{_readable(least)} to {_readable(most)}"
     return Rule(
-        "null, or a path of 1 to 4096 characters",
-        parse,
-        {
-            "type": ["string", "null"],
-            "minLength": 1,
-            "maxLength": 4096,
-            "pattern": r"^[^\x00]+$",
-        },
-    )
-
-
-_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]{0,499}:[A-Za-z_][\w.]{0,199}", re.ASCII)
-
-
-def function_name() -> Rule:
-    """Return the rule for a function of somebody's, or none (null). It is not looked for here."""
-
-    def parse(value: Any) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or not _FUNCTION.fullmatch(value):
-            raise ValueError
-        return value
-
-    return Rule(
-        "null, or module:function",
-        parse,
-        {"type": ["string", "null"], "pattern": f"^{_FUNCTION.pattern}$"},
-    )
-
-
-def size(least: int, most: int) -> Rule:
-    """Return the rule for a number of bytes; both limits are allowed."""
-
-    def parse(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise ValueError
-        # Dask puts a 1 before what does not begin with a digit.
-        if isinstance(value, str) and not value.strip()[:1].isdigit():
-            raise ValueError
-        try:
-            read = int(parse_bytes(value))
-        except (ArithmeticError, IndexError) as error:  # no number; one that is too large
-            raise ValueError from error
-        if not least <= read <= most:
-            raise ValueError
-        return read
-
-    limits = f"{least:,} to {most:,} bytes"
-    return Rule(
-        f"a size from {limits}: a number of bytes, or a number and a unit, such as 100 MB",
-        parse,
-        {"type": ["string", "integer"], "minimum": least, "maximum": most},
+        f"a duration from {limits}: a number of seconds, "
+        "or a number and a unit, such as 500ms, 2s or 1h",
+        {"type": ["string", "number"], "minimum": int(least), "maximum": int(most)},
+        _seconds,
         limits,
     )
 
 
-def trace_url() -> Rule:
-    """Return the rule for the template of links to traces."""
+def duration_or_never(least: float, most: float) -> Rule:
+    """Return the rule for a duration that may be left out (null), parsed to None."""
+    rule = duration(least, most)
+    schema = {**rule.schema, "type": [*rule.schema["type"], "null"]}
+    return rule._replace(allowed=f"null (never), or {rule.allowed}", schema=schema)
 
-    def parse(value: Any) -> str | None:
-        if value is not None and not is_template(value):
-            raise ValueError
-        return value  # type: ignore[no-any-return]
 
+def size(least: int, most: int) -> Rule:
+    """Return the rule for a number of bytes; both limits are allowed."""
+    limits = f"{least:,} to {most:,} bytes"
     return Rule(
-        f"null (no links), or an http or https address with {TRACE_ID} in it, at most "
-        f"{TEMPLATE_LIMIT} characters without blanks or quotes",
-        parse,
-        {
-            "type": ["string", "null"],
-            "pattern": r"""^https?://[^\s"'<>\\`]*\{trace_id\}[^\s"'<>\\`]*$""",
-            "maxLength": TEMPLATE_LIMIT,
-        },
+        f"a size from {limits}: a number of bytes, or a number and a unit, such as 100 MB",
+        {"type": ["string", "integer"], "minimum": least, "maximum": most},
+        _bytes,
+        limits,
     )
 
 
-#: Elements of a list, and characters of each: every span name meets every one of them.
+# ------------------------------------------------------------------------------------- lists
+
+#: Elements of a list, and characters of each: every span name is compared with every one.
 MAX_LISTED: Final = 100
 MAX_PATTERN: Final = 200
 
 
-def _texts(value: Any, most: int = MAX_LISTED) -> tuple[str, ...]:
-    if isinstance(value, str):  # one alone, as in an environment variable
-        value = [value]
-    if not isinstance(value, (list, tuple)) or len(value) > most:
-        raise ValueError
-    for text in value:
-        if not isinstance(text, str) or not 0 < len(text) <= MAX_PATTERN:
-            raise ValueError
-        text.encode()
-    return tuple(value)
+def _list(allowed: str, item: Rule, most: int, **more: Any) -> Rule:
+    def read(value: Any) -> tuple[Any, ...]:
+        # One text alone, as in an environment variable, is a list of one.
+        parts = [value] if isinstance(value, str) else value
+        _require(isinstance(parts, (list, tuple)) and len(parts) <= most)
+        return tuple([item.parse(part) for part in parts])
+
+    schema = {"type": "array", "maxItems": most, **more, "items": item.schema}
+    return Rule(allowed, schema, read)
 
 
-def patterns() -> Rule:
-    """Return the rule for a list of glob patterns."""
-    return Rule(
-        f"a list of at most {MAX_LISTED} glob patterns, texts of 1 to {MAX_PATTERN} characters "
-        "such as 'etl/*'",
-        _texts,
-        {
-            "type": "array",
-            "maxItems": MAX_LISTED,
-            "items": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN},
-        },
-    )
+_PATTERN: Final = Rule("", _strings(minLength=1, maxLength=MAX_PATTERN), _text)
+PATTERNS: Final = _list(
+    f"a list of at most {MAX_LISTED} glob patterns, texts of 1 to {MAX_PATTERN} characters "
+    "such as 'etl/*'",
+    _PATTERN,
+    MAX_LISTED,
+)
+
+_TAG_KEYS: Final = _list(
+    "a list of at most 8 different keys of letters, digits, _ and - (which are the same to "
+    "Prometheus)",
+    Rule("", _strings(pattern="^[A-Za-z0-9_-]{1,64}$"), _text),
+    8,
+    uniqueItems=True,
+)
 
 
-_TAG_KEY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_MAX_TAG_KEYS: Final = 8
+def _different(value: Any) -> tuple[str, ...]:
+    keys: tuple[str, ...] = _TAG_KEYS.read(value)
+    # Prometheus writes both as _.
+    _require(len({key.replace("-", "_") for key in keys}) == len(keys))
+    return keys
 
 
-def tag_keys() -> Rule:
-    """Return the rule for the keys of tags that become labels."""
-
-    def parse(value: Any) -> tuple[str, ...]:
-        keys = _texts(value, _MAX_TAG_KEYS)
-        # Prometheus writes both as _.
-        different = {key.replace("-", "_") for key in keys}
-        if len(different) < len(keys) or not all(_TAG_KEY.fullmatch(key) for key in keys):
-            raise ValueError
-        return keys
-
-    return Rule(
-        f"a list of at most {_MAX_TAG_KEYS} different keys of letters, digits, _ and - (which are "
-        "the same to Prometheus)",
-        parse,
-        {
-            "type": "array",
-            "maxItems": _MAX_TAG_KEYS,
-            "uniqueItems": True,
-            "items": {"type": "string", "pattern": f"^{_TAG_KEY.pattern}$"},
-        },
-    )
-
+TAG_KEYS: Final = _TAG_KEYS._replace(read=_different)
 
 #: Keys of the baggage that may become attributes.
 MAX_BAGGAGE_KEYS: Final = 16
-#: A token, as W3C Baggage wants it; no longer than an attribute's key may be.
-_BAGGAGE_KEY: Final = re.compile(rf"[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}")
+_RESERVED: Final = "|".join(map(re.escape, RESERVED))
+BAGGAGE_KEYS: Final = _list(
+    f"a list of at most {MAX_BAGGAGE_KEYS} keys, letters, digits and signs without blanks, "
+    f"at most {KEY_LIMIT} characters, and none that begins with {' or '.join(RESERVED)}",
+    Rule(
+        "",
+        # A token, as W3C Baggage wants it; no longer than an attribute's key may be.
+        _strings(pattern=rf"^(?!(?:{_RESERVED}))[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}$"),
+        _text,
+    ),
+    MAX_BAGGAGE_KEYS,
+)
 
-
-def baggage_keys() -> Rule:
-    """Return the rule for the keys of the baggage that become attributes."""
-
-    def parse(value: Any) -> tuple[str, ...]:
-        keys = _texts(value, MAX_BAGGAGE_KEYS)
-        if not all(_BAGGAGE_KEY.fullmatch(key) and not key.startswith(RESERVED) for key in keys):
-            raise ValueError
-        return keys
-
-    return Rule(
-        f"a list of at most {MAX_BAGGAGE_KEYS} keys, letters, digits and signs without blanks, "
-        f"at most {KEY_LIMIT} characters, and none that begins with {' or '.join(RESERVED)}",
-        parse,
-        {
-            "type": "array",
-            "maxItems": MAX_BAGGAGE_KEYS,
-            "items": {
-                "type": "string",
-                "pattern": rf"^(?!(?:{'|'.join(map(re.escape, RESERVED))})){_BAGGAGE_KEY.pattern}$",
-            },
-        },
-    )
-
-
-def name_rules() -> Rule:
-    """Return the rule for a list of replacements in span names."""
-
-    def parse(value: Any) -> tuple[NameRule, ...]:
-        if not isinstance(value, (list, tuple)) or len(value) > MAX_LISTED:
-            raise ValueError
-        return tuple([_name_rule(entry) for entry in value])
-
-    return Rule(
-        f"a list of at most {MAX_LISTED} mappings, each with pattern, a regular expression of 1 "
-        f"to {MAX_PATTERN} characters without a choice or a repetition inside a repetition (these "
-        "can take for ever), and replace, a text",
-        parse,
-        {
-            "type": "array",
-            "maxItems": MAX_LISTED,
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["pattern"],
-                "properties": {
-                    "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN},
-                    "replace": {"type": "string", "maxLength": MAX_PATTERN},
-                },
-            },
-        },
-    )
-
-
-def _name_rule(entry: Any) -> NameRule:
-    if not isinstance(entry, Mapping) or not {"pattern"} <= {*entry} <= {"pattern", "replace"}:
-        raise ValueError
-    (pattern,) = _texts([entry["pattern"]])
-    replace = entry.get("replace", "")
-    if replace != "":
-        (replace,) = _texts([replace])
-    try:
-        # Substituting checks the replacement, too: it can refer to groups that are not there.
-        re.compile(pattern).sub(replace, "")
-        parsed = _REGEX_PARSER.parse(pattern)
-    except (re.error, IndexError, OverflowError, RecursionError) as error:
-        raise ValueError from error
-    if _backtracks(parsed, repeated=False):
-        raise ValueError
-    return NameRule(pattern, replace)
-
+# -------------------------------------------------------------- replacements in span names
 
 #: Python's own parser of regular expressions: there is no public one, and a pattern's text alone
 #: does not tell what repeats inside what.
@@ -405,6 +289,17 @@ _REGEX_PARSER: Final[Any] = importlib.import_module(
 )
 #: More repetitions than this are many.
 _FEW: Final = 8
+_REPLACEMENT: Final = Rule("", _strings(maxLength=MAX_PATTERN), _text)
+
+
+def _name_rule(entry: Any) -> NameRule:
+    _require(isinstance(entry, Mapping) and {"pattern"} <= {*entry} <= {"pattern", "replace"})
+    pattern = _PATTERN.parse(entry["pattern"])
+    replace = _REPLACEMENT.parse(entry.get("replace", ""))
+    # Substituting checks the replacement, too: it can refer to groups that are not there.
+    re.compile(pattern).sub(replace, "")
+    _require(not _backtracks(_REGEX_PARSER.parse(pattern), repeated=False))
+    return NameRule(pattern, replace)
 
 
 def _backtracks(pattern: Any, repeated: bool) -> bool:
@@ -437,27 +332,29 @@ def _parts(argument: Any) -> Iterator[Any]:
             yield from _parts(part)
 
 
+NAME_RULES: Final = _list(
+    f"a list of at most {MAX_LISTED} mappings, each with pattern, a regular expression of 1 "
+    f"to {MAX_PATTERN} characters without a choice or a repetition inside a repetition (these "
+    "can take for ever), and replace, a text",
+    Rule(
+        "",
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "required": ["pattern"],
+            "properties": {"pattern": _PATTERN.schema, "replace": _REPLACEMENT.schema},
+        },
+        _name_rule,
+    ),
+    MAX_LISTED,
+)
+
+# ------------------------------------------------------------------------- OTEL_* variables
+
 VARIABLE_NAME: Final = re.compile(r"OTEL_[A-Z0-9_]+")
 
-#: The section of variables, whose names are not fixed.
-ENVIRONMENT_SCHEMA: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "propertyNames": {"pattern": f"^{VARIABLE_NAME.pattern}$"},
-    "additionalProperties": {"type": ["string", "number", "boolean"]},
-}
 
-
-def variable() -> Rule:
-    """Return the rule for the value of an OTEL_* variable, parsed to text."""
-    return Rule(
-        "text, a number, true or false; Dask reads an unquoted none in an environment variable "
-        "as null, so put it in quotes within quotes, \"'none'\"",
-        _variable_text,
-        {"type": ["string", "number", "boolean"]},
-    )
-
-
-def _variable_text(value: Any) -> str:
+def _variable_text(value: Any) -> Any:
     # YAML and Dask make numbers and booleans of texts that look like them.
     if isinstance(value, bool):
         return str(value).lower()
@@ -466,7 +363,19 @@ def _variable_text(value: Any) -> str:
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, int):
         return str(value)
-    if not isinstance(value, str) or "\0" in value:
-        raise ValueError
-    value.encode()  # what no environment can hold
+    _require("\0" not in _text(value))  # what no environment can hold
     return value
+
+
+VARIABLE: Final = Rule(
+    "text, a number, true or false; Dask reads an unquoted none in an environment variable "
+    "as null, so put it in quotes within quotes, \"'none'\"",
+    {"type": ["string", "number", "boolean"]},
+    _variable_text,
+)
+#: The section of variables, whose names are not fixed.
+ENVIRONMENT_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "propertyNames": {"pattern": f"^{VARIABLE_NAME.pattern}$"},
+    "additionalProperties": VARIABLE.schema,
+}

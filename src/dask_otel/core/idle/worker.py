@@ -8,36 +8,11 @@ those of the rules in `accounting`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from dask_otel.core import clock_step
+from dask_otel.core.heartbeat_clock import HeartbeatClock
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
-
-#: How long a minimum counts as recent, in seconds. Long enough to see one quick message
-#: between slow ones, short enough to follow a clock that drifts (100 ppm are 30 ms).
-WINDOW: Final = 300.0
-
-
-class RecentMinimum:
-    """Smallest value of the last one to two windows, in constant memory."""
-
-    __slots__ = ("_before", "_now", "_started")
-
-    def __init__(self) -> None:
-        self._started = -WINDOW
-        self._now = self._before = inf
-
-    def observe(self, value: float, now: float) -> float:
-        """Add `value` and get the recent minimum, which is at most `value`."""
-        age = now - self._started
-        if age >= WINDOW:
-            self._before = self._now if age < 2 * WINDOW else inf
-            self._now = inf
-            self._started = now
-        self._now = min(self._now, value)
-        return min(self._now, self._before)
 
 
 class Settlement(NamedTuple):
@@ -56,8 +31,8 @@ class WorkerTime:
     """
 
     __slots__ = (
+        "_clock",
         "_credit",
-        "_delays",
         "_excess",
         "_excess_ahead",
         "_held",
@@ -78,16 +53,16 @@ class WorkerTime:
 
     def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
         self.threads = threads
-        self.tasks = WorkerTasks(now)
+        self.tasks = WorkerTasks(now, now)
         #: Threads that certainly do nothing, from `changed` on.
         self.free = threads
         self.changed = now
         #: Spans that had an open task here since the last cut.
         self.recent_spans: set[ActiveSpan] = set()
         self._joined = self._now = now
-        self._delays = RecentMinimum()
+        self._clock = HeartbeatClock(last=now)
         if delay is not None:
-            self._delays.observe(delay, now)
+            self._clock.made(now, delay)
         #: Totals since `_joined`.
         self._reported = self._idle = self._lost = self._excess = 0.0
         #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
@@ -184,15 +159,8 @@ class WorkerTime:
 
     def _taken_at(self, now: float, delay: float | None) -> float:
         """Return when a heartbeat was taken (rule 3)."""
-        if delay is None:
-            return max(self.tasks.cut, now)
-        at = now - delay + self._delays.observe(delay, now)
-        if clock_step.was_set(at, self.tasks.cut):
-            # Earlier delays compare with another clock.
-            self._delays = RecentMinimum()
-            self._delays.observe(delay, now)
-            return max(self.tasks.cut, now)
-        return min(now, max(self.tasks.cut, at))
+        made = now if delay is None else self._clock.made(now, delay)
+        return min(now, max(self.tasks.cut, made))
 
     def _capacity_left(self) -> float:
         booked = self._reported + self._idle + self._lost

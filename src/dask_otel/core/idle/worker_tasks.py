@@ -7,9 +7,9 @@ in `accounting`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Mapping
-from operator import add
-from typing import Final, NamedTuple
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.core.idle.sharing import ActiveSpan
 
@@ -43,84 +43,32 @@ class Observed(NamedTuple):
     unannounced: bool
 
 
-class _EarlierEnd(NamedTuple):
-    """The end of a run whose key has ended again since the same cut."""
-
-    key: Hashable
-    seconds: float | None
-    announced: float
-    #: If it seceded: seconds before that, and seconds after it that are booked as excess.
-    seceded: tuple[float, float] | None
-
-    def is_owed(self, running: Container[Hashable], listed: bool, at: float) -> bool:
-        """Whether it was before a cut. Two runs of a key never overlap."""
-        if self.announced <= at:
-            return True
-        began_after = (
-            not listed and self.seconds is not None and self.seconds <= self.announced - at
-        )
-        return self.key not in running and not began_after
-
-    def listed(self, elapsed: float) -> tuple[_EarlierEnd, float]:
-        """Book its seconds after it seceded; return them, too."""
-        if self.seceded is None:
-            return self, 0.0
-        more = max(0.0, elapsed - sum(self.seceded))
-        return self._replace(seceded=(self.seceded[0], self.seceded[1] + more)), more
+#: Of a seceded task: seconds before it seceded, and seconds after it that are booked as excess.
+_Seceded: TypeAlias = tuple[float, float]
+#: The end of a run: its seconds, if known; when the end became known; whether it had seceded.
+_End: TypeAlias = tuple[float | None, float, _Seceded | None]
 
 
-def _with_thread(seconds: float, seceded: tuple[float, float] | None) -> float:
-    """Return the seconds that a run used of its worker's capacity and of the booked excess."""
-    return seconds if seceded is None else min(seconds, sum(seceded))
-
-
-class _Ends(NamedTuple):
-    """Seconds of ends before a cut, as in `Observed`, and of runs that began after it."""
-
-    owed: float
-    unlisted: float
-    after: float
-    late: float
-    excess: float
-
-
+@dataclass(slots=True, eq=False)
 class WorkerTasks:
     """The tasks that one worker may be running, and those that ended since its last cut."""
 
-    __slots__ = (
-        "_again",
-        "_earlier",
-        "_ended",
-        "_executing",
-        "_seceded_ends",
-        "_vanished",
-        "cut",
-        "cut_before",
-        "processing",
-        "seceded",
-        "zombies",
-    )
-
-    def __init__(self, now: float) -> None:
-        #: When the last heartbeat was taken, and the one before it.
-        self.cut = self.cut_before = now
-        #: Spans of the tasks that the scheduler has in processing here, by key.
-        self.processing: dict[Hashable, ActiveSpan | None] = {}
-        #: Released while processing, and when (rule 5).
-        self.zombies: dict[Hashable, float] = {}
-        #: Seceded: seconds before that, and seconds after it that are booked as excess.
-        self.seceded: dict[Hashable, tuple[float, float]] = {}
-        self._seceded_ends: dict[Hashable, tuple[float, float]] = {}
-        #: Elapsed seconds of the tasks that the last cut listed.
-        self._executing: dict[Hashable, float] = {}
-        #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
-        self._vanished: dict[Hashable, float] = {}
-        #: Ends since the last cut: seconds, and when the end became known.
-        self._ended: dict[Hashable, tuple[float | None, float]] = {}
-        #: Ends of earlier runs of the keys in `_ended`, in order.
-        self._earlier: list[_EarlierEnd] = []
-        #: When tasks were assigned here again: the next cut can list either run.
-        self._again: dict[Hashable, float] = {}
+    #: When the last heartbeat was taken, and the one before it.
+    cut: float
+    cut_before: float
+    #: Spans of the tasks that the scheduler has in processing here, by key.
+    processing: dict[Hashable, ActiveSpan | None] = field(default_factory=dict)
+    #: Released while processing, and when (rule 5).
+    zombies: dict[Hashable, float] = field(default_factory=dict)
+    seceded: dict[Hashable, _Seceded] = field(default_factory=dict)
+    #: Elapsed seconds of the tasks that the last cut listed.
+    _executing: dict[Hashable, float] = field(default_factory=dict)
+    #: Elapsed seconds of tasks that vanished at a cut and whose end is not known yet.
+    _vanished: dict[Hashable, float] = field(default_factory=dict)
+    #: Ends of a key's runs since the last cut, in order. Mostly one.
+    _ended: dict[Hashable, tuple[_End, ...]] = field(default_factory=dict)
+    #: When tasks were assigned here again: the next cut can list either run.
+    _again: dict[Hashable, float] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -166,12 +114,9 @@ class WorkerTasks:
         self.processing.pop(key, None)
         if self.zombies:
             self.zombies.pop(key, None)
+        end = (seconds, now, self.seceded.pop(key, None) if self.seceded else None)
         before = self._ended.get(key)
-        if before is not None:
-            self._earlier.append(_EarlierEnd(key, *before, self._seceded_ends.pop(key, None)))
-        self._ended[key] = (seconds, now)
-        if self.seceded and key in self.seceded:
-            self._seceded_ends[key] = self.seceded.pop(key)
+        self._ended[key] = (end,) if before is None else (*before, end)
 
     # ------------------------------------------------------------------------- a cut
 
@@ -186,11 +131,7 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        earlier = self._observe_earlier(running, at)
-        waiting = {end.key for end in self._earlier}
-        ended = {k for k in self._seceded_ends if k not in waiting and self._lists_ended(k, at)}
-        last = self._observe_ends(executing, at, waiting)
-        owed, unlisted, after, late, excess = map(add, earlier, last)
+        owed, unlisted, after, late, excess = self._observe_ends(running, at)
         # Rule 9. Tasks that vanished before stay until their end is known.
         self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
         self._vanished.update(vanished)
@@ -200,8 +141,8 @@ class WorkerTasks:
             self._again = {
                 key: announced for key, announced in self._again.items() if announced > at
             }
-        if self.seceded or ended:
-            excess += self._book_seceded(running, ended)
+        if self.seceded:
+            excess += self._book_seceded(running)
         pending = sum(self._vanished.values())
         ahead = unseen * (at - self.cut_before) + after + pending
         self.cut_before, self.cut = self.cut, at
@@ -224,19 +165,23 @@ class WorkerTasks:
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
         ahead = 0.0
-        for key, (seconds, announced) in self._ended.items():
-            if seconds is None:
-                used += self._executing.get(key, 0.0)
-                running += 1
-                continue
-            # Vanished seconds were owed at that cut.
-            vanished = self._vanished.get(key, 0.0)
-            ran = max(0.0, _with_thread(seconds, self._seceded_ends.get(key)) - vanished)
-            used += ran
-            if key not in self._executing and seconds > announced - self.cut:
-                # It began before the cut that did not list it: it had ended.
-                ahead += ran
-        used += sum(_with_thread(end.seconds or 0.0, end.seceded) for end in self._earlier)
+        for key, ends in self._ended.items():
+            # The first of them is the run that the cuts may have seen. Vanished seconds were owed
+            # at that cut.
+            listed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
+            for seconds, announced, seceded in ends:
+                if seconds is None:
+                    used += listed or 0.0
+                    running += 1
+                else:
+                    if seceded is not None:
+                        seconds = min(seconds, sum(seceded))
+                    ran = max(0.0, seconds - vanished)
+                    used += ran
+                    if listed is None and seconds > announced - self.cut:
+                        # It began before the cut that did not list it: it had ended.
+                        ahead += ran
+                listed, vanished = None, 0.0
         used -= min(ahead, credit)
         return used + min(threads, max(0, running)) * (now - self.cut)
 
@@ -256,91 +201,66 @@ class WorkerTasks:
             running[key] = self._elapsed(key, elapsed, at, now)
         if self.zombies:
             self._drop_zombies(executing, at)
-        unseen += sum(1 for seconds, _ in self._ended.values() if seconds is None)
-        unseen += sum(1 for end in self._earlier if end.seconds is None)
+        unseen += sum(end[0] is None for ends in self._ended.values() for end in ends)
         return running, unseen
 
-    def _observe_earlier(self, running: Mapping[Hashable, float], at: float) -> _Ends:
-        """Do the same as `_observe_ends`, for runs whose keys ended again.
-
-        If one of them waits for the next cut, the later ends of its key wait, too. The cut lists
-        the first of them.
-        """
-        owed = unlisted = after = late = excess = 0.0
-        kept: dict[Hashable, list[_EarlierEnd]] = {}
-        for end in self._earlier:
-            key, seconds = end.key, end.seconds
-            if key in kept:
-                kept[key].append(end)
-                after += seconds or 0.0
-                continue
-            if not end.is_owed(running, key in self._executing, at):
-                end, more = end.listed(running.get(key, 0.0))
-                kept[key] = [end]
-                after += 0.0 if key in running else seconds or 0.0
-                excess += more
-                continue
-            # The previous cut listed this run, not a later one.
-            elapsed, vanished = self._executing.pop(key, None), self._vanished.pop(key, 0.0)
-            more = max(0.0, seconds - vanished) if seconds is not None else elapsed or 0.0
-            owed += more
-            if elapsed is None:
-                unlisted += more
-                late += vanished + self.cut - self.cut_before if seconds is None else seconds
-            if end.seceded is not None:
-                excess += max(0.0, (seconds or 0.0) - sum(end.seceded))
-        self._earlier = [end for ends in kept.values() for end in ends]
-        return _Ends(owed, unlisted, after, late, excess)
-
     def _observe_ends(
-        self, executing: Mapping[Hashable, float], at: float, waiting: Container[Hashable]
-    ) -> _Ends:
+        self, running: Mapping[Hashable, float], at: float
+    ) -> tuple[float, float, float, float, float]:
         """Separate the ends before the cut from those that wait for the next one.
 
-        `after` has the seconds of tasks that started and ended after the cut, by their lengths.
-        Keys in `waiting` have an earlier end that waits.
+        Returns seconds: owed, unlisted, of runs that began and ended after the cut (by their
+        lengths), late and excess; see `Observed`. Two runs of a key never overlap, so if one of
+        them waits, the later ones wait, too, and the cut lists the first of them.
         """
         owed = unlisted = after = late = excess = 0.0
-        kept: dict[Hashable, tuple[float | None, float]] = {}
-        for key, (seconds, announced) in self._ended.items():
-            if key in executing and self._lists_ended(key, at):
-                kept[key] = (seconds, announced)
-                continue
-            if key in waiting:
-                kept[key] = (seconds, announced)
-                after += seconds or 0.0
-                continue
-            elapsed = self._executing.get(key)
-            vanished = self._vanished.pop(key, 0.0)
-            if seconds is None:
-                owed += elapsed or 0.0
-                late += vanished + self.cut - self.cut_before if elapsed is None else 0.0
-            elif elapsed is None and not vanished and seconds <= announced - at:
-                kept[key] = (seconds, announced)
-                after += seconds
-                continue
-            else:
+        kept: dict[Hashable, tuple[_End, ...]] = {}
+        for key, ends in self._ended.items():
+            elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
+            for end in ends:
+                seconds, announced, seceded = end
+                if key in kept:
+                    kept[key] += (end,)
+                    after += seconds or 0.0
+                    continue
+                last = end is ends[-1]
+                if key in running and (announced > at or (last and key not in self.processing)):
+                    if seceded is not None:
+                        more = max(0.0, running[key] - sum(seceded))
+                        end = (seconds, announced, (seceded[0], seceded[1] + more))
+                        excess += more
+                    kept[key] = (end,)
+                    continue
+                unseen = elapsed is None and not vanished
+                if unseen and seconds is not None and seconds <= announced - at:
+                    kept[key] = (end,)
+                    after += seconds
+                    continue
+                self._vanished.pop(key, None)
                 # Vanished seconds were owed at that cut.
-                more = max(0.0, seconds - vanished)
+                more = elapsed or 0.0 if seconds is None else max(0.0, seconds - vanished)
                 owed += more
                 if elapsed is None:
                     unlisted += more
-                    late += seconds if vanished or seconds > announced - self.cut else 0.0
-            if key in self._seceded_ends:
-                before, booked = self._seceded_ends.pop(key)
-                excess += max(0.0, (seconds or 0.0) - before - booked)
+                    if seconds is None:
+                        late += vanished + self.cut - self.cut_before
+                    elif vanished or not last or seconds > announced - self.cut:
+                        late += seconds
+                if seceded is not None:
+                    excess += max(0.0, (seconds or 0.0) - sum(seceded))
+                # The previous cut saw this run, not a later one.
+                elapsed, vanished = None, 0.0
         self._ended = kept
-        return _Ends(owed, unlisted, after, late, excess)
+        return owed, unlisted, after, late, excess
 
-    def _book_seceded(self, running: Mapping[Hashable, float], ended: set[Hashable]) -> float:
-        """Book the excess of listed tasks (rule 10), of the past run for keys in `ended`."""
+    def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
+        """Book the excess of listed tasks whose end is not known (rule 10)."""
         due = 0.0
         for key, elapsed in running.items():
-            tasks = self._seceded_ends if key in ended else self.seceded
-            if key in tasks:
-                before, booked = tasks[key]
+            if key in self.seceded and key not in self._ended:
+                before, booked = self.seceded[key]
                 more = max(0.0, elapsed - before - booked)
-                tasks[key] = (before, booked + more)
+                self.seceded[key] = (before, booked + more)
                 due += more
         return due
 
@@ -358,8 +278,8 @@ class WorkerTasks:
 
         It can list a later run of the key only if the first one's end was known before.
         """
-        end = self._ended.get(key)
-        return end is not None and (end[1] > at or key not in self.processing)
+        ends = self._ended.get(key)
+        return ends is not None and (ends[-1][1] > at or key not in self.processing)
 
     def _drop_zombies(self, executing: Mapping[Hashable, float], at: float) -> None:
         """Forget zombies that a later cut does not list (rule 5)."""

@@ -1,13 +1,14 @@
-"""Callers: what becomes of the contexts that come with submissions.
+"""Callers: the trace contexts that come with submissions, and their use.
 
-The scheduler decides, once for each root and generation, in which trace it is; see `Generations`.
-Here is what callers have a say in: who decides, who becomes a link, and which context each task is
-told. Everything that came with a task can be anything: nothing raises.
+The scheduler decides the trace of each root's generation once; see `Generations`. This module
+decides which caller has a say in that, which callers become links, and which context each task
+gets. A carrier can be anything: nothing raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dask_otel.core.context import (
@@ -17,7 +18,7 @@ from dask_otel.core.context import (
     format_traceparent,
     read_carrier,
 )
-from dask_otel.core.life.open_span import NOTHING, OpenSpan
+from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import Tags
 from dask_otel.core.trace import Trace
 
@@ -34,7 +35,7 @@ _UNREAD: Final = object()
 
 
 class TaskContext(NamedTuple):
-    """What a task is told, in the form of W3C Trace Context."""
+    """The context that a task gets, in the form of W3C Trace Context."""
 
     #: A traceparent.
     context: str
@@ -42,30 +43,28 @@ class TaskContext(NamedTuple):
     state: str
 
 
+@dataclass(slots=True)
 class _Open:
-    """What is known of an open span's callers."""
+    """The callers of an open span."""
 
-    __slots__ = ("baggage", "carrier", "context", "links")
-
-    def __init__(self) -> None:
-        #: That of the last task, and what that was told.
-        self.carrier: object = _UNREAD
-        self.context: TaskContext | None = None
-        #: Callers of other traces.
-        self.links: dict[Traceparent, None] = NOTHING
-        #: What is to be exported of the baggage of the one whose work it began with.
-        self.baggage: dict[str, str] = NOTHING
+    #: The last task's carrier, and the context that this task was given.
+    carrier: object = _UNREAD
+    context: TaskContext | None = None
+    #: Callers of other traces.
+    links: dict[Traceparent, None] = field(default_factory=dict)
+    #: Entries to export of the baggage of its first caller.
+    baggage: dict[str, str] = field(default_factory=dict)
 
 
 class Callers:
-    """What becomes of callers' contexts on one scheduler.
+    """The callers' contexts on one scheduler.
 
     Parameters
     ----------
     propagation
         See ``otel.propagation``.
     count
-        Called with what became of a context: ``adopted``, ``linked``, ``dropped`` (a link beyond
+        Called with the use of each context: ``adopted``, ``linked``, ``dropped`` (a link beyond
         the limit) or ``malformed``.
     baggage
         Keys of the baggage that become attributes: see ``otel.spans.baggage``.
@@ -93,13 +92,13 @@ class Callers:
     def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
         """Take the sampler, which is made some time after the start.
 
-        Until then tasks are told what the default sampler would say: as the caller, and sampled
-        where there is none.
+        Until then tasks get the decision of the default sampler: the caller's, or to sample if
+        there is no caller.
 
         Returns
         -------
         differs
-            Whether the tasks of any open span were told otherwise than it decides.
+            Whether the tasks of any open span got another decision than the sampler's.
         """
         self._sampled = sampled
         differs = False
@@ -111,7 +110,7 @@ class Callers:
         return differs
 
     def read(self, carrier: object) -> Caller | None:
-        """Return what a carrier says; None for garbage, which is counted, and for none."""
+        """Return the caller in a carrier; None without one, and for garbage, which is counted."""
         if carrier is None or self.propagation == "off":
             return None
         if self._read[0] is carrier:
@@ -123,7 +122,7 @@ class Callers:
         return caller
 
     def opens(self, tags: Tags, is_root: bool, caller: Caller | None) -> Caller | None:
-        """Return the caller that has a say in where a new span hangs; None if it has none.
+        """Return the caller if it has a say in the place of a new span; else None.
 
         Parameters
         ----------
@@ -139,7 +138,7 @@ class Callers:
         return caller
 
     def opened(self, span: OpenSpan, caller: Caller | None) -> None:
-        """Take note that a generation begins, with work of this caller."""
+        """Begin a generation with this caller's work."""
         if caller is None:
             return
         ident = span.identity
@@ -153,14 +152,12 @@ class Callers:
             self._link(span, self._line(span), caller.parent)
 
     def task_context(self, span: OpenSpan, carrier: object) -> TaskContext:
-        """Return what a task with this carrier is told; it has become work of the span.
+        """Return the context for a task of the span, which came with this carrier.
 
         A task of another caller than its span's keeps its own caller: concurrent callers can share
         a TaskGroup, which Dask books on the first one's span.
         """
-        known = self._open.get(span)
-        if known is None:
-            known = self._line(span)
+        known = self._open.get(span) or self._line(span)
         context = known.context
         if known.carrier is not carrier or context is None:
             context = known.context = self._decide_context(span, known, carrier)
@@ -168,10 +165,7 @@ class Callers:
         return context
 
     def _line(self, span: OpenSpan) -> _Open:
-        known = self._open.get(span)
-        if known is None:
-            known = self._open[span] = _Open()
-        return known
+        return self._open.setdefault(span, _Open())
 
     def _decide_context(self, span: OpenSpan, known: _Open, carrier: object) -> TaskContext:
         caller = self.read(carrier)
@@ -196,8 +190,6 @@ class Callers:
         if len(known.links) >= MAX_LINKS:
             self._count("dropped")
             return
-        if not known.links:
-            known.links = {}
         known.links[caller] = None
         self._count("linked")
 
@@ -207,7 +199,7 @@ class Callers:
         return () if known is None else tuple(known.links)
 
     def baggage(self, span: OpenSpan) -> dict[str, str]:
-        """Return what is to be exported of the baggage of whose work a generation began with."""
+        """Return the entries to export of the baggage of a generation's first caller."""
         known = self._open.get(span)
         return {} if known is None else known.baggage
 

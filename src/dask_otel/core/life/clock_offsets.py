@@ -29,6 +29,7 @@ Only times are corrected. Seconds stay as the worker measured them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -43,6 +44,7 @@ SAMPLES: Final = 3
 ARRIVED: Final = 2.0
 
 
+@dataclass(slots=True, eq=False)
 class WorkerOffset:
     """The offset of one worker: the scheduler's clock less the worker's.
 
@@ -51,35 +53,21 @@ class WorkerOffset:
     O(1) in time and space. Nothing here raises, whatever the numbers.
     """
 
-    __slots__ = (
-        "_applied",
-        "_at",
-        "_began",
-        "_delay",
-        "_received",
-        "_samples",
-        "error",
-        "lower",
-        "settled",
-        "upper",
-    )
-
-    def __init__(self) -> None:
-        #: Bounds of the offset, at the time `_at`.
-        self.lower = -inf
-        self.upper = inf
-        self._at = 0.0
-        #: When the last heartbeat was received, and that less the worker's clock at sending.
-        self._received = 0.0
-        self._delay = inf
-        #: The offset that the worker assumes, by `_samples` messages of runs that began after
-        #: `_began`, by its estimate of the scheduler's clock.
-        self._applied = -inf
-        self._samples = 0
-        self._began = inf
-        #: How late the worker's times are, for runs that began after `settled`.
-        self.error = 0.0
-        self.settled = inf
+    #: Bounds of the offset, at the time `_at`.
+    lower: float = -inf
+    upper: float = inf
+    _at: float = 0.0
+    #: When the last heartbeat was received, and that less the worker's clock at sending.
+    _received: float = 0.0
+    _delay: float = inf
+    #: The offset that the worker assumes, by `_samples` messages of runs that began after
+    #: `_began`, by its estimate of the scheduler's clock.
+    _applied: float = -inf
+    _samples: int = 0
+    _began: float = inf
+    #: How late the worker's times are, for runs that began after `settled`.
+    error: float = 0.0
+    settled: float = inf
 
     def heartbeat(self, received: float, delay: float, round_trip: float | None) -> None:
         """Read the clocks of a heartbeat or a registration.
@@ -111,7 +99,7 @@ class WorkerOffset:
         self.settled = inf
         self._narrow(-inf, delay, received)
 
-    def shown(
+    def corrected(
         self, start: float, stop: float, stamped: float, sent: float, received: float
     ) -> tuple[float, float]:
         """Return when a run began and ended, on the scheduler's clock, and learn from it.
@@ -233,7 +221,7 @@ class ClockOffsets:
         lower, upper = known.lower, known.upper
         return (lower if lower > -inf else None), (upper if upper < inf else None)
 
-    def shown(
+    def corrected(
         self,
         worker: str | None,
         start: float,
@@ -255,7 +243,7 @@ class ClockOffsets:
         message
             Id of the message of the end, for `stimulus_time`.
         sent, received
-            See `WorkerOffset.shown`.
+            See `WorkerOffset.corrected`.
         """
         offset = self._workers.get(worker)
         if offset is None:
@@ -268,7 +256,7 @@ class ClockOffsets:
         stamped = self._stimulus_time(message)
         if stamped is None:
             return shifted(start, stop, received)
-        return offset.shown(start, stop, stamped, sent, received)
+        return offset.corrected(start, stop, stamped, sent, received)
 
 
 def shifted(start: float, stop: float, received: float) -> tuple[float, float]:

@@ -55,9 +55,7 @@ def finish(
     groups, facts, ordinals = _finish_groups(span, cluster)
     tasks, dropped_tasks = finish_tasks(span, ordinals, limits.tasks)
     kept = sorted(groups, key=lambda g: g.start - g.stop)[: limits.max_groups]
-    counts = TaskCounts()
-    for group in span.groups:
-        counts.add(group.counts)
+    counts = span.own_counts()
     result = worst(_own_result(counts, complete, cut_off), below.result)
     failures = tuple(f for f in span.failed.values() if f is not None)
     dropped_failures = counts.erred - len(failures)
@@ -69,7 +67,7 @@ def finish(
         identity=span.identity,
         start=span.start,
         stop=stop,
-        first_start=_earliest(span.first_start, below.start) or None,
+        first_start=earliest(span.first_start, below.start) or None,
         result=result,
         complete=complete,
         counts=counts,
@@ -103,7 +101,7 @@ def finish(
     return finished
 
 
-def _earliest(one: float, other: float) -> float:
+def earliest(one: float, other: float) -> float:
     """Return the earlier of two times; 0.0 stands for none."""
     return min(one, other) if one and other else one or other
 
@@ -158,7 +156,7 @@ def _fold(span: OpenSpan, finished: FinishedSpan, parent: OpenSpan) -> None:
     if span.below is not None:
         into.workers |= span.below.workers
         into.execute_seconds += span.below.execute_seconds
-    into.start = _earliest(into.start, finished.first_start or 0.0)
+    into.start = earliest(into.start, finished.first_start or 0.0)
     into.stop = max(into.stop, finished.stop)
     into.result = worst(into.result, finished.result)
     into.complete = into.complete and finished.complete

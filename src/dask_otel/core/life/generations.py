@@ -3,11 +3,10 @@
 Here a root's trace is decided, once for each of its generations: its own, which follows from its
 id, or its caller's. Span ids are the same in either.
 
-What has been exported is kept in mind in bounded tables, for continuations need it: also by a
-bridge that is taken off its scheduler and put on again. When a
-table overflows, the oldest lines go; a continuation of a span that is not remembered takes
-a generation that no forgotten span ever had, in a trace of its own, so its ids are new for
-certain, and still deterministic. What has open spans is not forgotten.
+Bounded tables remember the exported spans for their continuations, also while the bridge is off
+its scheduler. When a table overflows, its oldest lines are dropped. The continuation of a forgotten
+span takes a generation that no forgotten span ever had, in a trace of its own: its ids are new for
+certain, and still deterministic. A root with open spans is not forgotten.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dask_otel.core.trace import Trace
 
 
 class _Exported(NamedTuple):
-    """What a span's next generation must know of the one before."""
+    """The facts of a generation that the next one needs."""
 
     generation: int
     stop: float
@@ -35,7 +34,7 @@ class _Exported(NamedTuple):
 
 @dataclass(slots=True)
 class _Root:
-    """What spans that come later must know of a root."""
+    """The facts of a root that later spans need."""
 
     #: Of its first generation; None where it is not known any more.
     trace: Trace | None
@@ -91,37 +90,20 @@ class Generations:
         Parameters
         ----------
         caller
-            Whose trace a root is to be in. Of any other: whose work it begins with, which is its
-            parent if that is a span which was opened inside a task, in the same trace.
+            A root joins the caller's trace. Any other span becomes the caller's child if that is a
+            span opened inside a task of the same trace.
         """
         root_id = ancestors[0] if ancestors else dask_id
-        parent_span_id, remote = None, False
+        root = self._opened(root_id, tags)
         if not ancestors:
-            trace = Trace(identity.trace_id(dask_id), _name(tags), None)
-            if caller is not None:
-                trace = Trace(caller.parent.trace_id, _name(tags), caller)
-                parent_span_id, remote = caller.parent.span_id, True
-            self._opened(root_id, tags).trace = trace
-        else:
-            known = self._opened(root_id, tags).trace
-            if known is None:
-                # The root's trace is forgotten, and so is where the span above was exported.
-                trace = Trace(identity.trace_id(dask_id), _name(tags))
-            else:
-                trace = known
-                parent_span_id = identity.span_id(ancestors[-1])
-                if caller is not None and _is_below(caller, trace):
-                    parent_span_id, remote = caller.parent.span_id, True
-        return SpanIdentity(
-            dask_id=dask_id,
-            root_id=root_id,
-            tags=tags,
-            generation=1,
-            trace_id=trace,
-            span_id=identity.span_id(dask_id),
-            parent_span_id=parent_span_id,
-            remote=remote,
-        )
+            root.trace = None
+        elif root.trace is None:
+            # The root's trace is forgotten, and so is where the span above was exported.
+            caller = None
+        ident = self._identity(dask_id, tags, ancestors, 1, root.trace, caller)
+        if not ancestors:
+            root.trace = Trace.of(ident.trace_id, _name(tags))
+        return ident
 
     def next(
         self,
@@ -141,7 +123,7 @@ class Generations:
         open_ids
             Ids of the spans that are open: while the root is, its trace is.
         caller
-            Whose trace it is to be in where it leaves its root's.
+            It joins the caller's trace if it leaves its root's.
         """
         root_id = ancestors[0] if ancestors else dask_id
         known = self._exported.get(dask_id)
@@ -150,29 +132,46 @@ class Generations:
         is_full = self._is_full(root_id)
         root = self._opened(root_id, tags)
         begun = root.trace if known is None else known.trace
-        parent_span_id, remote = None, False
-        if is_over or root.trace is None:
-            trace = Trace(identity.continuation_trace_id(dask_id, generation), _name(tags))
-            if caller is not None and not (is_full and caller.parent.trace_id == root.trace):
-                trace = Trace(caller.parent.trace_id, _name(tags), caller)
-                parent_span_id, remote = caller.parent.span_id, True
+        if is_full and caller is not None and caller.parent.trace_id == root.trace:
+            caller = None
+        trace = None if is_over else root.trace
+        first = None if begun is None else (begun, identity.span_id(dask_id))
+        return self._identity(dask_id, tags, ancestors, generation, trace, caller, first)
+
+    @staticmethod
+    def _identity(
+        dask_id: str,
+        tags: Tags,
+        ancestors: tuple[str, ...],
+        generation: int,
+        trace: Trace | None,
+        caller: Caller | None,
+        first: tuple[int, int] | None = None,
+    ) -> SpanIdentity:
+        """Return an identity in this trace; without one, in its caller's, or in one of its own."""
+        above = None
+        if trace is None:
+            own = identity.trace_id(dask_id)
+            if generation > 1:
+                own = identity.continuation_trace_id(dask_id, generation)
+            trace = Trace(own if caller is None else caller.parent.trace_id, _name(tags), caller)
         else:
             # A root's continuations hang below its first span, so that the trace keeps one
             # root; any other's below the same parent as the first.
-            trace = root.trace
-            parent_span_id = identity.span_id(ancestors[-1] if ancestors else dask_id)
-            if ancestors and caller is not None and _is_below(caller, trace):
-                parent_span_id, remote = caller.parent.span_id, True
+            above = identity.span_id(ancestors[-1] if ancestors else dask_id)
+            # A span that was opened inside a task of this trace is nearer.
+            nested = caller is not None and caller.nested and caller.parent.trace_id == trace
+            caller = caller if ancestors and nested else None
         return SpanIdentity(
             dask_id=dask_id,
-            root_id=root_id,
+            root_id=ancestors[0] if ancestors else dask_id,
             tags=tags,
             generation=generation,
             trace_id=trace,
             span_id=identity.span_id(dask_id, generation),
-            parent_span_id=parent_span_id,
-            first=None if begun is None else (begun, identity.span_id(dask_id)),
-            remote=remote,
+            parent_span_id=above if caller is None else caller.parent.span_id,
+            first=first,
+            remote=caller is not None,
         )
 
     def trace_of(self, dask_id: str, root_id: str, name: object = "") -> Trace | None:
@@ -184,14 +183,14 @@ class Generations:
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
-        """Return the trace of a root that there is no line of."""
+        """Return the trace of a root without a line; None if its caller may be forgotten."""
         return None if self._adoption_forgotten else Trace(identity.trace_id(root_id), name)
 
     def _root(self, root_id: str) -> _Root | None:
         return self._live.get(root_id) or self._traces.get(root_id)
 
     def _opened(self, root_id: str, tags: Tags) -> _Root:
-        """Take note that a span of the tree is opened: its root is not forgotten until the end."""
+        """Count a span of the tree that opens: until it ends, its root is not forgotten."""
         root = self._live.get(root_id)
         if root is None:
             root = self._traces.pop(root_id, None)
@@ -202,9 +201,9 @@ class Generations:
         return root
 
     def earliest_start(self, dask_id: str) -> float:
-        """Return the stop of a span's last generation: the next one does not begin before.
+        """Return the stop of a span's last generation: the next one does not begin before it.
 
-        It would where the clock was set back.
+        Otherwise it could, if the clock was set back.
         """
         known = self._exported.get(dask_id)
         return 0.0 if known is None else known.stop
@@ -226,7 +225,7 @@ class Generations:
     def claim(self, ident: SpanIdentity) -> bool:
         """Return whether a root's trace has room for one more sign of life, and count it.
 
-        The trace of a continuation alone always has: there are few signs of one span.
+        The trace of a single continuation always has room: one span has few signs.
         """
         root = self._root(ident.root_id)
         if root is None or ident.trace_id != root.trace:
@@ -237,7 +236,7 @@ class Generations:
         return True
 
     def _forget(self) -> None:
-        """Let the oldest lines go."""
+        """Drop the oldest lines."""
         while len(self._traces) > self._limits.remember:
             root_id, root = self._traces.popitem(last=False)
             if root.trace != identity.trace_id(root_id):
@@ -248,7 +247,7 @@ class Generations:
             self._has_forgotten = True
 
     def remember(self, finished: FinishedSpan) -> None:
-        """Take note that a generation has been exported."""
+        """Remember an exported generation."""
         ident = finished.identity
         root_id = ident.root_id
         trace = self._first_trace(ident)
@@ -269,11 +268,6 @@ class Generations:
         if ident.generation == 1:
             return Trace.of(ident.trace_id, _name(ident.tags))
         return None if ident.first is None else Trace.of(ident.first[0], _name(ident.tags))
-
-
-def _is_below(caller: Caller, trace: Trace) -> bool:
-    """Whether it is a span that was opened inside a task of this trace."""
-    return caller.nested and caller.parent.trace_id == trace
 
 
 def _name(tags: Tags) -> object:

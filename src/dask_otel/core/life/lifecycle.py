@@ -24,10 +24,10 @@ in SETTLING whose workers have reported + spans exported). Finished trees are ne
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from enum import Enum
 from itertools import takewhile
+from typing import Literal
 
 from dask_otel.core.context import Caller
 from dask_otel.core.life.completion import finish
@@ -42,6 +42,7 @@ from dask_otel.core.life.open_span import (
 )
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
+from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import (
     FinishedSpan,
@@ -69,8 +70,8 @@ class Trigger(Enum):
     CLOSED = "closed"
 
 
-#: The whole life of a span. What is not listed can't happen. Work for an exported span is
-#: not listed either: it opens the next generation, in OPEN.
+#: The whole life of a span. Any other step can't happen. Work for an exported span is not listed,
+#: either: it opens the next generation, in OPEN.
 TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = {
     (Phase.OPEN, Trigger.QUIET): Phase.SETTLING,
     (Phase.SETTLING, Trigger.WORK): Phase.OPEN,
@@ -109,7 +110,7 @@ class Lifecycle:
         self._floor = limits.tasks.floor
         self._cluster = cluster
         self.open: dict[str, OpenSpan] = {}
-        #: What the workers' heartbeats say; the adapter feeds it.
+        #: The workers that owe metrics; the adapter feeds it.
         self.reports = Reports()
         #: Finished generations, in the order of their export, children first; the bridge
         #: takes them away.
@@ -118,7 +119,7 @@ class Lifecycle:
         self.progress: list[Progress] = []
         #: Spans that were exported at the settle timeout, since the start.
         self.unsettled = 0
-        #: What becomes of the spans' tasks; the adapter feeds it.
+        #: The outcomes of the spans' tasks; the adapter feeds it.
         self.tasks = SpanTasks(limits, self._activate, self._deactivate)
         if generations is None:
             generations = Generations(limits)
@@ -126,12 +127,11 @@ class Lifecycle:
             generations.resume(limits)
         self.generations = generations
         self._long = LongSpans(limits, generations, self.open)
-        #: What is noted of open spans, should the scheduler be lost; None without a spool.
+        #: Notes of open spans, in case the scheduler is lost; None without a spool.
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: In the order in which their work was done.
         self._settling: dict[OpenSpan, None] = {}
-        self._lingering: list[tuple[float, int, int, OpenSpan]] = []
-        self._sequence = 0
+        self._lingering = Schedule()
         self._ticked = 0.0
 
     # ----------------------------------------------------------------------- the spans
@@ -155,7 +155,7 @@ class Lifecycle:
         enqueued
             ``Span.enqueued``.
         caller
-            Whose trace a root is to be in; the span inside a task that a span below hangs under.
+            A root joins its trace. A span below becomes the child of a caller inside a task.
         """
         ident = self.generations.first(dask_id, tags, ancestors, caller)
         return self._open(ident, ancestors, enqueued)
@@ -170,9 +170,9 @@ class Lifecycle:
     ) -> OpenSpan:
         """Return the span's open generation; open the next one if it has been exported.
 
-        So does a span that finished before the bridge came: its earlier life counts as a
-        generation that was never exported. A caller is asked for its trace only where the
-        generation begins one of its own.
+        A span that finished before the bridge came is continued, too: its earlier life counts as a
+        generation that was never exported. The caller matters only if the generation leaves its
+        root's trace.
         """
         span = self.open.get(dask_id)
         if span is not None:
@@ -209,7 +209,7 @@ class Lifecycle:
         return group
 
     def all_forgotten(self, now: float) -> None:
-        """The scheduler was restarted: whatever is unfinished was cancelled."""
+        """Cancel all unfinished work: the scheduler was restarted."""
         for span in self.open.values():
             self.tasks.cancel_all(span)
         self.repair({}, now)
@@ -220,19 +220,19 @@ class Lifecycle:
         span.active = True
         self._cluster.span_active(span, now)
         if not span.holds:
-            self._more_busy(span)
+            self._count_busy(span, 1)
 
     def _deactivate(self, span: OpenSpan, now: float) -> None:
         span.active = False
         self._cluster.span_inactive(span, now)
         if not span.holds:
-            self._less_busy(span, now)
+            self._count_busy(span, -1, now)
 
     def hold(self, span: OpenSpan) -> None:
         """Keep a span open: a client has entered its block."""
         span.holds += 1
         if span.holds == 1 and not span.active:
-            self._more_busy(span)
+            self._count_busy(span, 1)
 
     def unhold(self, span: OpenSpan, ended: float, now: float) -> None:
         """Undo one `hold`: the block was left, or its client is gone.
@@ -240,42 +240,41 @@ class Lifecycle:
         Parameters
         ----------
         ended
-            When it was. The span ends no earlier: what a person put into the block is the whole
-            of it, work of the client's own included.
+            When it was. The span ends no earlier: it covers the whole block, the client's own work
+            included.
         """
         span.holds -= 1
-        self.tasks.went_on(span, ended)
+        self.tasks.at_work_until(span, ended)
         if not span.holds and not span.active:
-            self._less_busy(span, now)
+            self._count_busy(span, -1, now)
 
-    def _more_busy(self, span: OpenSpan) -> None:
+    def _count_busy(self, span: OpenSpan, change: Literal[1, -1], now: float = 0.0) -> None:
+        """Count a busy part of a span; the first one and the last one count above it, too."""
         node: OpenSpan | None = span
         while node is not None:
-            node.busy += 1
-            if node.busy > 1:
+            node.busy += change
+            if node.busy != (change > 0):
                 return
-            self._step(node, Trigger.WORK)
-            self._work_again(node)
-            node = node.parent
-
-    def _less_busy(self, span: OpenSpan, now: float) -> None:
-        node: OpenSpan | None = span
-        while node is not None:
-            node.busy -= 1
             if node.busy:
-                return
-            self._step(node, Trigger.QUIET)
-            node.quiet_since = now
-            self._begin_to_settle(node)
+                self._work_began(node)
+            else:
+                self._work_ended(node, now)
             node = node.parent
+
+    def _work_began(self, span: OpenSpan) -> None:
+        self._step(span, Trigger.WORK)
+        self._stop_settling(span)
+        self._lingering.remove(span.identity.dask_id)
+        self.reports.begin_anew(span)
+
+    def _work_ended(self, span: OpenSpan, now: float) -> None:
+        self._step(span, Trigger.QUIET)
+        span.quiet_since = now
+        self._begin_to_settle(span)
 
     def _begin_to_settle(self, span: OpenSpan) -> None:
         self._settling[span] = None
         self.reports.wait_for(span)
-
-    def _work_again(self, span: OpenSpan) -> None:
-        self._stop_settling(span)
-        self.reports.begin_anew(span)
 
     def _stop_settling(self, span: OpenSpan) -> None:
         if span in self._settling:
@@ -283,7 +282,7 @@ class Lifecycle:
             self.reports.forget(span)
 
     def repair(self, unfinished: Mapping[str, int], now: float) -> None:
-        """Set right what an error of ours may have left wrong.
+        """Correct the state after an error of ours.
 
         Parameters
         ----------
@@ -292,8 +291,8 @@ class Lifecycle:
 
         Notes
         -----
-        Everything that is derived from the counts of unfinished tasks is derived again. A task
-        whose end was missed stays without an outcome. Costs O(open spans).
+        Derives everything from the counts of unfinished tasks again. A task whose end was missed
+        stays without an outcome. O(open spans).
         """
         spans = sorted(self.open.values(), key=lambda s: -s.depth)
         for span in spans:
@@ -305,12 +304,9 @@ class Lifecycle:
                 span.parent.open_children += 1
                 span.parent.busy += bool(span.busy)
             if span.busy and span.phase is not Phase.OPEN:
-                self._step(span, Trigger.WORK)
-                self._work_again(span)
+                self._work_began(span)
             elif not span.busy and span.phase is Phase.OPEN:
-                self._step(span, Trigger.QUIET)
-                span.quiet_since = now
-                self._begin_to_settle(span)
+                self._work_ended(span, now)
 
     def _repair_activity(self, span: OpenSpan, unfinished: int, now: float) -> None:
         self.tasks.recount(span, unfinished, now)
@@ -341,15 +337,12 @@ class Lifecycle:
         for span in list(takewhile(lambda s: now - s.quiet_since >= timeout, self._settling)):
             self._settled(span, Trigger.TIMED_OUT, now)
             self.unsettled += 1
-        while self._lingering and self._lingering[0][0] <= now:
-            due, _, _, span = heapq.heappop(self._lingering)
-            # A span that was re-opened since has another due time, or none.
-            if span.phase is Phase.LINGERING and span.due == due:
-                self._elapse(span, now)
+        for dask_id in self._lingering.take(now):
+            self._elapse(self.open[dask_id], now)
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
-        """Bring what lies in the future back, or an hour set back would be an hour's wait."""
+        """Bring future times back: otherwise an hour set back would be an hour's wait."""
         self.reports.clock_set_back(now)
         self._long.clock_set_back(now)
         if self.notes is not None:
@@ -359,11 +352,7 @@ class Lifecycle:
         latest = now + self._limits.linger
         for span in self.open.values():
             span.due = min(span.due, latest)
-        self._lingering = [
-            (min(due, latest), depth, sequence, span)
-            for due, depth, sequence, span in self._lingering
-        ]
-        heapq.heapify(self._lingering)
+        self._lingering.clock_set_back(latest)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
@@ -371,9 +360,8 @@ class Lifecycle:
         if self.notes is not None:
             self.notes.settled(span)
         span.due = now + self._limits.linger
-        self._sequence += 1
         # Children before their parents where they are due at the same time.
-        heapq.heappush(self._lingering, (span.due, -span.depth, self._sequence, span))
+        self._lingering.set(span.identity.dask_id, span.due, -span.depth)
 
     def _elapse(self, span: OpenSpan, now: float) -> None:
         while span.open_children == 0 and span.phase is Phase.LINGERING and span.due <= now:
@@ -393,25 +381,26 @@ class Lifecycle:
         Parameters
         ----------
         cut_off
-            The result of what is cut off: ``error`` where the scheduler closes, which ends the
-            work; ``unknown`` where the bridge alone is taken off, and the work goes on.
+            The result of a span that is cut off: ``error`` if the scheduler closes, which ends the
+            work; ``unknown`` if only the bridge is taken off, and the work goes on.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0
             if unfinished or span.holds:
-                self.tasks.went_on(span, now)
+                self.tasks.at_work_until(span, now)
             if span.active:
                 span.active = False
                 self._cluster.span_inactive(span, now)
             self._step(span, Trigger.CLOSED)
             self._export(span, not unfinished, cut_off)
             self._stop_settling(span)
-        self._lingering.clear()
 
     def _export(self, span: OpenSpan, complete: bool, cut_off: Result = "error") -> None:
         self.tasks.exported(span)
         finished = finish(span, self._cluster, self._limits, complete, cut_off)
         del self.open[span.identity.dask_id]
+        self._lingering.remove(span.identity.dask_id)
+        self._long.due.remove(span.identity.dask_id)
         if self.notes is not None:
             self.notes.ended(span)
         if span.parent is not None:

@@ -12,13 +12,13 @@ signs in the first day and 65 in the first week.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from typing import Final
 
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
-from dask_otel.core.records import Progress, TaskCounts
+from dask_otel.core.life.schedule import Schedule
+from dask_otel.core.records import Progress
 
 #: The least wait for the next sign, as a part of the span's age.
 SHARE: Final = 0.1
@@ -26,9 +26,6 @@ SHARE: Final = 0.1
 #: Signs in one call: ten thousand spans that are due at once must flood neither the event loop
 #: nor the export queue.
 AT_ONCE: Final = 32
-
-#: Entries of ended spans are cleared beyond this number and the number of open spans.
-SPARE: Final = 100
 
 #: The least wait for the next check of a span whose work is done and which will end soon.
 LATER: Final = 1.0
@@ -45,11 +42,6 @@ class LongSpans:
         Counts the signs in their traces.
     open_spans
         The open spans by Dask id; only read.
-
-    Notes
-    -----
-    O(log n) for a span that opens or is due. Holds ids, no spans, and not many more of them than
-    there are open spans.
     """
 
     def __init__(
@@ -60,50 +52,32 @@ class LongSpans:
         self._later = max(limits.linger, LATER)
         self._generations = generations
         self._open = open_spans
-        #: (due, number of the entry, Dask id, generation)
-        self._due: list[tuple[float, int, str, int]] = []
-        self._sequence = 0
+        self.due = Schedule()
 
     def opened(self, span: OpenSpan) -> None:
         """Add a new generation."""
         if self._after is not None:
-            self._push(span.start + self._after, span.identity.dask_id, span.identity.generation)
+            self.due.set(span.identity.dask_id, span.start + self._after)
 
     def signs(self, now: float) -> list[Progress]:
         """Return the signs of life that are due, at most `AT_ONCE`."""
         signs: list[Progress] = []
-        while self._due and self._due[0][0] <= now and len(signs) < AT_ONCE:
-            _, _, dask_id, generation = heapq.heappop(self._due)
-            span = self._current(dask_id, generation)
-            if span is None:
-                continue
+        for dask_id in self.due.take(now):
+            span = self._open[dask_id]
             if span.phase is not Phase.OPEN:
                 # Its work is done: a sign would show it longer than it is. It ends or gets new
                 # work within the linger.
-                self._push(now + self._later, dask_id, generation)
+                self.due.set(dask_id, now + self._later)
             elif self._generations.claim(span.identity):
                 signs.append(_sign(span, now))
-                wait = max(self._interval, SHARE * (now - span.start))
-                self._push(now + wait, dask_id, generation)
+                self.due.set(dask_id, now + max(self._interval, SHARE * (now - span.start)))
+                if len(signs) == AT_ONCE:
+                    break
         return signs
 
     def clock_set_back(self, now: float) -> None:
         """Bring forward the signs that are too far in the future."""
-        latest = now + max(self._interval, self._after or 0.0)
-        self._due = [(min(due, latest), *entry) for due, *entry in self._due]  # type: ignore[misc]
-        heapq.heapify(self._due)
-
-    def _current(self, dask_id: str, generation: int) -> OpenSpan | None:
-        span = self._open.get(dask_id)
-        return span if span is not None and span.identity.generation == generation else None
-
-    def _push(self, due: float, dask_id: str, generation: int) -> None:
-        if len(self._due) > 2 * len(self._open) + SPARE:
-            # Most entries belong to short spans that have ended.
-            self._due = [line for line in self._due if self._current(*line[2:]) is not None]
-            heapq.heapify(self._due)
-        self._sequence += 1
-        heapq.heappush(self._due, (due, self._sequence, dask_id, generation))
+        self.due.clock_set_back(now + max(self._interval, self._after or 0.0))
 
 
 def _sign(span: OpenSpan, now: float) -> Progress:
@@ -112,16 +86,6 @@ def _sign(span: OpenSpan, now: float) -> Progress:
     if not ordinal:
         return Progress(span.identity, 0, span.start, span.start)
     # The clock may have been set back.
-    since = min(span.last_sign, now)
+    since = min(span.last_sign or span.start, now)
     span.last_sign = now
-    return Progress(span.identity, ordinal, since, now, counts_so_far(span))
-
-
-def counts_so_far(span: OpenSpan) -> TaskCounts:
-    """Return the counts of a span's own tasks, and of the spans below that have ended."""
-    counts = TaskCounts()
-    for group in span.groups:
-        counts.add(group.counts)
-    if span.below is not None:
-        counts.add(span.below.counts)
-    return counts
+    return Progress(span.identity, ordinal, since, now, span.counts_so_far())

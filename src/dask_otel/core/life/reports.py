@@ -10,21 +10,18 @@ without news cost nothing, however many wait.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, field
 
-from dask_otel.core import clock_step
+from dask_otel.core.heartbeat_clock import HeartbeatClock
 from dask_otel.core.life.open_span import OpenSpan
 
 
 @dataclass(slots=True)
-class WorkerClock:
+class WorkerReports:
     """How far a worker's reports reach, by its heartbeats."""
 
+    clock: HeartbeatClock = field(default_factory=HeartbeatClock)
     beats: int = 0
-    least_delay: float = inf
-    #: When its last heartbeat began, on the scheduler's clock.
-    began: float = 0.0
     #: Cancelled tasks that still ran at its last heartbeat.
     cancelled: int = 0
 
@@ -33,7 +30,7 @@ class Reports:
     """How far the reports of each worker reach."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, WorkerClock] = {}
+        self._workers: dict[str, WorkerReports] = {}
         #: Spans by the worker that they wait for.
         self._waiting: dict[str, dict[OpenSpan, None]] = {}
         #: Spans to check: new ones, and those with news.
@@ -51,25 +48,18 @@ class Reports:
         cancelled
             Cancelled tasks that still ran.
         """
-        clock = self._workers.get(worker)
-        if clock is None:
-            clock = self._workers[worker] = WorkerClock()
-        clock.beats += 1
-        # The smallest delay counts as the clocks' difference; the rest passed between the
-        # worker's reading of its clock and the arrival. The smallest delay grows by a millisecond
-        # a heartbeat, so that it recovers from a step of a clock.
-        clock.least_delay = min(delay, clock.least_delay + 0.001)
-        late = delay - clock.least_delay
-        if late > clock_step.CLOCK_STEP and clock_step.was_set(received - late, clock.began):
-            clock.least_delay, late = delay, 0.0
-        clock.began = received - late
-        clock.cancelled = cancelled
+        known = self._workers.get(worker)
+        if known is None:
+            known = self._workers[worker] = WorkerReports()
+        known.beats += 1
+        known.clock.made(received, delay)
+        known.cancelled = cancelled
         self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
         """Return when a worker's last heartbeat began, by the scheduler's clock; 0.0 if none."""
-        clock = self._workers.get(worker)
-        return 0.0 if clock is None else clock.began
+        known = self._workers.get(worker)
+        return 0.0 if known is None else known.clock.last
 
     def left(self, worker: str) -> None:
         """Forget a worker that is gone: no span waits for it any longer."""
@@ -78,9 +68,9 @@ class Reports:
 
     def clock_set_back(self, now: float) -> None:
         """Ignore heartbeats from the future after the scheduler's clock was set back."""
-        for clock in self._workers.values():
-            if clock.began > now:
-                clock.began = 0.0
+        for known in self._workers.values():
+            if known.clock.last > now:
+                known.clock.last = 0.0
         for worker in list(self._waiting):
             self._check_waiting(worker)
 
@@ -122,9 +112,9 @@ class Reports:
         """Whether all live workers of the span have reported since its last task ended."""
         if span.owing is None:
             span.owing = {
-                worker: clock.beats
+                worker: known.beats
                 for worker in span.workers.keys() | span.reporters.keys() | span.zombies
-                if (clock := self._workers.get(worker)) is not None
+                if (known := self._workers.get(worker)) is not None
             }
         owing = span.owing
         for worker in list(owing):
@@ -136,9 +126,9 @@ class Reports:
         return True
 
     def _has_reported(self, span: OpenSpan, worker: str, beats: int) -> bool:
-        clock = self._workers.get(worker)
-        if clock is None:
+        known = self._workers.get(worker)
+        if known is None:
             return True
-        if clock.began <= span.quiet_since and clock.beats < beats + 2:
+        if known.clock.last <= span.quiet_since and known.beats < beats + 2:
             return False
-        return not (clock.cancelled and worker in span.zombies)
+        return not (known.cancelled and worker in span.zombies)

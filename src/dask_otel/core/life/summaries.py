@@ -1,8 +1,8 @@
-"""What is known of a Dask span's own work, over all its generations, also after its export.
+"""The sums of a Dask span's own work, over all its generations, also after its export.
 
-For those who ask from the client. The metrics themselves are Dask's to keep; this is what Dask
-forgets, or does not know: outcomes, true ends, idle seconds. The table is bounded; a span that is
-not in it any more has no outcome here, rather than a wrong one.
+They answer questions from the client. Dask keeps the metrics; these are the facts that Dask forgets
+or does not know: outcomes, true ends, idle seconds. The table is bounded. A span that is not in it
+any more has no outcome here, rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from dask_otel.core.life.completion import earliest
 from dask_otel.core.life.open_span import OpenSpan
 from dask_otel.core.records import TaskCounts
 
@@ -27,14 +28,12 @@ class SpanSummary:
     capacity: float | None = None
     #: Workers that had not sent their last report at the settle timeout.
     unreported: frozenset[str] = frozenset()
-    #: Whether tasks may have ended that nobody saw: before the bridge was put on, or while it
-    #: was off.
+    #: Whether tasks may have ended unobserved: before the bridge was put on, or while it was off.
     partial: bool = False
 
     def add(self, other: SpanSummary) -> None:
         """Add another generation, or another span."""
-        starts = [start for start in (self.first_start, other.first_start) if start]
-        self.first_start = min(starts, default=0.0)
+        self.first_start = earliest(self.first_start, other.first_start)
         self.stop = max(self.stop, other.stop)
         self.counts.add(other.counts)
         self.idle = _sum(self.idle, other.idle)
@@ -54,14 +53,14 @@ def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> Spa
     summary = SpanSummary(
         first_start=span.first_start,
         stop=span.last_stop,
+        counts=span.own_counts(),
         idle=idle,
         capacity=capacity,
         unreported=frozenset(span.owing or ()),
         partial=span.partial or span.unfinished > 0,
     )
     for group in span.groups:
-        summary.counts.add(group.counts)
-        # Where the bridge is taken off: what goes on is the next one's to count.
+        # If the bridge is taken off, the next one counts the tasks that go on.
         summary.counts.tasks -= max(0, group.unfinished)
     return summary
 

@@ -1,8 +1,8 @@
-"""The tasks of open spans: what became of them, where they ran, and when.
+"""The tasks of open spans: their outcomes, workers and times.
 
-The only file that writes these down: counts and times of a group; of a span its unfinished tasks,
-failures, reruns, workers, first start and last end. When a span gets its first unfinished task,
-and when the last one is gone, the lifecycle is told.
+Only this file writes the counts and times of a group, and a span's unfinished tasks, failures,
+reruns, workers, first start and last end. It notifies the lifecycle of a span's first unfinished
+task, and when the last one is gone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from dask_otel.core.life.open_span import (
-    NOTHING,
     Cause,
     Group,
     Limits,
@@ -23,7 +22,7 @@ from dask_otel.core.records import Attributes, Failure, Incident
 
 
 class SpanTasks:
-    """What became of the tasks of all open spans of one scheduler.
+    """The outcomes of the tasks of all open spans of one scheduler.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ class SpanTasks:
     def added(
         self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
     ) -> RetryReason | None:
-        """A task became unfinished: it was submitted, or is to run again.
+        """Count a task that became unfinished: it was submitted, or is to run again.
 
         Returns
         -------
@@ -83,7 +82,7 @@ class SpanTasks:
 
     @staticmethod
     def _take_back_result(group: Group) -> None:
-        """A task that had its result has it no longer."""
+        """Take back the result of a task."""
         if group.counts.memory:
             group.counts.memory -= 1
         else:
@@ -92,7 +91,7 @@ class SpanTasks:
 
     @staticmethod
     def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
-        """``Client.retry``: a failure that has not been exported did not stand."""
+        """Count a task of ``Client.retry``: its failure did not stand, unless it was exported."""
         counts = group.counts
         failed = group.span.failed
         if key in failed:
@@ -111,7 +110,7 @@ class SpanTasks:
         return "client"
 
     def taken_in(self, group: Group, count: int, now: float) -> None:
-        """Unfinished tasks were there before the bridge."""
+        """Count unfinished tasks that are older than the bridge."""
         group.counts.tasks += count
         group.span.unfinished += count
         if not group.span.active:
@@ -120,7 +119,7 @@ class SpanTasks:
     def finished(
         self, group: Group, worker: str | None, start: float, stop: float, now: float
     ) -> None:
-        """A task's result is in memory.
+        """Count a task whose result is in memory.
 
         Parameters
         ----------
@@ -150,7 +149,7 @@ class SpanTasks:
         now: float,
         was_unfinished: bool = True,
     ) -> None:
-        """A task failed for good. Dependents that never ran are no failures of their own.
+        """Count a task that failed for good. Its dependents, which never ran, don't fail.
 
         Parameters
         ----------
@@ -164,20 +163,18 @@ class SpanTasks:
             self._take_back_result(group)
         group.counts.erred += 1
         detailed = len(span.failed) < self._max_exceptions
-        if not span.failed:
-            span.failed = {}
         span.failed[key] = failure if detailed else None
         if stop:
             self._computed(group, failure.worker, start, stop, now)
-        elif now > span.last_stop:
-            span.last_stop = now
+        else:
+            self.at_work_until(span, now)
         if was_unfinished:
-            self._removed(group, now)
+            self._removed(span, now)
 
     def cancelled(
         self, group: Group, worker: str | None, now: float, run: Run | None = None
     ) -> None:
-        """A task that nobody wants any more left the unfinished states.
+        """Count a cancelled task.
 
         Parameters
         ----------
@@ -192,26 +189,24 @@ class SpanTasks:
             span.zombies |= {worker}
         if run is not None:
             self.ran(group, run, now)
-        if now > span.last_stop:
-            span.last_stop = now
-        self._removed(group, now)
+        self.at_work_until(span, now)
+        self._removed(span, now)
 
     @staticmethod
     def prepared(group: Group, start: float) -> None:
-        """A worker began to do something for a run that has ended, before it computed."""
+        """Begin a group no later than a worker's first action for a run that has ended."""
         group.start = min(group.start, max(start, group.span.start))
 
     @staticmethod
     def lost(group: Group) -> None:
-        """A run of a task was lost with its worker, whatever becomes of the task."""
+        """Count a run that was lost with its worker, whatever the task's outcome."""
         group.counts.lost += 1
 
     def blamed(self, group: Group, now: float) -> None:
-        """A task will never run, because one that it depends on failed."""
+        """Count a task that will never run, because a dependency failed."""
         group.blamed += 1
-        if now > group.span.last_stop:
-            group.span.last_stop = now
-        self._removed(group, now)
+        self.at_work_until(group.span, now)
+        self._removed(group.span, now)
 
     def interrupted(
         self,
@@ -221,7 +216,7 @@ class SpanTasks:
         now: float,
         run: Run | None = None,
     ) -> None:
-        """A task left the unfinished states only to come back.
+        """Note that a task left the unfinished states only to come back.
 
         Parameters
         ----------
@@ -229,21 +224,18 @@ class SpanTasks:
             ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
             that was not processing, so that no run of it has to be repeated.
         run
-            What is known of the run that ended so.
+            The run that ended so, if it is known.
         """
         span = group.span
         if run is not None:
             self.ran(group, run, now)
-        if not span.reruns:
-            span.reruns = {}
         span.reruns[key] = reason
         self.coming_back += 1
-        if now > span.last_stop:
-            span.last_stop = now
-        self._removed(group, now)
+        self.at_work_until(span, now)
+        self._removed(span, now)
 
     def forgotten(self, group: Group, key: Hashable) -> None:
-        """A task is gone. If it was to come back, it was cancelled after all."""
+        """Forget a task. If it was to come back, it was cancelled after all."""
         reruns = group.span.reruns
         if key in reruns:
             del reruns[key]
@@ -251,29 +243,29 @@ class SpanTasks:
             group.counts.cancelled += 1
 
     def cancel_all(self, span: OpenSpan) -> None:
-        """Whatever is unfinished was cancelled: the scheduler was restarted."""
+        """Cancel the span's unfinished tasks: the scheduler was restarted."""
         self.coming_back -= len(span.reruns)
-        span.reruns = NOTHING
+        span.reruns.clear()
         for group in span.groups:
             group.counts.cancelled += max(0, group.unfinished)
 
     def recount(self, span: OpenSpan, unfinished: int, now: float) -> None:
-        """Set right how many tasks are unfinished, which an error of ours may have left wrong."""
+        """Correct the number of unfinished tasks after an error of ours."""
         if span.unfinished and not unfinished:
-            self.went_on(span, now)
+            self.at_work_until(span, now)
         span.unfinished = unfinished
 
-    def went_on(self, span: OpenSpan, until: float) -> None:
-        """The span was at work until then, with a task or in a client's block."""
+    def at_work_until(self, span: OpenSpan, until: float) -> None:
+        """End the span no earlier than this: a task or a client's block was at work."""
         if until > span.last_stop:
             span.last_stop = until
 
     def exported(self, span: OpenSpan) -> None:
-        """The generation is over: its tasks that were to come back are the next one's."""
+        """Forget the tasks that were to come back: they belong to the next generation."""
         self.coming_back -= len(span.reruns)
 
     def ran(self, group: Group, run: Run, now: float) -> None:
-        """A run of a task that gave no result is known: it was work of its span all the same."""
+        """Add the times of a run without a result: it was work of its span, too."""
         self._computed(group, run.worker, run.start, run.stop, now)
 
     def _computed(
@@ -282,8 +274,8 @@ class SpanTasks:
         span = group.span
         if worker is not None:
             span.workers[worker] = None
-        # Times come corrected; see `clock_offsets`. What that could not do, such as where a clock
-        # was stepped: nothing ends in the future, or starts before it was asked for.
+        # Times come corrected; see `clock_offsets`. If a clock was set, that is not enough: no run
+        # ends in the future, or starts before its span.
         if stop > now:
             start -= stop - now
             stop = now
@@ -302,8 +294,7 @@ class SpanTasks:
         if stop > span.last_stop:
             span.last_stop = stop
 
-    def _removed(self, group: Group, now: float) -> None:
-        span = group.span
+    def _removed(self, span: OpenSpan, now: float) -> None:
         span.unfinished -= 1
         if not span.unfinished:
             self._ended(span, now)
@@ -316,7 +307,7 @@ class SpanTasks:
         attributes: Attributes,
         failure: Failure | None = None,
     ) -> None:
-        """Remember something worth an event on the span, up to a cap; `failure` is its cause."""
+        """Add an event to the span, up to the cap; `failure` is its cause."""
         if len(span.incidents) < self._max_incidents:
             span.incidents += (Incident(now, name, attributes, failure),)
         else:

@@ -30,17 +30,15 @@ RawSeries: TypeAlias = tuple[Hashable, ...]
 _BOUNDS: Final = semconv.DURATION_BOUNDS
 
 
+@dataclass(slots=True, eq=False)
 class Distribution:
     """Durations in seconds, counted by bucket (`semconv.DURATION_BOUNDS`)."""
 
-    __slots__ = ("counts", "high", "low", "sum")
-
-    def __init__(self) -> None:
-        #: One more than there are bounds.
-        self.counts = [0] * (len(_BOUNDS) + 1)
-        self.sum = 0.0
-        self.low = inf
-        self.high = -inf
+    #: One more than there are bounds.
+    counts: list[int] = field(default_factory=([0] * (len(_BOUNDS) + 1)).copy)
+    sum: float = 0.0
+    low: float = inf
+    high: float = -inf
 
     def add(self, seconds: float) -> None:
         """Count one duration. A negative one, from a clock that was set back, counts as 0."""

@@ -7,6 +7,7 @@ under ``_OTHER``, so that every sum stays right. A series frees its place when i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -56,32 +57,24 @@ class SeriesLimits:
         return self.max_series - max(1, min(_RESERVED, self.max_series // 2))
 
 
-class NameSlots:
+class NameSlots(Counter[str]):
     """The names in use, each with the number of its series."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._series: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._series)
-
-    def admits(self, name: str) -> bool:
+    def admits(self, name: str, limit: int) -> bool:
         """Return whether a new series may have this name."""
-        return name == semconv.FOLDED or name in self._series or len(self) < self._limit
+        return name == semconv.FOLDED or name in self or len(self) < limit
 
     def acquire(self, name: str) -> None:
         """Add a series of this name."""
         if name != semconv.FOLDED:
-            self._series[name] = self._series.get(name, 0) + 1
+            self[name] += 1
 
     def release(self, name: str) -> None:
         """Remove a series of this name; the last one frees the place."""
-        left = self._series.get(name, 0) - 1
-        if left > 0:
-            self._series[name] = left
+        if self[name] > 1:
+            self[name] -= 1
         else:
-            self._series.pop(name, None)
+            del self[name]
 
 
 def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:

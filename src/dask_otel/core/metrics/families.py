@@ -7,6 +7,7 @@ the caps (`dask_otel.core.metrics.cardinality`) a raw key leads to a series of `
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -27,18 +28,18 @@ _MAX_ROUTE_TEXT: Final = 256
 
 AnySeries: TypeAlias = NumberSeries | HistogramSeries
 
+_SERIES: Final[dict[str, type[AnySeries]]] = {"histogram": HistogramSeries, "counter": NumberSeries}
 
+
+@dataclass(slots=True, eq=False)
 class SpanLabel:
     """The name of a Dask span as label values, and the series of raw keys under it."""
 
-    __slots__ = ("counted", "routes", "texts")
-
-    def __init__(self, texts: tuple[str, ...]) -> None:
-        #: Name, root name, and the value of each tag label.
-        self.texts = texts
-        self.routes: dict[Hashable, AnySeries] = {}
-        #: Whether it was counted as folded.
-        self.counted = False
+    #: Name, root name, and the value of each tag label.
+    texts: tuple[str, ...]
+    routes: dict[Hashable, AnySeries] = field(default_factory=dict)
+    #: Whether it was counted as folded.
+    counted: bool = False
 
 
 class Family:
@@ -60,15 +61,9 @@ class Family:
 
     def create(self, identity: tuple[str, ...]) -> AnySeries:
         """Add and return the series of these label values."""
-        series: AnySeries
-        if self.metric.instrument == "histogram":
-            series = HistogramSeries(self.keys, identity)
-        elif self.metric.instrument == "counter":
-            series = NumberSeries(self.keys, identity, self.metric.integer)
-        else:
-            gauge = self.metric.instrument == "gauge"
-            series = LevelSeries(self.keys, identity, self.metric.integer, gauge)
-        self.series[identity] = series
+        attributes = dict(zip(self.keys, identity, strict=True))
+        kind = _SERIES.get(self.metric.instrument, LevelSeries)
+        series = self.series[identity] = kind(identity, attributes, self.metric)
         return series
 
 
@@ -100,15 +95,14 @@ class Families:
         self._rules = rules or LabelRules()
         self._on_folded = on_folded
         self._families: dict[str, Family] = {}
-        self._slots = NameSlots(limits.max_names)
+        self._slots = NameSlots()
         #: One for each tag label; their values follow the span's name and root.
-        self._tag_slots = [NameSlots(limits.max_names) for _ in self._rules.tag_labels]
+        self._tag_slots = [NameSlots() for _ in self._rules.tag_labels]
         self._folded: dict[str, int] = {}
         # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one
         # key to a dict, but not one text.
         self._labels: dict[Hashable, SpanLabel] = {}
         self._raw: dict[Hashable, AnySeries] = {}
-        self._worker: dict[Hashable, AnySeries | None] = {}
         self._routes = 0
 
     def __iter__(self) -> Iterator[Family]:
@@ -149,7 +143,6 @@ class Families:
         self._routes = 0
         self._labels = {}
         self._raw = {}
-        self._worker = {}
 
     # ------------------------------------------------------------------- raw keys to series
 
@@ -182,17 +175,12 @@ class Families:
 
         None if another metric covers it, or if it is unknown (counted).
         """
-        if key in self._worker:
-            return self._worker[key]
         route = route_worker_key(key)
-        if route is None and not is_ignored_worker_key(key):
+        if route is not None:
+            return self._series(route[0], None, route[1])
+        if not is_ignored_worker_key(key):
             self._sanitizer.count("unknown_key")
-            return None
-        series = None if route is None else self._series(route[0], None, route[1])
-        if type(key) is str or _is_plain(key):
-            self._worker[key] = series
-            self._count_route()
-        return series
+        return None
 
     def of_raw(self, raw: RawSeries) -> AnySeries | None:
         """Return the series of a raw series; None if there is no such metric (counted)."""
@@ -237,7 +225,7 @@ class Families:
         self, family: Family, identity: tuple[str, ...], label: SpanLabel | None
     ) -> AnySeries:
         """Return a new series, or, beyond a cap, the one that it is folded into."""
-        if label is not None and not self._slots.admits(identity[0]):
+        if label is not None and not self._slots.admits(identity[0], self._limits.max_names):
             if not label.counted:
                 label.counted = True
                 self._count_folded("names", identity[0])
@@ -265,7 +253,7 @@ class Families:
         """Fold the values of tag labels beyond the cap."""
         values = list(identity)
         for place, slots in enumerate(self._tag_slots, start=2):
-            if not slots.admits(values[place]):
+            if not slots.admits(values[place], self._limits.max_names):
                 self._count_folded("tags", values[place])
                 values[place] = semconv.FOLDED
         return tuple(values)

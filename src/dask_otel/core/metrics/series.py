@@ -9,7 +9,8 @@ Epochs count exports: the epoch of a series is the number of the export with its
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias
 
 from dask_otel import semconv
 from dask_otel.core.metrics.batch import Distribution
@@ -19,6 +20,7 @@ from dask_otel.core.records import (
     HistogramPoint,
     NumberPoint,
 )
+from dask_otel.semconv import Metric
 
 #: (trace id, span id)
 Ids: TypeAlias = tuple[int, int]
@@ -41,40 +43,29 @@ def number(value: object) -> int | float | None:
     return result if result - result == 0 else None  # cheaper than math.isfinite
 
 
+@dataclass(slots=True, eq=False)
 class Series:
     """The common part of all series: identity, times, and the last measurement."""
 
-    __slots__ = (
-        "attributes",
-        "changed_ns",
-        "confirmed_ns",
-        "epoch",
-        "exemplar",
-        "identity",
-        "pinned",
-        "sent_ns",
-        "start_ns",
-    )
-
     #: Whether it begins with a zero point and may be exported as deltas.
-    monotone = True
+    monotone: ClassVar[bool] = True
 
-    def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...]) -> None:
-        #: The label values in the order of `keys`.
-        self.identity = identity
-        self.attributes: Attributes = dict(zip(keys, identity, strict=True))
-        self.epoch = 0
-        #: Time of the first export with the last change.
-        self.changed_ns = 0
-        #: -1 until the first export.
-        self.start_ns = -1
-        #: Delta temporality: times of the last accepted point, and of the last one sent.
-        self.confirmed_ns = 0
-        self.sent_ns = 0
-        #: The last measurement since the previous export: ids, value, time.
-        self.exemplar: tuple[Ids, float, int] | None = None
-        #: Never retires.
-        self.pinned = False
+    #: The label values in the order of the metric's keys.
+    identity: tuple[str, ...]
+    attributes: Attributes
+    metric: Metric
+    epoch: int = 0
+    #: Time of the first export with the last change.
+    changed_ns: int = 0
+    #: -1 until the first export.
+    start_ns: int = -1
+    #: Delta temporality: times of the last accepted point, and of the last one sent.
+    confirmed_ns: int = 0
+    sent_ns: int = 0
+    #: The last measurement since the previous export: ids, value, time.
+    exemplar: tuple[Ids, float, int] | None = None
+    #: Never retires.
+    pinned: bool = False
 
     def is_due(self) -> bool:
         """Return whether it may retire when it is old enough and its last value was exported."""
@@ -96,21 +87,17 @@ class Series:
         return (Exemplar(int(trace_id), span_id, float(value), measured_ns),)
 
 
+@dataclass(slots=True, eq=False)
 class NumberSeries(Series):
     """A counter."""
 
-    __slots__ = ("confirmed", "integer", "sent", "total", "value")
-
-    def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool) -> None:
-        super().__init__(keys, identity)
-        self.integer = integer
-        #: The sum of the reported values.
-        self.total: int | float = 0
-        #: The exported value: the highest total so far.
-        self.value: int | float = 0
-        #: Delta temporality: values at the last accepted point, and at the last one sent.
-        self.confirmed: int | float = 0
-        self.sent: int | float = 0
+    #: The sum of the reported values.
+    total: int | float = 0
+    #: The exported value: the highest total so far.
+    value: int | float = 0
+    #: Delta temporality: values at the last accepted point, and at the last one sent.
+    confirmed: int | float = 0
+    sent: int | float = 0
 
     def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
         """Add a reported value; False if the sum would not be finite."""
@@ -127,18 +114,18 @@ class NumberSeries(Series):
 
     def exported(self) -> int | float:
         """Return the value in its final type."""
-        if self.integer:
+        if self.metric.integer:
             return max(-_INT64_MAX, min(round(self.value), _INT64_MAX))
         return float(self.value)
 
     def zero_point(self, zero_ns: int) -> NumberPoint:
         """Return the first point, 0."""
-        zero = 0 if self.integer else 0.0
+        zero = 0 if self.metric.integer else 0.0
         return NumberPoint(self.attributes, self.start_ns, zero_ns, zero)
 
     def point(self, time_ns: int) -> NumberPoint:
         """Return the cumulative point of this export."""
-        exemplars = () if self.exemplar is None else self.take_exemplar(time_ns)
+        exemplars = self.take_exemplar(time_ns)
         return NumberPoint(self.attributes, self.start_ns, time_ns, self.exported(), exemplars)
 
     def delta_point(self, time_ns: int) -> NumberPoint | None:
@@ -160,23 +147,16 @@ class NumberSeries(Series):
         self.confirmed, self.confirmed_ns = self.sent, self.sent_ns
 
 
+@dataclass(slots=True, eq=False)
 class LevelSeries(NumberSeries):
     """An up-down counter or a gauge: begins without a zero point, may decrease."""
 
-    __slots__ = ("ended", "gauge", "measured")
-
     monotone = False
 
-    def __init__(
-        self, keys: tuple[str, ...], identity: tuple[str, ...], integer: bool, gauge: bool
-    ) -> None:
-        super().__init__(keys, identity, integer)
-        #: Whether its values have no meaningful sum.
-        self.gauge = gauge
-        #: Whether its values are set, not added: such a series can be out of date.
-        self.measured = False
-        #: Whether its subject is gone.
-        self.ended = False
+    #: Whether its values are set, not added: such a series can be out of date.
+    measured: bool = False
+    #: Whether its subject is gone.
+    ended: bool = False
 
     def add(
         self,
@@ -210,17 +190,14 @@ class LevelSeries(NumberSeries):
         return self.value != 0 and self._become(0, epoch)
 
 
+@dataclass(slots=True, eq=False)
 class HistogramSeries(Series):
     """A histogram of durations."""
 
-    __slots__ = ("recent", "total")
-
-    def __init__(self, keys: tuple[str, ...], identity: tuple[str, ...]) -> None:
-        super().__init__(keys, identity)
-        #: Durations up to the last point; with delta temporality, since the last accepted one.
-        self.total = Distribution()
-        #: Durations since the last point.
-        self.recent = Distribution()
+    #: Durations up to the last point; with delta temporality, since the last accepted one.
+    total: Distribution = field(default_factory=Distribution)
+    #: Durations since the last point.
+    recent: Distribution = field(default_factory=Distribution)
 
     def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
         """Add a measurement; False if the sum would not be finite."""

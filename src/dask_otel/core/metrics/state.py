@@ -144,7 +144,7 @@ class MetricState:
             for series in self._families.folded_levels(metric):
                 found.setdefault(series, [])
         for series, values in found.items():
-            if values and (len(values) == 1 or not series.gauge):
+            if values and (len(values) == 1 or series.metric.instrument != "gauge"):
                 series.set(sum(values), self._epoch)
             else:
                 series.ended = True

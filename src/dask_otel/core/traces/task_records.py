@@ -7,7 +7,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
-from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord
+from dask_otel.core.records import Event, Failure, FinishedTask, SpanRecord, TaskRun
 from dask_otel.core.text import Sanitizer, label_text, stacktrace_text
 from dask_otel.core.traces import exceptions
 from dask_otel.core.traces.exceptions import error_type
@@ -33,15 +33,12 @@ class TaskRecords(Parts):
 
     def _message(self, failure: Failure) -> str | None:
         """Return a failure's message, redacted once; None to leave it out."""
-        if id(failure) in self._messages:
-            return self._messages[id(failure)]
-        limit = self.limits.message
-        message = None
-        if limit and failure.text is not None:
+        limit, known = self.limits.message, id(failure) in self._messages
+        if not known and limit and failure.text is not None:
             words = exceptions.message(failure.text)
             message = self._redacted_text(semconv.EXCEPTION_MESSAGE, words, limit)
-        self._messages[id(failure)] = message
-        return message
+            self._messages[id(failure)] = message
+        return self._messages.get(id(failure))
 
     def _exception(self, failure: Failure) -> Event:
         sanitizer, limits = self.sanitizer, self.limits
@@ -75,28 +72,29 @@ class TaskRecords(Parts):
         parents
             The groups that are exported, by name and ordinal.
         """
-        who = self.who
+        who, run = self.who, task.run
         prefix = self._redacted_text(semconv.TASK_PREFIX, task.prefix)
-        computed_ns, end_ns = self._interval(task.start, task.stop)
+        computed_ns, end_ns = self._interval(run.start, run.stop)
         parent = parents.get((task.group, task.ordinal))
         above = self if parent is None else parent
         if above.start_ns < computed_ns == above.end_ns:
             # A run of no length at the very end of its parent must not end after it.
             computed_ns, end_ns = computed_ns - 1, computed_ns
-        events = self._task_events(task, computed_ns)
+        events = self._task_events(run, computed_ns)
         start_ns = min([event.time_ns for event in events])
         out = self._identity("task")
-        self._put_key(out, _readable(task.key))
+        self._put_key(out, _readable(run.key))
         if prefix is not None:
             out[semconv.TASK_PREFIX] = prefix
         self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
-        if task.worker is not None:
-            out[semconv.WORKER_NAME] = label_text(task.worker, self.sanitizer)
-        self._put_count(out, semconv.TASK_ATTEMPT, task.attempt)
-        self._put_seconds(out, semconv.TASK_QUEUE_TIME, task.queued)
-        self._put_count(out, semconv.TASK_OUTPUT_SIZE, task.nbytes)
-        if task.type is not None:
-            out[semconv.TASK_OUTPUT_TYPE] = self._text(task.type)
+        if run.worker is not None:
+            out[semconv.WORKER_NAME] = label_text(run.worker, self.sanitizer)
+        self._put_counts(
+            out, {semconv.TASK_ATTEMPT: run.attempt, semconv.TASK_OUTPUT_SIZE: run.nbytes}
+        )
+        self._put_seconds(out, {semconv.TASK_QUEUE_TIME: run.queued})
+        if run.type is not None:
+            out[semconv.TASK_OUTPUT_TYPE] = self._text(run.type)
         error = None
         if task.failure is not None:
             failed = error_type(task.failure, self.sanitizer)
@@ -105,7 +103,7 @@ class TaskRecords(Parts):
             events.append(self._exception(task.failure))
         return SpanRecord(
             trace_id=who.trace_id,
-            span_id=identity.task_span_id(who.dask_id, task.key, task.run),
+            span_id=identity.task_span_id(who.dask_id, run.key, run.number),
             parent_span_id=who.span_id if parent is None else parent.span_id,
             name=self._child_name(prefix or semconv.EMPTY, "task"),
             kind="internal",
@@ -118,22 +116,19 @@ class TaskRecords(Parts):
             root_name=self.sampled_name,
         )
 
-    def _task_events(self, task: FinishedTask, computed_ns: int) -> list[Event]:
+    def _task_events(self, run: TaskRun, computed_ns: int) -> list[Event]:
         """Return the worker's actions for a run: each at its start, with its seconds."""
         compute: Written = {}
-        seconds = self._seconds(task.seconds)
-        if seconds is not None:
-            compute[semconv.TASK_PART_TIME] = seconds
+        self._put_seconds(compute, {semconv.TASK_PART_TIME: run.seconds})
         events = [Event(semconv.EVENT_TASK_COMPUTE, computed_ns, compute)]
-        for part in task.parts:
-            name = _PART_EVENTS.get(part.action)
-            start_ns = self._time(part.start)
-            took = self._seconds(part.seconds)
-            if name is None or start_ns is None or took is None:
-                continue
-            # A worker does nothing for a task before its span, or after the task has begun.
-            start_ns = min(max(start_ns, self.start_ns), computed_ns)
-            events.append(Event(name, start_ns, {semconv.TASK_PART_TIME: took}))
+        for action, start, seconds in run.parts:
+            start_ns = self._time(start)
+            took = self._seconds(seconds)
+            if action in _PART_EVENTS and start_ns is not None and took is not None:
+                # A worker does nothing for a task before its span, or after the task has begun.
+                start_ns = min(max(start_ns, self.start_ns), computed_ns)
+                part = {semconv.TASK_PART_TIME: took}
+                events.append(Event(_PART_EVENTS[action], start_ns, part))
         return events
 
 

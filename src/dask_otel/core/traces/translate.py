@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Final
 
 from dask_otel import semconv
 from dask_otel.core import identity
@@ -19,7 +19,6 @@ from dask_otel.core.attributes import RESERVED
 from dask_otel.core.context import Traceparent
 from dask_otel.core.records import (
     Attributes,
-    AttributeValue,
     Event,
     FinishedGroup,
     FinishedSpan,
@@ -102,7 +101,7 @@ class _ProgressTranslation(Parts):
         out = self._identity(kind)
         out[semconv.SPAN_NAME] = self.name
         if progress.counts is not None:
-            self._put_counts(out, progress.counts)
+            self._put_outcomes(out, progress.counts)
         return SpanRecord(
             trace_id=who.trace_id,
             span_id=identity.group_span_id(who.dask_id, who.generation, kind, progress.ordinal),
@@ -122,11 +121,6 @@ class _ProgressTranslation(Parts):
 class _Described(TaskRecords):
     """The description of a span, at its end or before."""
 
-    @property
-    def _kind(self) -> Literal["server", "internal"]:
-        who = self.who
-        return "server" if who.generation == 1 and who.dask_id == who.root_id else "internal"
-
     def _links(self, callers: Iterable[Traceparent]) -> tuple[Link, ...]:
         first = self.who.first
         links = [] if first is None else [Link(int(first[0]), first[1], {})]
@@ -140,7 +134,7 @@ class _Described(TaskRecords):
         if failed is not None:
             out[semconv.ERROR_TYPE] = failed
         out[semconv.SPAN_COMPLETE] = complete
-        self._put_count(out, semconv.SPAN_GENERATION, self.who.generation)
+        self._put_counts(out, {semconv.SPAN_GENERATION: self.who.generation})
         out[semconv.SPAN_TAGS] = self.tags
         return out
 
@@ -151,12 +145,10 @@ class _Described(TaskRecords):
                 out[semconv.SPAN_QUEUE_TIME] = max(queued, 0.0)
 
     def _started(self, first_start: float | None) -> list[Event]:
-        if first_start is None:
-            return []
-        # A worker's clock may be behind: nothing starts before it was enqueued.
-        started = self._time(first_start)
+        started = None if first_start is None else self._time(first_start)
         if started is None:
             return []
+        # A worker's clock may be behind: nothing starts before it was enqueued.
         return [Event(semconv.EVENT_START, max(started, self.start_ns), {})]
 
     def _put_user_attributes(self, out: Written, attributes: Attributes) -> None:
@@ -165,17 +157,13 @@ class _Described(TaskRecords):
             key, value = self._text(raw), self._value(given)
             if key in out or key.startswith(RESERVED):
                 self.sanitizer.count("reserved")
-            elif key and value is not None:
-                if self.limits.redact is not None:
-                    value = self._redacted_attribute(key, given)
-                if value is not None:
-                    out[key] = value
-
-    def _redacted_attribute(self, key: str, given: AttributeValue) -> AttributeValue | None:
-        """Return a user's attribute, redacted before it is cut; None to leave it out."""
-        redact = self.limits.redact
-        shown = given if redact is None else redacted_value(redact, key, given, self.sanitizer)
-        return None if shown is None else self._value(shown)
+                continue
+            if key and value is not None and self.limits.redact is not None:
+                # Before it is cut.
+                whole = redacted_value(self.limits.redact, key, given, self.sanitizer)
+                value = None if whole is None else self._value(whole)
+            if key and value is not None:
+                out[key] = value
 
     def _put_origin(self, out: Written, span: FinishedSpan | OpenNote) -> None:
         """Add the origin of the span: collections, code, and the requested name."""
@@ -191,7 +179,7 @@ class _Described(TaskRecords):
         if span.code is not None and self.limits.code:
             path, line, function = span.code
             self._put_redacted(out, semconv.CODE_FILE_PATH, path)
-            self._put_count(out, semconv.CODE_LINE_NUMBER, line)
+            self._put_counts(out, {semconv.CODE_LINE_NUMBER: line})
             if function is not None:
                 self._put_redacted(out, semconv.CODE_FUNCTION_NAME, function)
 
@@ -209,7 +197,7 @@ class _Described(TaskRecords):
             span_id=who.span_id,
             parent_span_id=who.parent_span_id,
             name=self.last_tag,
-            kind=self._kind,
+            kind="server" if who.generation == 1 and who.dask_id == who.root_id else "internal",
             start_ns=self.start_ns,
             end_ns=self.end_ns,
             attributes=self._limited(out),
@@ -229,7 +217,7 @@ class _LostTranslation(_Described):
         out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
         self._put_queue_time(out, note)
         if note.counts is not None:
-            self._put_counts(out, note.counts)
+            self._put_outcomes(out, note.counts)
         self._put_origin(out, note)
         self._put_user_attributes(out, note.attributes)
         return self._record(
@@ -275,21 +263,24 @@ class _Translation(_Described):
         finished = self.finished
         out = self._span_identity(finished.result, failed, bool(finished.complete))
         self._put_queue_time(out, finished)
-        self._put_counts(out, finished.counts)
-        self._put_count(out, semconv.SPAN_OUTPUT_SIZE, finished.output_bytes)
-        self._put_count(out, semconv.TASK_GROUP_COUNT, finished.group_count)
-        self._put_count(out, semconv.WORKER_COUNT, finished.worker_count)
-        self._put_count(out, semconv.THREAD_COUNT, finished.thread_count)
-        self._put_seconds(out, semconv.SPAN_DASK_ACTIVE_CPU_TIME, finished.active_cpu)
-        self._put_seconds(out, semconv.SPAN_DASK_IDLE_TIME, finished.dask_idle)
-        self._put_seconds(out, semconv.SPAN_CAPACITY, finished.capacity)
-        self._put_seconds(out, semconv.SPAN_IDLE, finished.idle)
-        if finished.dropped_groups:
-            self._put_count(out, semconv.SPAN_DROPPED_COUNT, finished.dropped_groups)
-        if dropped_events:
-            self._put_count(out, semconv.SPAN_DROPPED_EVENT_COUNT, dropped_events)
-        if finished.dropped_tasks:
-            self._put_count(out, semconv.SPAN_DROPPED_TASK_COUNT, finished.dropped_tasks)
+        self._put_outcomes(out, finished.counts)
+        counts = {
+            semconv.SPAN_OUTPUT_SIZE: finished.output_bytes,
+            semconv.TASK_GROUP_COUNT: finished.group_count,
+            semconv.WORKER_COUNT: finished.worker_count,
+            semconv.THREAD_COUNT: finished.thread_count,
+            semconv.SPAN_DROPPED_COUNT: finished.dropped_groups or None,
+            semconv.SPAN_DROPPED_EVENT_COUNT: dropped_events or None,
+            semconv.SPAN_DROPPED_TASK_COUNT: finished.dropped_tasks or None,
+        }
+        self._put_counts(out, counts)
+        seconds = {
+            semconv.SPAN_DASK_ACTIVE_CPU_TIME: finished.active_cpu,
+            semconv.SPAN_DASK_IDLE_TIME: finished.dask_idle,
+            semconv.SPAN_CAPACITY: finished.capacity,
+            semconv.SPAN_IDLE: finished.idle,
+        }
+        self._put_seconds(out, seconds)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
@@ -361,8 +352,8 @@ class _Translation(_Described):
         self._put_redacted(out, semconv.TASK_GROUP_NAME, group.name)
         if prefix is not None:
             out[semconv.TASK_PREFIX] = prefix
-        self._put_counts(out, group.counts)
-        self._put_count(out, semconv.SPAN_OUTPUT_SIZE, group.output_bytes)
+        self._put_outcomes(out, group.counts)
+        self._put_counts(out, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
         if group.types:
             out[semconv.TASK_GROUP_TYPES] = self._distinct(group.types)
         self._put_parts(out, semconv.TASK_GROUP_DURATION, group.durations)

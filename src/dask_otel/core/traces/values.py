@@ -7,6 +7,7 @@ out or replaced by the nearest known one, and both are counted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -111,9 +112,8 @@ class Parts:
             semconv.SPAN_ROOT_NAME: self.root_name,
         }
 
-    def _put_counts(self, out: Written, counts: TaskCounts) -> None:
-        for name, key in _COUNT_KEYS:
-            self._put_count(out, key, getattr(counts, name))
+    def _put_outcomes(self, out: Written, counts: TaskCounts) -> None:
+        self._put_counts(out, {key: getattr(counts, name) for name, key in _COUNT_KEYS})
 
     def _put_parts(self, out: Written, namespace: str, seconds: Mapping[Any, float]) -> None:
         """Add seconds by activity or action: the largest ones, then the sum of the rest."""
@@ -131,21 +131,19 @@ class Parts:
             sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
         for suffix, value in sums.items():
             # A sum of finite numbers may be infinite.
-            self._put_seconds(out, f"{namespace}.{suffix}", value)
+            self._put_seconds(out, {f"{namespace}.{suffix}": value})
 
-    def _put_count(self, out: Written, key: str, value: object) -> None:
-        count = value if type(value) is int or value is None else self._count(value)
-        if count is None:
-            return
-        if -_INT64_MAX <= count <= _INT64_MAX:
-            out[key] = count
-        else:
-            self.sanitizer.count("value")
+    def _put_counts(self, out: Written, counts: Mapping[str, object]) -> None:
+        """Add the counts that are known."""
+        for key, value in counts.items():
+            if value is not None and (count := self._count(value)) is not None:
+                out[key] = count
 
-    def _put_seconds(self, out: Written, key: str, value: object) -> None:
-        seconds = None if value is None else self._seconds(value)
-        if seconds is not None:
-            out[key] = seconds
+    def _put_seconds(self, out: Written, seconds: Mapping[str, object]) -> None:
+        """Add the seconds that are known."""
+        for key, value in seconds.items():
+            if value is not None and (number := self._seconds(value)) is not None:
+                out[key] = number
 
     def _limited(self, attributes: Written) -> Written:
         limit = self.limits.attributes
@@ -179,9 +177,8 @@ class Parts:
         return self._redacted_text(semconv.TASK_KEY, key) if self.limits.task_keys else None
 
     def _put_key(self, out: Written, key: object) -> None:
-        text = self._key(key)
-        if text is not None:
-            out[semconv.TASK_KEY] = text
+        if self.limits.task_keys:
+            self._put_redacted(out, semconv.TASK_KEY, key)
 
     def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
         return attribute_array(
@@ -201,12 +198,14 @@ class Parts:
         return self._text(value)
 
     def _count(self, value: object) -> int | None:
-        """Return a count of any size; None if it is no number (counted)."""
-        try:
-            return int(value)  # type: ignore[call-overload, no-any-return]
-        except Exception:  # noqa: BLE001 - anything can come
-            self.sanitizer.count("value")
-            return None
+        """Return a count; None if it is no number, or too large for OTLP (counted)."""
+        # Anything can come.
+        with suppress(Exception):
+            count = int(value)  # type: ignore[call-overload]
+            if -_INT64_MAX <= count <= _INT64_MAX:
+                return count  # type: ignore[no-any-return]
+        self.sanitizer.count("value")
+        return None
 
     def _seconds(self, value: object, origin: object = 0.0) -> float | None:
         """Return seconds (since `origin`); None if they are no finite number (counted)."""

@@ -6,7 +6,7 @@ text, lines and ground are placeholders that it replaces, so that light and dark
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bokeh.embed import json_item
 from bokeh.models import (
@@ -16,12 +16,14 @@ from bokeh.models import (
     NumeralTickFormatter,
 )
 from bokeh.plotting import figure
+from bokeh.themes import Theme
 
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.meanings import NEUTRAL, PARTS, hex_colour
 from dask_otel.report.seconds import SpanTime, flow, merged
 from dask_otel.report.telemetry.model import Run
+from dask_otel.report.telemetry.series import History
 
 #: See ``page.js``.
 _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"
@@ -33,90 +35,100 @@ _FEWEST_INTERVALS: Final = 2
 #: Points of a line.
 _MOST_POINTS: Final = 300
 
-_TOOLS: Final = "xpan,xwheel_zoom,box_zoom,reset"
+_TIMED: Final = {"x_axis_type": "datetime", "tools": "xpan,xwheel_zoom,box_zoom,reset"}
+_CLOCK: Final = {
+    "milliseconds": "%H:%M:%S.%3N",
+    "seconds": "%H:%M:%S",
+    "minsec": "%H:%M:%S",
+    "minutes": "%H:%M",
+    "hourmin": "%H:%M",
+    "hours": "%H:%M",
+}
+_THEME: Final = {
+    "Plot": {
+        "background_fill_color": _GROUND,
+        "border_fill_color": _GROUND,
+        "outline_line_color": _LINE,
+        "output_backend": "canvas",
+        "sizing_mode": "stretch_width",
+        "toolbar_location": "above",
+    },
+    "Toolbar": {"logo": None},
+    "Axis": {
+        "axis_line_color": _LINE,
+        "major_tick_line_color": _LINE,
+        "minor_tick_line_color": None,
+        "major_label_text_color": _TEXT,
+        "axis_label_text_color": _TEXT,
+        "axis_label_text_font_style": "normal",
+    },
+    "Grid": {"grid_line_color": _LINE, "grid_line_alpha": 0.6},
+    "Legend": {
+        "background_fill_alpha": 0,
+        "border_line_color": None,
+        "label_text_color": _TEXT,
+        "label_text_font_size": "12px",
+        "glyph_height": 14,
+        "glyph_width": 14,
+        "orientation": "horizontal",
+        "click_policy": "mute",
+        "ncols": 5,
+    },
+}
 
 
 def charts(run: Run, names: list[SpanTime]) -> dict[str, Any]:
     """Return the charts that there is something for, by their place on the page."""
-    found = {
+    drawn = {
         "spans": _spans(names),
         "flow": _flow(run),
-        "memory": _memory(run),
-        "busy": _busy(run),
+        "memory": _workers(run, "MiB, each worker", *_MEMORY),
+        "busy": _workers(run, "% CPU, each worker", *_BUSY),
     }
-    return {place: chart for place, chart in found.items() if chart is not None}
-
-
-def _item(plot: Any) -> Any:
-    plot.background_fill_color = _GROUND
-    plot.border_fill_color = _GROUND
-    plot.outline_line_color = _LINE
-    plot.toolbar.logo = None
-    for axis in plot.axis:
-        axis.axis_line_color = _LINE
-        axis.major_tick_line_color = _LINE
-        axis.minor_tick_line_color = None
-        axis.major_label_text_color = _TEXT
-        axis.axis_label_text_color = _TEXT
-        axis.axis_label_text_font_style = "normal"
-    plot.grid.grid_line_color = _LINE
-    plot.grid.grid_line_alpha = 0.6
-    for legend in plot.legend:
-        legend.background_fill_alpha = 0
-        legend.border_line_color = None
-        legend.label_text_color = _TEXT
-        legend.label_text_font_size = "12px"
-        legend.glyph_height = legend.glyph_width = 14
-        legend.orientation = "horizontal"
-        legend.click_policy = "mute"
-    return json_item(plot)
-
-
-def _figure(height: int, **options: Any) -> Any:
-    return figure(
-        height=height,
-        sizing_mode="stretch_width",
-        toolbar_location="above",
-        output_backend="canvas",
-        **options,
-    )
+    theme = Theme(json={"attrs": _THEME})
+    return {place: json_item(plot, theme=theme) for place, plot in drawn.items() if plot}
 
 
 def _spans(names: list[SpanTime]) -> Any:
     """Return a bar for each of the largest spans."""
     found = sorted((entry for entry in names if entry.seconds > 0), key=lambda e: -e.seconds)
-    if not found:
-        return None
     shown, rest = found[:_MOST_BARS], found[_MOST_BARS:]
+    if not shown:
+        return None
     if rest:
         shown.append(merged(f"{len(rest)} others", rest))
     labels = _labels([entry.name for entry in shown])
     columns: dict[str, list[Any]] = {"span": labels, "name": [entry.name for entry in shown]}
-    for part in PARTS:
-        columns[part.title] = [entry.parts()[part.title] for entry in shown]
-    titles = [part.title for part in PARTS if any(columns[part.title])]
-    for title in titles:
-        columns[f"{title} said"] = [words.seconds(value) for value in columns[title]]
-    plot = _figure(
-        60 + 26 * len(shown), y_range=list(reversed(labels)), tools="xwheel_zoom,xpan,reset"
+    by_part = {part: [entry.parts()[part.title] for entry in shown] for part in PARTS}
+    taken = {part: seconds for part, seconds in by_part.items() if any(seconds)}
+    for part, seconds in taken.items():
+        columns[part.title] = seconds
+        columns[f"{part.title} text"] = [words.seconds(value) for value in seconds]
+    plot = figure(
+        height=60 + 26 * len(shown), y_range=list(reversed(labels)), tools="xwheel_zoom,xpan,reset"
     )
-    source = ColumnDataSource(columns)
     bars = plot.hbar_stack(
-        titles,
+        [part.title for part in taken],
         y="span",
         height=0.7,
-        source=source,
-        color=[hex_colour(part.colour) for part in PARTS if part.title in titles],
+        source=ColumnDataSource(columns),
+        color=[hex_colour(part.colour) for part in taken],
         muted_alpha=0.15,
     )
-    for title, bar in zip(titles, bars, strict=True):
-        said = [("", "@name"), (title, f"@{{{title} said}}")]
-        plot.add_tools(HoverTool(renderers=[bar], tooltips=said, visible=False))
+    for part, bar in zip(taken, bars, strict=True):
+        _hover(plot, bar, ("", "@name"), (part.title, f"@{{{part.title} text}}"))
     plot.xaxis.axis_label = "thread-seconds"
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     plot.x_range.start = 0
     plot.ygrid.grid_line_color = None
-    return _item(plot)
+    return plot
+
+
+def _hover(plot: Any, drawn: Any, *tips: tuple[str, str]) -> None:
+    clock = {"@right": "datetime"}
+    plot.add_tools(
+        HoverTool(renderers=[drawn], tooltips=list(tips), formatters=clock, visible=False)
+    )
 
 
 def _labels(names: list[str]) -> list[str]:
@@ -138,109 +150,97 @@ def _flow(run: Run) -> Any:
         return None
     left = [edge / 1e6 for edge in found.edges[:-1]]
     right = [edge / 1e6 for edge in found.edges[1:]]
-    plot = _figure(270, x_axis_type="datetime", tools=_TOOLS)
+    plot = figure(height=270, **_TIMED)
     below = [0.0] * len(left)
     for part in PARTS:
         values = found.parts[part.title]
         if not any(values):
             continue
         top = [low + value for low, value in zip(below, values, strict=True)]
-        source = ColumnDataSource(
-            {"left": left, "right": right, "bottom": below, "top": top, "threads": values}
-        )
-        quads = plot.quad(
-            left="left",
-            right="right",
-            bottom="bottom",
-            top="top",
-            source=source,
+        columns = {"left": left, "right": right, "bottom": below, "top": top, "threads": values}
+        drawn = plot.quad(
+            **{name: name for name in ("left", "right", "bottom", "top")},
+            source=ColumnDataSource(columns),
             color=hex_colour(part.colour),
             muted_alpha=0.15,
             legend_label=part.title,
         )
-        said = [(part.title, "@threads{0.00} threads"), ("until", "@right{%H:%M:%S}")]
-        plot.add_tools(
-            HoverTool(
-                renderers=[quads], tooltips=said, formatters={"@right": "datetime"}, visible=False
-            )
-        )
+        _hover(plot, drawn, (part.title, "@threads{0.00} threads"), ("until", "@right{%H:%M:%S}"))
         below = top
     plot.step(
         right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads"
     )
-    plot.yaxis.axis_label = "threads"
     # What a long task brings when it ends would make all the rest small.
     plot.y_range.end = 2 * max([*found.threads, 0.5])
-    return _item(_timed(plot))
+    return _timed(plot, "threads")
 
 
-def _timed(plot: Any) -> Any:
-    plot.xaxis.formatter = DatetimeTickFormatter(
-        milliseconds="%H:%M:%S.%3N",
-        seconds="%H:%M:%S",
-        minsec="%H:%M:%S",
-        minutes="%H:%M",
-        hourmin="%H:%M",
-        hours="%H:%M",
-    )
+def _timed(plot: Any, label: str) -> Any:
+    plot.xaxis.formatter = DatetimeTickFormatter(**_CLOCK)
+    plot.yaxis.axis_label = label
     plot.y_range.start = 0
-    if plot.legend:
-        plot.add_layout(plot.legend[0], "below")
-        plot.legend[0].ncols = 5
+    plot.add_layout(plot.legend[0], "below")
     return plot
 
 
-def _lines(
-    run: Run, name: str, scale: float, **labels: str
-) -> list[tuple[str, list[float], list[float]]]:
-    """Return a line a worker, those with the highest values, and of those the points."""
-    found = []
-    for series in run.metrics.of(name):
-        if all(series.labels.get(key) == value for key, value in labels.items()):
-            history = series.history()
-            step = max(1, -(-len(history) // _MOST_POINTS))
-            times = [time / 1e6 for time, _ in history[::step]]
-            values = [value / scale for _, value in history[::step]]
-            found.append((series.labels.get(semconv.WORKER_NAME, ""), times, values))
-    found.sort(key=lambda line: -max(line[2], default=0.0))
-    return found[:_MOST_LINES]
+class _Drawn(NamedTuple):
+    """A figure of each worker over time: its metric and what its unit is of that, and words."""
+
+    metric: semconv.Metric
+    scale: float
+    colour: str
+    legend: str
+    tip: str
 
 
-def _memory(run: Run) -> Any:
-    lines = _lines(run, semconv.WORKER_MEMORY_USAGE.name, 2**20)
-    if not any(len(times) > 1 for _, times, _ in lines):
+_MEMORY: Final = (
+    _Drawn(semconv.WORKER_MEMORY_USAGE, 2**20, NEUTRAL, "memory of the process", "{0,0} MiB"),
+    _Drawn(
+        semconv.WORKER_MEMORY_SPILLED, 2**20, hex_colour("yellow"), "spilled to disk", "{0,0} MiB"
+    ),
+)
+_BUSY: Final = (
+    _Drawn(
+        semconv.WORKER_CPU_UTILIZATION, 0.01, hex_colour("green"), "CPU of each thread", "{0} %"
+    ),
+)
+
+
+def _workers(run: Run, label: str, *figures: _Drawn) -> Any:
+    """Return a line a worker for each of the figures; nothing without two points of the first."""
+    histories = [_highest(run, drawn) for drawn in figures]
+    if not any(len(history) > 1 for history in histories[0].values()):
         return None
-    plot = _figure(200, x_axis_type="datetime", tools=_TOOLS)
-    _draw(plot, lines, NEUTRAL, "memory of the process", "0,0", "MiB")
-    spilled = _lines(run, semconv.WORKER_MEMORY_SPILLED.name, 2**20)
-    if any(any(values) for _, _, values in spilled):
-        _draw(plot, spilled, hex_colour("yellow"), "spilled to disk", "0,0", "MiB")
-    plot.yaxis.axis_label = "MiB, each worker"
-    return _item(_timed(plot))
+    plot = figure(height=200, **_TIMED)
+    for drawn, of_worker in zip(figures, histories, strict=True):
+        if drawn is not figures[0] and not any(value for h in of_worker.values() for _, value in h):
+            continue
+        for worker, history in of_worker.items():
+            points = history[:: max(1, -(-len(history) // _MOST_POINTS))]
+            columns = {
+                "time": [time / 1e6 for time, _ in points],
+                "value": [value / drawn.scale for _, value in points],
+                "worker": [worker] * len(points),
+            }
+            line = plot.line(
+                "time",
+                "value",
+                source=ColumnDataSource(columns),
+                color=drawn.colour,
+                alpha=0.75,
+                line_width=1.5,
+                muted_alpha=0.1,
+                legend_label=drawn.legend,
+            )
+            _hover(plot, line, ("worker", "@worker"), (drawn.legend, f"@value{drawn.tip}"))
+    return _timed(plot, label)
 
 
-def _busy(run: Run) -> Any:
-    lines = _lines(run, semconv.WORKER_CPU_UTILIZATION.name, 0.01)
-    if not any(len(times) > 1 for _, times, _ in lines):
-        return None
-    plot = _figure(200, x_axis_type="datetime", tools=_TOOLS)
-    _draw(plot, lines, hex_colour("green"), "CPU of each thread", "0", "%")
-    plot.yaxis.axis_label = "% CPU, each worker"
-    return _item(_timed(plot))
-
-
-def _draw(plot: Any, lines: Any, colour: str, legend: str, digits: str, unit: str) -> None:
-    for worker, times, values in lines:
-        source = ColumnDataSource({"time": times, "value": values, "worker": [worker] * len(times)})
-        line = plot.line(
-            "time",
-            "value",
-            source=source,
-            color=colour,
-            alpha=0.75,
-            line_width=1.5,
-            muted_alpha=0.1,
-            legend_label=legend,
-        )
-        said = [("worker", "@worker"), (legend, f"@value{{{digits}}} {unit}")]
-        plot.add_tools(HoverTool(renderers=[line], tooltips=said, visible=False))
+def _highest(run: Run, drawn: _Drawn) -> dict[str, History]:
+    """Return the histories of the workers with the highest values."""
+    found = {
+        series.labels.get(semconv.WORKER_NAME, ""): series.history()
+        for series in run.metrics.of(drawn.metric.name)
+    }
+    ranked = sorted(found.items(), key=lambda item: -max((v for _, v in item[1]), default=0.0))
+    return dict(ranked[:_MOST_LINES])

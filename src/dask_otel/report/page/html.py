@@ -1,128 +1,120 @@
 """The page as a whole: one file, no network, and a policy that would not let anything in.
 
-Whatever comes from the telemetry goes through `_text` into the markup, or packed into base64 to
-the script, which never makes markup of it. Scripts run by their hashes alone.
+Whatever comes from the telemetry is escaped by the templates, or packed into base64 for the
+script, which never makes markup of it. Scripts run by their hashes alone.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from importlib.resources import files as resource_files
-from itertools import count
+from typing import Any, Final
 
-from dask_otel.report.money import Price
-from dask_otel.report.page import sections, tables
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dask_otel import semconv
+from dask_otel.report import findings, words
+from dask_otel.report.account import Account
+from dask_otel.report.compare import Comparison
+from dask_otel.report.meanings import PARTS, hex_colour
 from dask_otel.report.page.charts import charts
 from dask_otel.report.page.payload import pack, timeline
-from dask_otel.report.seconds import span_times
-from dask_otel.report.telemetry.model import Run, Skipped
+from dask_otel.report.seconds import SpanTime, own_parts
+from dask_otel.report.telemetry.model import Skipped, Span
+
+#: Spans that are listed each; if there are more, their names are.
+_MOST_SPANS: Final = 60
 
 
 def page(
-    runs: Sequence[Run],
+    accounts: Sequence[Account],
     skipped: Skipped,
     *,
-    price: Price | None = None,
-    tag: str = "team",
     redacted: bool = False,
-    comparison: str = "",
+    comparison: Comparison | None = None,
 ) -> str:
     """Return the page.
 
     Parameters
     ----------
-    runs
-        The first one is open, the others are folded.
+    accounts
+        The first run is open, the others are folded.
     skipped
-        What could not be read, which is said.
-    price
-        Of a thread-hour; without it nothing is said of money.
-    tag
-        Of which ``<tag>:<value>`` tags the cost is summed up.
+        What could not be read, for the footer.
     redacted
-        Whether the runs are; it is said then.
+        Whether the runs are; the page says so then.
     comparison
-        Markup of `comparison.section`, put first.
+        Of two reports; it comes first.
     """
-    numbers = count()
-    data: list[str] = []
-    bodies = []
-    for index, run in enumerate(runs):
-        body = _run(run, price, tag, numbers, data)
-        if len(runs) > 1:
-            title = _text(run.title)
-            opened = " open" if index == 0 and not comparison else ""
-            body = f'<details class="run"{opened}><summary>{title}</summary>{body}</details>'
-        bodies.append(body)
-    title = runs[0].title if len(runs) == 1 else f"{len(runs)} runs of Dask"
-    head = f"<h1>{_text(title)}</h1>"
-    return _document(
-        title,
-        f'<header class="top">{head}{sections.subtitle(runs, redacted)}</header>'
-        f"<main>{comparison}{''.join(bodies)}</main>"
-        f"<footer>{sections.footer(runs, skipped)}</footer>" + "".join(data),
-    )
-
-
-def _run(run: Run, price: Price | None, tag: str, numbers: Iterable[int], data: list[str]) -> str:
-    names = span_times(run)
-    number = iter(numbers)
-
-    def chart(place: str) -> str:
-        if place not in made:
-            return ""
-        key = f"c{next(number)}"
-        data.append(_data(f"{key}-data", pack(made[place])))
-        return f'<div class="chart" id="{key}" data-chart="{key}-data"></div>'
-
-    made = charts(run, names)
-    rows = timeline(run)
-    key = f"t{next(number)}-data"
-    data.append(_data(key, rows.packed))
-    return "".join(
-        (
-            sections.overview(run, price),
-            sections.advice_list(run),
-            sections.where(run, chart("spans"), chart("flow")),
-            sections.timeline(key, rows),
-            sections.failed(run),
-            sections.slow(run),
-            sections.idle_reasons(run),
-            tables.spans(run, names, price),
-            tables.workers(run, chart("memory"), chart("busy")),
-            tables.money(run, price, tag),
-        )
-    )
-
-
-def _data(key: str, packed: str) -> str:
-    return f'<script type="text/plain" id="{key}">{packed}</script>'
-
-
-def _document(title: str, body: str) -> str:
     from bokeh.resources import INLINE
 
-    own = [_file("timeline.js"), _file("page.js")]
     # Bokeh's core is what the charts need: no widgets, no tables, no WebGL, no MathJax.
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
-    scripts = [bokeh, *own]
-    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
-    policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:;"
-        " font-src data:; base-uri 'none'; form-action 'none'"
+    scripts = [bokeh, _file("timeline.js"), _file("page.js")]
+    return _ENVIRONMENT.get_template("page.html").render(
+        runs=[_run(account, number) for number, account in enumerate(accounts)],
+        skipped=skipped,
+        redacted=redacted,
+        comparison=comparison,
+        scripts=[Markup(script) for script in scripts],
+        hashes=[Markup(_hash(script)) for script in scripts],
+        style=Markup(_file("style.css")),
     )
-    tags = "".join(f"<script>{script}</script>" for script in scripts)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer">'
-        f"<title>{_text(title)} · dask-otel</title><style>{_file('style.css')}</style></head>"
-        f"<body>{body}{tags}</body></html>\n"
-    )
+
+
+def _run(account: Account, number: int) -> dict[str, Any]:
+    """Return what the template of a run shows beside its account."""
+    run, spans = account.run, account.run.of_type("span")
+    packed = {place: pack(item) for place, item in charts(run, account.spans).items()}
+    return {
+        "account": account,
+        "key": f"r{number}",
+        "charts": packed,
+        "timeline": timeline(run),
+        "tiles": _tiles(account),
+        "spans": spans,
+        "names": _by_name(account, spans) if len(spans) > _MOST_SPANS else [],
+        "span_names": findings.span_names(run),
+    }
+
+
+def _tiles(account: Account) -> list[tuple[str, str, str]]:
+    """Return names, values and styles of the first figures; of those that were exported."""
+    run, price, counts = account.run, account.price, account.outcomes
+    shares = {part.title: share for part, _, share in account.shares()}
+    capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
+    done, failed = counts.get("memory"), int(counts.get("erred", 0))
+    again, workers = sum(account.repeated.values()), len(account.workers)
+    mean = capacity / run.metrics.seconds if capacity and run.metrics.seconds else None
+    tiles = [
+        ("lasted", words.seconds(run.seconds), ""),
+        ("thread-time", words.known(capacity), ""),
+        ("cost", price.text(capacity) if price and capacity is not None else "", ""),
+        ("computing", f"{shares.get('Computing', 0.0):.0%}" if shares else "", ""),
+        ("idle", f"{shares.get('Idle', 0.0):.0%}" if shares else "", ""),
+        (f"{words.noun(done or 0, 'task')} done", words.whole(done), ""),
+        (
+            f"{words.noun(failed, 'task')} failed",
+            f"{failed:,}" if counts else "",
+            "bad" if failed else "good",
+        ),
+        (f"{words.noun(again, 'run')} repeated", words.whole(again or None), "warning"),
+        (words.noun(workers, "worker"), words.whole(workers or None), ""),
+        ("mean threads", "" if mean is None else f"{mean:.1f}", ""),
+    ]
+    return [tile for tile in tiles if tile[1]]
+
+
+def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:
+    """Return the time of each name with its spans, in the order in which the names began."""
+    times = {entry.name: entry for entry in account.spans}
+    same: dict[str, list[Span]] = {}
+    for span in spans:
+        same.setdefault(span.full_name, []).append(span)
+    return [(times.get(name) or SpanTime(name, name), found) for name, found in same.items()]
 
 
 def _file(name: str) -> str:
@@ -133,5 +125,17 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
 
 
-def _text(value: str) -> str:
-    return escape(value, quote=True)
+_ENVIRONMENT: Final = Environment(
+    loader=PackageLoader("dask_otel.report.page", "templates"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
+_ENVIRONMENT.filters |= {
+    name: getattr(words, name)
+    for name in ("seconds", "known", "whole", "size", "share", "exact", "counted", "inside")
+}
+_ENVIRONMENT.globals |= {
+    "PARTS": PARTS, "hex_colour": hex_colour, "own_parts": own_parts, "semconv": semconv,
+}  # fmt: skip

@@ -10,14 +10,15 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.meanings import PARTS, hex_colour
-from dask_otel.report.seconds import IDLE, parts, span_activities
-from dask_otel.report.telemetry.model import Event, Plain, Run, Span
+from dask_otel.report.seconds import own_parts
+from dask_otel.report.telemetry.model import Plain, Run, Span, tree_of
 
 #: Rows of one timeline. Beyond, the longest groups and tasks stay, and all that failed.
 MOST_ROWS: Final = 20_000
@@ -25,7 +26,6 @@ MOST_ROWS: Final = 20_000
 _LONG, _MOST_LONG = 160, 4_000_000
 
 _KINDS: Final = {"span": 0, "group": 1, "task": 2}
-_QUEUE: Final = {"span": semconv.SPAN_QUEUE_TIME, "task": semconv.TASK_QUEUE_TIME}
 _FAILED, _UNFINISHED = 1, 2
 
 
@@ -90,97 +90,70 @@ def pack(data: Any) -> str:
 
 
 def _most_important(spans: list[Span], most: int) -> list[Span]:
-    if len(spans) <= most:
-        return spans
-
-    def rank(span: Span) -> tuple[bool, bool, float]:
-        return (span.type != "span", not span.failed, -span.seconds)
-
-    return sorted(spans, key=rank)[:most]
+    ranked = sorted(spans, key=lambda one: (one.type != "span", not one.failed, -one.seconds))
+    return ranked[:most]
 
 
 def _in_order(spans: list[Span]) -> list[tuple[Span, int, int]]:
-    """Return the spans with the row of what is above them and their depth; each once.
+    """Return the spans with the row of their parent and their depth; each once.
 
-    What has no parent here begins a tree; so does one of a circle, which only a hostile file has.
+    A span of a circle, which only a hostile file has, begins a tree.
     """
-    by_id = {(span.trace_id, span.span_id): span for span in spans}
-    children: dict[tuple[str, str], list[Span]] = {}
-    roots = []
-    for span in sorted(spans, key=lambda span: (span.start_ns, span.end_ns)):
-        above = (span.trace_id, span.parent_id)
-        if above in by_id and span.parent_id != span.span_id:
-            children.setdefault(above, []).append(span)
-        else:
-            roots.append(span)
+    roots, below = tree_of(spans)
     result: list[tuple[Span, int, int]] = []
     seen: set[int] = set()
     for root in (*roots, *spans):
         stack = [(root, -1, 0)]
         while stack:
             span, parent, depth = stack.pop()
-            if id(span) in seen:
-                continue
-            seen.add(id(span))
-            row = len(result)
-            result.append((span, parent, depth))
-            below = children.get((span.trace_id, span.span_id), ())
-            stack += [(child, row, depth + 1) for child in reversed(below)]
+            if id(span) not in seen:
+                seen.add(id(span))
+                children = reversed(below.get(span.key, ()))
+                stack += [(child, len(result), depth + 1) for child in children]
+                result.append((span, parent, depth))
     return result
 
 
 def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list[Any]:
-    kind = span.type
-    attributes: list[Any] = []
-
-    def put(key: str, value: Plain) -> None:
-        if value is not None:
-            attributes.extend((texts.key(key), texts.value(value)))
-
-    if span.service:
-        put(semconv.SERVICE_NAME, span.service)
-    if span.description:
-        put("status", span.description)
-    for key, value in span.attributes.items():
-        put(key, value)
-    for event in span.events[:40]:
-        _put_event(event, begin, put)
-    put("trace id", span.trace_id)
-    seconds = span_activities(span) if kind == "span" else {}
-    idle = span.number(semconv.SPAN_IDLE) if kind == "span" else None
-    by_part = list(parts({**seconds, IDLE: idle or 0.0}).values())
-    queue = span.number(_QUEUE[kind]) if kind in _QUEUE else None
+    by_part = list(own_parts(span).values()) if span.type == "span" else []
+    # A task's wait is before its start: only a span's is a part of its bar.
+    queue = span.number(semconv.SPAN_QUEUE_TIME) if span.type == "span" else None
     return [
         parent,
         depth,
-        _KINDS.get(kind, 3),
+        _KINDS.get(span.type, 3),
         _name(span),
         round((span.start_ns - begin) / 1e9, 6),
         round((span.end_ns - begin) / 1e9, 6),
         _FAILED * span.failed + _UNFINISHED * span.unfinished,
-        # A task's wait is before its start: only a span's is a part of its bar.
-        round(queue, 6) if queue is not None and kind == "span" else 0,
-        attributes,
+        round(queue or 0, 6),
+        [
+            number
+            for key, value in _details(span, begin)
+            if value is not None
+            for number in (texts.key(key), texts.value(value))
+        ],
         [round(value, 4) for value in by_part] if sum(by_part) > 0 else None,
     ]
 
 
 def _name(span: Span) -> str:
-    if span.type == "task":
-        key = span.attributes.get(semconv.TASK_KEY)
-        return words.cut(str(key), 120, "…") if key else span.name
-    generation = span.number(semconv.SPAN_GENERATION) or 1
-    return span.name + (f" (continued, {generation:.0f})" if generation > 1 else "")
+    key = span.attributes.get(semconv.TASK_KEY) if span.type == "task" else None
+    return words.cut(str(key), 120, "…") if key else span.label
 
 
-def _put_event(event: Event, begin: int, put: Any) -> None:
-    when = words.seconds(max(0, event.time_ns - begin) / 1e9)
-    if event.name == semconv.EVENT_EXCEPTION:
-        for key, value in event.attributes.items():
-            put(key, value)
-        return
-    values = " ".join(
-        f"{value:.6g}" if isinstance(value, float) else str(value)
-        for value in event.attributes.values()
-    )
-    put(f"event {event.name}", f"at {when}" + (f": {values}" if values else ""))
+def _details(span: Span, begin: int) -> Iterator[tuple[str, Plain]]:
+    yield semconv.SERVICE_NAME, span.service or None
+    yield "status", span.description or None
+    yield from span.attributes.items()
+    for event in span.events[:40]:
+        if event.name == semconv.EVENT_EXCEPTION:
+            yield from event.attributes.items()
+            continue
+        values = (
+            f"{value:.6g}" if isinstance(value, float) else str(value)
+            for value in event.attributes.values()
+        )
+        when = words.seconds(max(0, event.time_ns - begin) / 1e9)
+        yield f"event {event.name}", ": ".join(filter(None, (f"at {when}", " ".join(values))))
+    yield "trace id", span.trace_id

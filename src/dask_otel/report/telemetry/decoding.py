@@ -8,18 +8,36 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from dask_otel.report.telemetry.json_files import parse
 from dask_otel.report.telemetry.model import Event, Plain, Skipped, Span
-from dask_otel.report.telemetry.series import Point
+from dask_otel.report.telemetry.series import Measured, Point
 
+#: Keys of the entries of a request, one a process; Tempo has batches.
+_ENTRIES: Final = (
+    "resourceSpans",
+    "batches",
+    "resource_spans",
+    "resourceMetrics",
+    "resource_metrics",
+)
+_SCOPES: Final = (
+    "scopeSpans",
+    "instrumentationLibrarySpans",
+    "scopeMetrics",
+    "instrumentationLibraryMetrics",
+)
 #: Keys below which Jaeger and Tempo put what OTLP has at the top.
 _WRAPPINGS: Final = ("result", "data", "trace", "traces")
 _DEPTH: Final = 6
+#: Ends of the names of Jaeger's tags that are lists.
+_LISTS: Final = (".tags", ".types")
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{16}|[0-9a-fA-F]{32})")
 
 #: Characters of a text, items of a list, attributes and events of a span.
@@ -30,69 +48,62 @@ _MOST_EVENTS: Final = 200
 _LAST_NS: Final = 2**63 - 1
 
 
-class ResourceSpans(NamedTuple):
-    """Spans of one process."""
+class Exported(NamedTuple):
+    """What one process exported at one time."""
 
     resource: dict[str, Plain]
     scope_version: str
     spans: list[Span]
+    points: list[Measured]
 
 
-class ResourceMetrics(NamedTuple):
-    """Points of one process: (metric, labels, point, monotone, delta)."""
-
-    resource: dict[str, Plain]
-    scope_version: str
-    points: list[tuple[str, dict[str, str], Point, bool, bool]]
-
-
-def decode(value: Any, skipped: Skipped) -> Iterator[ResourceSpans | ResourceMetrics]:
-    """Yield what a JSON value holds; what nobody knows is counted."""
+def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
+    """Yield the telemetry in a JSON value; a value without any is counted."""
     found = False
     stack = [(value, 0)]
     while stack:
         item, depth = stack.pop()
-        if isinstance(item, list):
-            if depth < _DEPTH:
-                stack += [(inner, depth + 1) for inner in reversed(item)]
-            continue
-        if not isinstance(item, dict):
-            continue
-        for key in ("resourceSpans", "batches", "resource_spans"):
-            for entry in _list(item.get(key)):
-                found = True
-                yield _resource_spans(entry, skipped)
-        for key in ("resourceMetrics", "resource_metrics"):
-            for entry in _list(item.get(key)):
-                found = True
-                yield _resource_metrics(entry, skipped)
-        if _list(item.get("spans")) and isinstance(item.get("processes"), dict):
-            found = True
-            yield from _jaeger(item, skipped)
+        inner = reversed(item) if isinstance(item, list) else ()
+        if isinstance(item, dict):
+            entries = [entry for key in _ENTRIES for entry in _dicts(item.get(key))]
+            if _list(item.get("spans")) and isinstance(item.get("processes"), dict):
+                entries += _jaeger(item["spans"], item["processes"])
+            yield from (_exported(entry, skipped) for entry in entries)
+            # A request without anything in it is whole, too.
+            found = found or bool(entries) or any(key in item for key in _ENTRIES)
+            inner = (item[key] for key in _WRAPPINGS if key in item)
         if depth < _DEPTH:
-            stack += [(item[key], depth + 1) for key in _WRAPPINGS if key in item]
-        # A request without anything in it is whole, too.
-        found = found or any(key in item for key in ("resourceSpans", "resourceMetrics"))
+            stack += [(one, depth + 1) for one in inner]
     if not found:
         skipped.add("value that is neither traces nor metrics")
 
 
-# ------------------------------------------------------------------------------- traces
-
-
-def _resource_spans(entry: Any, skipped: Skipped) -> ResourceSpans:
-    resource = _resource(entry)
+def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
+    resource = entry.get("resource")
+    attributes = resource.get("attributes") if isinstance(resource, dict) else None
     version = ""
-    spans = []
-    for scope in _scopes(entry, "scopeSpans", "instrumentationLibrarySpans"):
-        version = version or _scope_version(scope)
+    spans: list[Span] = []
+    points: list[Measured] = []
+    for scope in [scope for key in _SCOPES for scope in _dicts(entry.get(key))]:
+        origin = scope.get("scope")
+        if isinstance(origin, dict) and origin.get("name") == "dask_otel":
+            version = version or _text(origin.get("version"))
         for raw in _list(scope.get("spans")):
-            span = _span(raw)
-            if span is None:
+            if (span := _span(raw)) is None:
                 skipped.add("span without ids or times")
             else:
                 spans.append(span)
-    return ResourceSpans(resource, version, spans)
+                # Where Jaeger has it.
+                version = version or _text(span.attributes.get("otel.scope.version"))
+        for metric in _list(scope.get("metrics")):
+            if not isinstance(metric, dict):
+                skipped.add("metric without data")
+            elif (name := _text(metric.get("name"))).startswith("dask."):
+                points += _points(name, metric, skipped)
+    return Exported(_attributes(attributes), version, spans, points)
+
+
+# ------------------------------------------------------------------------------- traces
 
 
 def _span(raw: Any) -> Span | None:
@@ -120,119 +131,90 @@ def _span(raw: Any) -> Span | None:
                 _time(event.get("timeUnixNano")) or start,
                 _attributes(event.get("attributes")),
             )
-            for event in _list(raw.get("events"))[:_MOST_EVENTS]
-            if isinstance(event, dict)
+            for event in _dicts(raw.get("events"))[:_MOST_EVENTS]
         ],
     )
 
 
-def _jaeger(trace: dict[str, Any], skipped: Skipped) -> Iterator[ResourceSpans]:
-    """Yield the spans of Jaeger's own JSON, what its UI downloads: microseconds, and tags."""
-    processes: dict[str, tuple[dict[str, Plain], list[Span]]] = {}
-    for key, process in list(trace["processes"].items())[:1000]:
-        if isinstance(process, dict):
-            resource = _tags(process.get("tags"))
-            resource["service.name"] = _text(process.get("serviceName"))
-            processes[key] = (resource, [])
-    for raw in _list(trace["spans"]):
-        span = _jaeger_span(raw) if isinstance(raw, dict) else None
-        place = processes.get(_text(raw.get("processID"))) if span is not None else None
-        if span is None or place is None:
-            skipped.add("span without ids or times")
-        else:
-            place[1].append(span)
-    for resource, spans in processes.values():
-        if spans:
-            yield ResourceSpans(
-                resource, _text(spans[0].attributes.get("otel.scope.version")), spans
-            )
+def _jaeger(spans: list[Any], processes: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield Jaeger's own JSON, what its UI downloads, as entries of OTLP: one a process."""
+    by_process: dict[str, list[Any]] = {}
+    for raw in spans:
+        key = _text(raw.get("processID")) if isinstance(raw, dict) else ""
+        by_process.setdefault(key, []).append(_from_jaeger(raw) if isinstance(raw, dict) else raw)
+    for key, found in by_process.items():
+        process = processes.get(key)
+        process = process if isinstance(process, dict) else {}
+        service = {"service.name": process.get("serviceName")}
+        yield {
+            "resource": {"attributes": _wrapped({**_tags(process.get("tags")), **service})},
+            "scopeSpans": [{"spans": found}],
+        }
 
 
-def _jaeger_span(raw: dict[str, Any]) -> Span | None:
-    trace_id = _text(raw.get("traceID")).rjust(32, "0")
-    span_id = _text(raw.get("spanID")).rjust(16, "0")
+def _from_jaeger(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a span of Jaeger's as one of OTLP: it has microseconds, and tags."""
+    tags = _tags(raw.get("tags"))
     start = _time(raw.get("startTime")) * 1000
-    if not (_HEX.fullmatch(trace_id) and _HEX.fullmatch(span_id)) or not start:
-        return None
     parents = [
         _text(reference.get("spanID")).rjust(16, "0")
-        for reference in _list(raw.get("references"))
-        if isinstance(reference, dict) and reference.get("refType") == "CHILD_OF"
+        for reference in _dicts(raw.get("references"))
+        if reference.get("refType") == "CHILD_OF"
     ]
-    attributes = _tags(raw.get("tags"))
-    return Span(
-        trace_id=trace_id.lower(),
-        span_id=span_id.lower(),
-        parent_id=parents[0].lower() if parents else "",
-        name=_text(raw.get("operationName")),
-        start_ns=start,
-        end_ns=start + max(1, _time(raw.get("duration")) * 1000),
-        failed=attributes.get("error") is True or attributes.get("otel.status_code") == "ERROR",
-        description=str(attributes.get("otel.status_description") or ""),
-        attributes=attributes,
-        events=[
-            Event(str(fields.pop("event", "") or ""), _time(log.get("timestamp")) * 1000, fields)
-            for log in _list(raw.get("logs"))[:_MOST_EVENTS]
-            if isinstance(log, dict)
+    failed = tags.get("error") is True or tags.get("otel.status_code") == "ERROR"
+    return {
+        "traceId": _text(raw.get("traceID")).rjust(32, "0"),
+        "spanId": _text(raw.get("spanID")).rjust(16, "0"),
+        "parentSpanId": parents[0] if parents else "",
+        "name": raw.get("operationName"),
+        "startTimeUnixNano": start,
+        "endTimeUnixNano": start + max(1, _time(raw.get("duration")) * 1000),
+        "status": {"code": 2 * failed, "message": tags.get("otel.status_description")},
+        "attributes": _wrapped(tags),
+        "events": [
+            {
+                "name": fields.pop("event", ""),
+                "timeUnixNano": _time(log.get("timestamp")) * 1000,
+                "attributes": _wrapped(fields),
+            }
+            for log in _dicts(raw.get("logs"))[:_MOST_EVENTS]
             for fields in (_tags(log.get("fields")),)
         ],
-    )
+    }
 
 
-def _tags(raw: Any) -> dict[str, Plain]:
-    result: dict[str, Plain] = {}
-    for tag in _list(raw)[:_MOST_ATTRIBUTES]:
-        if not isinstance(tag, dict) or not isinstance(tag.get("key"), str):
-            continue
-        value = tag.get("value")
-        if (
-            isinstance(value, str)
-            and value.startswith("[")
-            and tag["key"].endswith((".tags", ".types"))
-        ):
-            # It has no lists: they are texts of JSON there.
-            try:
-                inner = json.loads(value)
-            except (ValueError, RecursionError):
-                inner = None
-            if isinstance(inner, list):
-                result[tag["key"]] = tuple(_text(item) for item in inner[:MOST_ITEMS])
-                continue
-        if isinstance(value, (str, bool)) or _number(value) is not None:
-            result[tag["key"]] = _text(value) if isinstance(value, str) else value
-    return result
+def _tags(raw: Any) -> dict[str, Any]:
+    found = [tag for tag in _dicts(raw) if isinstance(tag.get("key"), str)]
+    return {tag["key"]: tag.get("value") for tag in found[:_MOST_ATTRIBUTES]}
+
+
+def _wrapped(tags: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return Jaeger's tags as attributes of OTLP."""
+    kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
+    found = []
+    for key, value in tags.items():
+        # It has no lists: they are texts of JSON there.
+        items = parse(value) if isinstance(value, str) and key.endswith(_LISTS) else None
+        if isinstance(items, list):
+            values = [{"stringValue": item} for item in items]
+            found.append({"key": key, "value": {"arrayValue": {"values": values}}})
+        else:
+            found.append({"key": key, "value": {kinds.get(type(value), ""): value}})
+    return found
 
 
 # ------------------------------------------------------------------------------ metrics
 
 
-def _resource_metrics(entry: Any, skipped: Skipped) -> ResourceMetrics:
-    resource = _resource(entry)
-    version = ""
-    points: list[tuple[str, dict[str, str], Point, bool, bool]] = []
-    for scope in _scopes(entry, "scopeMetrics", "instrumentationLibraryMetrics"):
-        version = version or _scope_version(scope)
-        for metric in _list(scope.get("metrics")):
-            if not isinstance(metric, dict):
-                skipped.add("metric without data")
-                continue
-            name = _text(metric.get("name"))
-            if name.startswith("dask."):
-                points += _points(name, metric, skipped)
-    return ResourceMetrics(resource, version, points)
-
-
-def _points(
-    name: str, metric: dict[str, Any], skipped: Skipped
-) -> Iterator[tuple[str, dict[str, str], Point, bool, bool]]:
+def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Measured]:
     for kind in ("sum", "gauge", "histogram"):
         data = metric.get(kind)
         if not isinstance(data, dict):
             continue
         delta = data.get("aggregationTemporality") in (1, "1", "AGGREGATION_TEMPORALITY_DELTA")
         monotone = kind == "histogram" or data.get("isMonotonic") is True
-        for raw in _list(data.get("dataPoints")):
-            if not isinstance(raw, dict) or _integer(raw.get("flags")) & 1:
+        for raw in _dicts(data.get("dataPoints")):
+            if _integer(raw.get("flags")) & 1:
                 continue
             value = _value(raw, kind)
             time = _time(raw.get("timeUnixNano"))
@@ -244,7 +226,7 @@ def _points(
                 for key, item in _attributes(raw.get("attributes")).items()
             }
             start = _time(raw.get("startTimeUnixNano"))
-            yield name, labels, Point(start, time, value), monotone, delta and monotone
+            yield Measured(name, labels, Point(start, time, value), monotone, delta and monotone)
 
 
 def _value(raw: dict[str, Any], kind: str) -> float | None:
@@ -260,46 +242,20 @@ def _value(raw: dict[str, Any], kind: str) -> float | None:
 # ------------------------------------------------------------------------------- pieces
 
 
-def _resource(entry: Any) -> dict[str, Plain]:
-    resource = entry.get("resource") if isinstance(entry, dict) else None
-    return _attributes(resource.get("attributes")) if isinstance(resource, dict) else {}
-
-
-def _scopes(entry: Any, *keys: str) -> Iterator[dict[str, Any]]:
-    if isinstance(entry, dict):
-        for key in keys:
-            yield from (scope for scope in _list(entry.get(key)) if isinstance(scope, dict))
-
-
-def _scope_version(scope: dict[str, Any]) -> str:
-    inner = scope.get("scope")
-    if isinstance(inner, dict) and inner.get("name") == "dask_otel":
-        return _text(inner.get("version"))
-    return ""
-
-
 def _attributes(raw: Any) -> dict[str, Plain]:
     return {
         item["key"][:LONGEST_TEXT]: _any_value(item.get("value"))
-        for item in _list(raw)[:_MOST_ATTRIBUTES]
-        if isinstance(item, dict) and isinstance(item.get("key"), str)
+        for item in _dicts(raw)[:_MOST_ATTRIBUTES]
+        if isinstance(item.get("key"), str)
     }
 
 
 def _any_value(raw: Any, depth: int = 0) -> Plain:
     if not isinstance(raw, dict):
         return None
-    if "stringValue" in raw:
-        return _text(raw["stringValue"])
-    if "boolValue" in raw:
-        return raw["boolValue"] is True
-    if "intValue" in raw:
-        number = _number(raw["intValue"])
-        return (
-            None if number is None else int(number) if number < 2**53 else _integer(raw["intValue"])
-        )
-    if "doubleValue" in raw:
-        return _number(raw["doubleValue"])
+    for kind, read in _SCALARS.items():
+        if kind in raw:
+            return read(raw[kind])
     inner = raw.get("arrayValue")
     if isinstance(inner, dict) and depth < 2:
         items = _list(inner.get("values"))[:MOST_ITEMS]
@@ -309,6 +265,10 @@ def _any_value(raw: Any, depth: int = 0) -> Plain:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in _list(value) if isinstance(item, dict)]
 
 
 def _text(value: Any) -> str:
@@ -358,3 +318,16 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int) and abs(value) > 2**100:
         return None
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None else _integer(value) or int(number)
+
+
+_SCALARS: Final[dict[str, Callable[[Any], Plain]]] = {
+    "stringValue": _text,
+    "boolValue": partial(operator.is_, True),
+    "intValue": _whole,
+    "doubleValue": _number,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,9 +46,19 @@ class Span:
     unfinished: bool = False
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Its trace and its id, which are its own."""
+        return self.trace_id, self.span_id
+
+    @property
+    def above(self) -> tuple[str, str]:
+        """The key of its parent."""
+        return self.trace_id, self.parent_id
+
+    @property
     def type(self) -> str:
         """``span``, ``group``, ``task``, ``marker``, ``progress``; empty where it is not Dask's."""
-        return text(self.attributes.get(semconv.SPAN_TYPE))
+        return self.text(semconv.SPAN_TYPE)
 
     @property
     def seconds(self) -> float:
@@ -58,20 +68,31 @@ class Span:
     @property
     def result(self) -> str:
         """How it ended, in words; empty where it was not exported."""
-        result = text(self.attributes.get(semconv.SPAN_RESULT))
         if self.unfinished:
             return "still open"
         incomplete = self.attributes.get(semconv.SPAN_COMPLETE) is False
-        return ", ".join(filter(None, (result, "incomplete" if incomplete else "")))
+        ended = (self.text(semconv.SPAN_RESULT), "incomplete" if incomplete else "")
+        return ", ".join(filter(None, ended))
 
     @property
     def full_name(self) -> str:
         """All tags from the root's on; of a group or task its own name."""
-        return text(self.attributes.get(semconv.SPAN_NAME)) or self.name
+        return self.text(semconv.SPAN_NAME) or self.name
+
+    @property
+    def label(self) -> str:
+        """Its own name, and whether it continues an earlier span."""
+        generation = self.number(semconv.SPAN_GENERATION) or 1
+        return self.name + (f" (continued, {generation:.0f})" if generation > 1 else "")
 
     def number(self, key: str) -> float | None:
         """Return a numeric attribute; None where it is absent, or no number."""
-        return number(self.attributes.get(key))
+        value = self.attributes.get(key)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def text(self, key: str) -> str:
+        """Return a text attribute; empty where it is absent, or no text."""
+        return text(self.attributes.get(key))
 
     def exceptions(self) -> Iterator[Event]:
         """Yield what failed in it."""
@@ -149,11 +170,21 @@ class Skipped:
         ]
 
 
+def tree_of(spans: Iterable[Span]) -> tuple[list[Span], dict[tuple[str, str], list[Span]]]:
+    """Return the spans without a parent among them, and the children by their parents' keys.
+
+    Both are in the order of their start. A circle, which only a hostile file has, has no root.
+    """
+    ordered = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
+    keys = {span.key for span in ordered}
+    roots: list[Span] = []
+    below: dict[tuple[str, str], list[Span]] = {}
+    for span in ordered:
+        is_root = span.above not in keys or span.above == span.key
+        (roots if is_root else below.setdefault(span.above, [])).append(span)
+    return roots, below
+
+
 def text(value: Plain) -> str:
-    """Return a text attribute; empty where it is absent, or no text."""
+    """Return a text; empty where it is absent, or no text."""
     return value if isinstance(value, str) else ""
-
-
-def number(value: Plain) -> float | None:
-    """Return a number; None where it is absent, or none."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
 
@@ -29,6 +29,9 @@ _DRAWN: Final = frozenset(
         semconv.WORKER_TASK_COUNT,
     )
 )
+#: Times and values, in order.
+History: TypeAlias = list[tuple[int, float]]
+
 #: Points of one series; beyond, every other one goes.
 MOST_POINTS: Final = 2_000
 #: Series of one run; what is beyond is counted as skipped.
@@ -44,6 +47,16 @@ class Point(NamedTuple):
     start_ns: int
     time_ns: int
     value: float
+
+
+class Measured(NamedTuple):
+    """A data point with the series that it is of."""
+
+    name: str
+    labels: dict[str, str]
+    point: Point
+    monotone: bool
+    delta: bool
 
 
 _NONE: Final = Point(0, 0, 0.0)
@@ -95,38 +108,34 @@ class Series:
         place = bisect_right(self.times, (begin, _LAST_NS))
         if place and end <= self.times[place - 1][1]:
             return False
-        self.times.insert(place, (begin, end))
-        for left in (place, place - 1):
-            if 0 <= left < len(self.times) - 1 and self.times[left][1] >= self.times[left + 1][0]:
-                self._join(left)
+        # It joins its neighbours where they touch.
+        left = place - (place > 0 and self.times[place - 1][1] >= begin)
+        right = place + (place < len(self.times) and end >= self.times[place][0])
+        near = [(begin, end), *self.times[left:right]]
+        self.times[left:right] = [(min(one for one, _ in near), max(two for _, two in near))]
         if len(self.times) > MOST_TIMES:
-            pairs = itertools.pairwise(self.times)
-            gaps = [after[0] - before[1] for before, after in pairs]
-            self._join(gaps.index(min(gaps)))
+            gaps = [after[0] - before[1] for before, after in itertools.pairwise(self.times)]
+            nearest = gaps.index(min(gaps))
+            joined = self.times[nearest][0], self.times[nearest + 1][1]
+            self.times[nearest : nearest + 2] = [joined]
         return True
-
-    def _join(self, left: int) -> None:
-        (begin, one), (_, two) = self.times[left : left + 2]
-        self.times[left : left + 2] = [(begin, max(one, two))]
 
     def _thin(self) -> None:
         self.points.sort(key=lambda point: point.time_ns)
         if self.delta:
-            pairs = zip(self.points[::2], self.points[1::2], strict=False)
-            rest = self.points[-1:] if len(self.points) % 2 else []
+            pairs = [self.points[place : place + 2] for place in range(0, len(self.points), 2)]
             self.points = [
-                Point(one.start_ns, two.time_ns, one.value + two.value) for one, two in pairs
-            ] + rest
+                Point(pair[0].start_ns, pair[-1].time_ns, sum(one.value for one in pair))
+                for pair in pairs
+            ]
         else:
             # The last one stays: it is the total. So does the last before a new start.
-            keep = [
+            following = [*self.points[1:], _NONE]
+            self.points = [
                 point
-                for index, point in enumerate(self.points)
-                if index % 2
-                or index + 1 == len(self.points)
-                or self.points[index + 1].start_ns != point.start_ns
+                for index, (point, after) in enumerate(zip(self.points, following, strict=True))
+                if index % 2 or after.start_ns != point.start_ns or after is _NONE
             ]
-            self.points = keep
 
     @property
     def value(self) -> float:
@@ -135,7 +144,7 @@ class Series:
             return sum(point.value for point in self.last.values())
         return max(self.last.values(), key=lambda point: point.time_ns).value
 
-    def history(self) -> list[tuple[int, float]]:
+    def history(self) -> History:
         """Return (time, value) in order; of a counter what it had counted until then."""
         result: dict[int, float] = {}
         total, start, current = 0.0, None, 0.0
@@ -153,6 +162,12 @@ class Series:
         return list(result.items())
 
 
+def at(history: History, time_ns: int) -> float:
+    """Return the last value of a history until a time; 0 before the first."""
+    index = bisect_right(history, (time_ns, float("inf")))
+    return history[index - 1][1] if index else 0.0
+
+
 @dataclass
 class Metrics:
     """All series of one run, by the metric's name."""
@@ -162,10 +177,9 @@ class Metrics:
     start_ns: int | None = None
     end_ns: int | None = None
 
-    def add(
-        self, name: str, labels: Mapping[str, str], point: Point, *, monotone: bool, delta: bool
-    ) -> bool:
+    def add(self, measured: Measured) -> bool:
         """Take in a point; return False where there is no place for another series."""
+        name, labels, point, monotone, delta = measured
         family = self.series.setdefault(name, {})
         key = tuple(sorted(labels.items()))
         series = family.get(key)
@@ -173,7 +187,7 @@ class Metrics:
             if self.count >= MOST_SERIES:
                 return False
             self.count += 1
-            series = family[key] = Series(dict(labels), monotone, delta, name in _DRAWN)
+            series = family[key] = Series(labels, monotone, delta, name in _DRAWN)
         series.add(point)
         begin = point.start_ns or point.time_ns
         self.start_ns = begin if self.start_ns is None else min(self.start_ns, begin)
@@ -191,13 +205,16 @@ class Metrics:
 
     def total(self, name: str) -> float | None:
         """Return the sum over all series of a metric; None where there is none."""
-        family = self.series.get(name)
-        return sum(series.value for series in family.values()) if family else None
+        return self.sums(name).get(())
+
+    def sums(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """Return the values of a metric, summed for the values of some labels together."""
+        result: dict[tuple[str, ...], float] = {}
+        for series in self.of(name):
+            key = tuple(series.labels.get(label, "") for label in labels)
+            result[key] = result.get(key, 0.0) + series.value
+        return result
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Return the values of a metric, summed for each value of a label."""
-        result: dict[str, float] = {}
-        for series in self.of(name):
-            key = series.labels.get(label, "")
-            result[key] = result.get(key, 0.0) + series.value
-        return result
+        return {key: value for (key,), value in self.sums(name, label).items()}

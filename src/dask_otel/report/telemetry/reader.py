@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dask_otel import semconv
-from dask_otel.report.telemetry import files
-from dask_otel.report.telemetry.decoding import ResourceMetrics, ResourceSpans, decode
+from dask_otel.report.telemetry import json_files
+from dask_otel.report.telemetry.decoding import Exported, decode
 from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, text
 
 #: Spans that are kept of all runs together. Beyond: only Dask spans and what failed, up to twice.
@@ -24,7 +24,7 @@ class Reader:
         self.skipped = Skipped()
         self._most_spans = most_spans
         self._runs: dict[tuple[str, str], Run] = {}
-        self._spans: dict[tuple[str, str], Span] = {}
+        self._seen: set[tuple[str, str]] = set()
         self._foreign: list[Span] = []
 
     def read(self, paths: Iterable[str | Path]) -> None:
@@ -35,36 +35,31 @@ class Reader:
         FileNotFoundError
             Where one of them is not there, or a directory has nothing to read.
         """
-        for path in files.find(paths):
-            for value in files.values(path, self.skipped):
+        for path in json_files.find(paths):
+            for value in json_files.values(path, self.skipped):
                 self.take(value)
 
     def take(self, value: Any) -> None:
         """Take in a JSON value, of whatever shape."""
         for item in decode(value, self.skipped):
-            self.add(item)
+            self._add(item)
 
-    def add(self, item: ResourceSpans | ResourceMetrics) -> None:
-        """Take in what one process exported at one time."""
-        if isinstance(item, ResourceMetrics):
-            if item.points:
-                metrics = self._run(item.resource, item.scope_version).metrics
-                for name, labels, point, monotone, delta in item.points:
-                    if not metrics.add(name, labels, point, monotone=monotone, delta=delta):
-                        self.skipped.add("data point of a series beyond the limit")
-            return
-        own = [span for span in item.spans if span.type]
-        run = self._run(item.resource, item.scope_version) if own else None
+    def _add(self, item: Exported) -> None:
+        # Spans of another service are no run of Dask.
+        is_ours = item.points or any(span.type for span in item.spans)
+        run = self._run(item.resource, item.scope_version) if is_ours else Run("", "")
+        for measured in item.points:
+            if not run.metrics.add(measured):
+                self.skipped.add("data point of a series beyond the limit")
         for span in item.spans:
-            if (span.trace_id, span.span_id) in self._spans:
+            if span.key in self._seen:
                 continue
-            count = len(self._spans)
-            important = span.failed or span.type in ("span", *_SIGNS)
-            if count >= (2 * self._most_spans if important else self._most_spans):
+            is_important = span.failed or span.type in ("span", *_SIGNS)
+            if len(self._seen) >= self._most_spans * (2 if is_important else 1):
                 self.skipped.add("span beyond the limit")
                 continue
-            self._spans[span.trace_id, span.span_id] = span
-            if span.type and run is not None:
+            self._seen.add(span.key)
+            if span.type:
                 run.spans.append(span)
             else:
                 span.service = text(item.resource.get(semconv.SERVICE_NAME)) or "another service"
@@ -99,27 +94,24 @@ def _is_empty(span: Span) -> bool:
 
 def _unfinished(spans: list[Span]) -> list[Span]:
     """Return a span for each that gave signs of life and was never exported."""
-    there = {(span.trace_id, span.span_id) for span in spans}
+    there = {span.key for span in spans}
     signs: dict[tuple[str, str], list[Span]] = {}
     for span in spans:
-        if span.type in _SIGNS and (span.trace_id, span.parent_id) not in there:
-            signs.setdefault((span.trace_id, span.parent_id), []).append(span)
-    by_name = {
-        (span.trace_id, span.full_name): span.span_id for span in spans if span.type == "span"
-    }
-    for (trace_id, span_id), found in signs.items():
-        by_name.setdefault((trace_id, found[0].full_name), span_id)
+        if span.type in _SIGNS and span.above not in there:
+            signs.setdefault(span.above, []).append(span)
+    # What was exported is the parent, rather than what was not.
+    ids = {(key[0], found[0].full_name): key[1] for key, found in signs.items()}
+    ids |= {(one.trace_id, one.full_name): one.span_id for one in spans if one.type == "span"}
     result = []
     for (trace_id, span_id), found in signs.items():
         last = max(found, key=lambda sign: sign.end_ns)
-        full_name = last.full_name
-        above = by_name.get((trace_id, full_name.rpartition("/")[0]), "")
+        above, _, name = last.full_name.rpartition("/")
         result.append(
             Span(
                 trace_id=trace_id,
                 span_id=span_id,
-                parent_id=above,
-                name=full_name.rpartition("/")[2] or last.name,
+                parent_id=ids.get((trace_id, above), ""),
+                name=name or last.name,
                 start_ns=min(sign.start_ns for sign in found),
                 end_ns=last.end_ns,
                 attributes={**last.attributes, semconv.SPAN_TYPE: "span"},

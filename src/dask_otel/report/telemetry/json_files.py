@@ -54,6 +54,15 @@ def values(path: Path, skipped: Skipped) -> Iterator[Any]:
     """Yield every JSON value of a file."""
     try:
         with _open(path) as file:
+            if parse(file.readline(LONGEST + 1)) is None:
+                # One document over many lines, or lines of which the first is broken.
+                file.seek(0)
+                document = file.read(LONGEST + 1)
+                value = parse(document) if len(document) <= LONGEST else None
+                if value is not None:
+                    yield value
+                    return
+            file.seek(0)
             yield from _values(file, path, skipped)
     except _ERRORS as error:
         skipped.add("file that ends in an error", f"{path.name}: {error}")
@@ -66,62 +75,30 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _values(file: IO[bytes], path: Path, skipped: Skipped) -> Iterator[Any]:
-    first = file.readline(LONGEST + 1)
-    value = parse(first)
-    if value is None and len(first) <= LONGEST:
-        # One document over many lines, or lines of which the first is broken.
-        head = first + file.read(LONGEST - len(first) + 1)
-        value = parse(head) if len(head) <= LONGEST else None
-        if value is not None:
-            yield value
-            return
-        lines: Iterator[bytes] = _Lines(head, file)
-    else:
-        lines = _Lines(first, file)
     read = 0
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(file), 1):
         read += len(line)
+        value = parse(line) if len(line) <= LONGEST else None
         if read > MOST:
             skipped.add("rest of a file that is too long", path.name)
             return
-        if len(line) > LONGEST:
-            skipped.add("line that is too long", f"{path.name}:{number}")
+        if value is not None:
+            yield value
         elif line.strip():
-            value = parse(line)
-            if value is None:
-                whole = "line that is no JSON" if line.endswith(b"\n") else "line that was cut off"
-                skipped.add(whole, f"{path.name}:{number}")
-            else:
-                yield value
+            broken = "line that is no JSON" if line.endswith(b"\n") else "line that was cut off"
+            broken = "line that is too long" if len(line) > LONGEST else broken
+            skipped.add(broken, f"{path.name}:{number}")
 
 
-class _Lines:
-    """The lines of what was read already, then of the file; the rest of a long one is passed by."""
-
-    def __init__(self, head: bytes, file: IO[bytes]) -> None:
-        self._head = head.splitlines(keepends=True)
-        self._head.reverse()
-        self._file = file
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._head:
-            line = self._head.pop()
-            if not self._head and not line.endswith(b"\n"):
-                line += self._file.readline(LONGEST + 1)
-        else:
-            line = self._file.readline(LONGEST + 1)
-        if not line:
-            raise StopIteration
-        if len(line) > LONGEST and not line.endswith(b"\n"):
-            while (rest := self._file.readline(2**20)) and not rest.endswith(b"\n"):
-                pass
-        return line
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file; of one that is too long its beginning."""
+    while line := file.readline(LONGEST + 1):
+        yield line
+        while len(line) > LONGEST and not line.endswith(b"\n"):
+            line = file.readline(LONGEST + 1)
 
 
-def parse(data: bytes) -> Any:
+def parse(data: bytes | str) -> Any:
     """Return a JSON object or array; None where it is none, or too deep."""
     try:
         value = json.loads(data)

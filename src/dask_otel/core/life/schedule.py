@@ -1,0 +1,55 @@
+"""When to look again at each of many open spans: the linger, the signs of life, the notes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Final
+
+#: Void entries are cleared beyond this number and twice the number of valid ones.
+SPARE: Final = 100
+
+
+class Schedule:
+    """Due times of open spans by their Dask ids, one for each; the earliest comes first.
+
+    Notes
+    -----
+    O(log n) for a change. Holds ids, no spans: a void entry may stay until it is due.
+    """
+
+    def __init__(self) -> None:
+        #: The valid entry of each id. One that was taken is not valid any more.
+        self._valid: dict[str, tuple[float, int, int, str]] = {}
+        #: (due, rank, number of the entry, Dask id)
+        self._entries: list[tuple[float, int, int, str]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def set(self, dask_id: str, due: float, rank: int = 0) -> None:
+        """Set the due time of a span; of equal times, the lowest rank comes first."""
+        self._number += 1
+        entry = self._valid[dask_id] = due, rank, self._number, dask_id
+        heapq.heappush(self._entries, entry)
+        if len(self._entries) > 2 * len(self._valid) + SPARE:
+            self._entries = sorted(self._valid.values())
+
+    def remove(self, dask_id: str) -> None:
+        """Forget a span."""
+        self._valid.pop(dask_id, None)
+
+    def take(self, now: float) -> Iterator[str]:
+        """Remove and yield the spans that are due. They may be set again meanwhile."""
+        while self._entries and self._entries[0][0] <= now:
+            entry = heapq.heappop(self._entries)
+            if self._valid.get(entry[3]) is entry:
+                del self._valid[entry[3]]
+                yield entry[3]
+
+    def clock_set_back(self, latest: float) -> None:
+        """Bring forward what is too far in the future."""
+        valid = [(min(due, latest), *others) for due, *others in self._valid.values()]
+        self._valid = {entry[3]: entry for entry in valid}  # type: ignore[misc]
+        self._entries = sorted(self._valid.values())

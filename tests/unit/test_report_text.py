@@ -1,0 +1,310 @@
+"""The text of the report: the trees, the table of activities, and how numbers are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dask_otel.report import words
+from dask_otel.report.account import Account, account
+from dask_otel.report.findings import late_starts
+from dask_otel.report.text import Sheet, plain, run_lines
+from tests.unit.report_files import counter, metrics, point, run_of, span, traces
+
+FAILURE = ("exception", {"exception.type": "ValueError", "exception.message": "no\nconvergence"})
+
+
+def account_of(*requests: Any) -> Account:
+    return account(run_of(*requests))
+
+
+def section(title: str, found: Account, width: int, **sheet: Any) -> list[str]:
+    """The lines of one section, without its title."""
+    _, _, _, *lines = plain(run_lines(found, Sheet(width, **sheet), [title]))
+    assert [line for line in lines if words.fit(line, width, "…").rstrip() != line] == []
+    return lines
+
+
+def tree(width: int, *spans: dict[str, Any], **sheet: Any) -> list[str]:
+    trace, *lines = section("Spans", account_of(traces(*spans)), width, **sheet)
+    assert trace == "Trace " + "ab" * 16
+    return lines
+
+
+WORKFLOW = (
+    # Children first, as they settle first.
+    span(2, "Alice/data load", parent=1, seconds=4, dask_span_queue_time=0.25,
+         dask_task_count=1200, dask_span_result="success"),
+    span(3, "Alice/training", parent=1, start=4, seconds=6, failed=True, events=(FAILURE,) * 2,
+         dask_span_queue_time=0.004, dask_task_count=3, dask_span_result="failure"),
+    span(4, "read_parquet tasks", parent=2, start=0.5, seconds=3, kind="group",
+         dask_task_count=1200),
+    span(1, "Alice", seconds=10, failed=True, dask_task_count=1203, dask_span_result="failure"),
+)  # fmt: skip
+
+AT_60 = """\
+span                                      duration  tasks
+Alice                                       10.0 s  1,203 ✗
+├── data load                               4.00 s  1,200 ✓
+│   └── read_parquet tasks                  3.00 s  1,200
+└── training                                6.00 s      3 ✗
+    └── ✗ ValueError: no convergence (and 1 more)"""
+AT_80 = """\
+span                                  duration  timeline                tasks
+Alice                                   10.0 s  ██████████████████████  1,203 ✗
+├── data load                           4.00 s  █████████·············  1,200 ✓
+│   └── read_parquet tasks              3.00 s  ·███████··············  1,200
+└── training                            6.00 s  ·········█████████████      3 ✗
+    └── ✗ ValueError: no convergence (and 1 more)"""
+AT_100_IN_ASCII = """\
+span                               duration  timeline                    queue   tasks  result
+Alice                                10.0 s  ########################            1,203  failure
++-- data load                        4.00 s  ##########..............   250 ms   1,200  success
+|   `-- read_parquet tasks           3.00 s  .#######................            1,200
+`-- training                         6.00 s  ..........##############     4 ms       3  failure
+    `-- x ValueError: no convergence (and 1 more)"""
+
+
+@pytest.mark.parametrize(
+    ("width", "marks", "shown"),
+    [
+        (60, words.UNICODE, AT_60),
+        (80, words.UNICODE, AT_80),
+        (100, words.ASCII, AT_100_IN_ASCII),
+    ],
+)
+def test_a_trace_is_a_tree(width: int, marks: words.Glyphs, shown: str) -> None:
+    assert "\n".join(tree(width, *WORKFLOW, marks=marks)) == shown
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({"dask_span_result": "cancellation"}, "root (cancellation) "),
+        ({"dask_span_result": "unknown"}, "root (unknown) "),
+        ({"dask_span_complete": False, "dask_span_result": "error"}, "root (incomplete) "),
+        ({"dask_span_generation": 2}, "root (continued, 2) "),
+        # Its parent is not there.
+        ({"parent": 7}, "root "),
+    ],
+)
+def test_a_span_says_what_a_mark_does_not(more: dict[str, Any], shown: str) -> None:
+    assert tree(80, span(1, "root", **more))[1].startswith(shown)
+
+
+def test_a_repr_of_an_exception_does_not_repeat_its_type() -> None:
+    inner = {"exception.type": "shop.BadData", "exception.message": "BadData('no')"}
+    shown = tree(80, span(1, failed=True, events=(("exception", inner),)))
+    assert shown[2:] == ["└── ✗ BadData('no')"]
+
+
+def task(number: int, key: str, *, parent: int = 2, **more: Any) -> dict[str, Any]:
+    return span(number, "load task", parent=parent, kind="task", dask_task_key=key,
+                dask_task_prefix="load", **more)  # fmt: skip
+
+
+def test_failed_and_slow_tasks_are_shown_below_their_group() -> None:
+    lines = tree(
+        120,
+        span(1, "root", seconds=9, dask_task_count=12),
+        span(2, "load tasks", parent=1, seconds=9, kind="group", dask_task_count=12),
+        task(10, "('load-0123456789abcdef', 3)", start=1, seconds=7, dask_task_queue_time=0.5),
+        task(11, "load-x", start=1, seconds=3),
+        task(12, "('load-0123456789abcdef', 0, 7)", start=2, failed=True, events=(FAILURE,)),
+    )
+    assert [
+        [word for word in line.split() if not set(word) & {"·", "█"}] for line in lines[2:]
+    ] == [
+        ["└──", "load", "tasks", "9.00", "s", "12"],
+        ["├──", "load", "(3)", "7.00", "s", "500", "ms"],
+        ["├──", "load", "(0,", "7)", "1.00", "s", "failure"],
+        ["└──", "1", "more", "task", "span"],
+    ]
+
+
+def names(lines: list[str]) -> list[str]:
+    return [line.split("──")[-1].split("  ")[0].strip() for line in lines[1:]]
+
+
+GROUPS = [
+    span(10 + n, f"g{n}", parent=1, seconds=n + 1, kind="group", dask_task_count=1)
+    for n in range(6)
+]
+
+
+@pytest.mark.parametrize(
+    ("sheet", "below", "shown"),
+    [
+        ({}, GROUPS, ["g2", "g3", "g4", "g5", "2 more task groups"]),
+        # For a picture.
+        ({"groups": 1, "tasks": 0}, GROUPS, ["g5"]),
+        # The only task of a group says what its group says, unless it failed.
+        ({}, [GROUPS[0], task(3, "load-x", parent=10)], ["g0"]),
+        ({}, [GROUPS[0], task(3, "load-x", parent=10, failed=True)], ["g0", "load-x"]),
+        ({}, [task(3, "load-x", parent=1)], ["load-x"]),
+    ],
+)
+def test_the_largest_groups_and_tasks_are_shown(
+    sheet: dict[str, int], below: list[dict[str, Any]], shown: list[str]
+) -> None:
+    assert names(tree(80, span(1, "root", seconds=9), *below, **sheet)) == ["root", *shown]
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "日本語" * 60, "a\x1b[31mb\x00\n\r\t" * 30, ""])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_hostile_names_and_keys_keep_the_columns(text: str, width: int) -> None:
+    _, *lines = tree(width, span(1, text), task(2, text, parent=1))
+    assert "\n".join(lines).isprintable() == (len(lines) == 1)
+    assert all(line.isprintable() for line in lines)
+    assert ["1.00 s" in line for line in lines] == [True, True]
+
+
+def test_a_group_of_many_tasks_is_counted() -> None:
+    tasks = [task(10 + n, f"load-{n}") for n in range(20_000)]
+    lines = tree(80, span(1, "root"), span(2, "load tasks", parent=1, kind="group"), *tasks)
+    assert lines[-1].endswith("19,998 more task spans")
+
+
+def test_a_deep_trace_ends_where_there_is_no_room() -> None:
+    deep = [span(n, f"s{n}", parent=n - 1) for n in range(1, 3000)]
+    assert 5 < len(tree(80, *deep)) < 20
+
+
+def test_spans_whose_first_task_came_late() -> None:
+    """A name of several spans is left out."""
+    found = account_of(
+        traces(
+            *(
+                span(number, f"root/{name}", seconds=seconds, dask_span_queue_time=wait)
+                for number, (name, seconds, wait) in enumerate(
+                    [
+                        ("long", 10, 2.0),
+                        ("late", 4, 2.0),
+                        ("prompt", 2, 0.4),
+                        ("short", 0.1, 0.09),
+                        ("twice", 1, 0.9),
+                        ("twice", 1, 0.9),
+                    ],
+                    1,
+                )
+            )
+        )
+    )
+    assert late_starts(found.run) == {"root/late": 2.0}
+
+
+# ---------------------------------------------------------------------------- activities
+
+
+def of_spans(*found: tuple[str, str, float], name: str = "dask.span.execute.time") -> Any:
+    labels = ("dask.span.name", "dask.activity")
+    return metrics(
+        counter(name, *(point(value, dict(zip(labels, of, strict=True))) for *of, value in found))
+    )
+
+
+RECORDED = (
+    traces(
+        span(1, "Alice/training", start=0, dask_span_queue_time=0.75),
+        span(2, "Alice/data load", start=1),
+    ),
+    of_spans(
+        ("Alice/data load", "thread-cpu", 6.0),
+        ("Alice/data load", "thread-noncpu", 1.99),
+        ("Alice/data load", "disk-read", 0.005),
+        ("Alice/data load", "deserialize", 0.005),
+        ("Alice/training", "thread-cpu", 1.0),
+    ),
+    of_spans(("Alice/data load", "p2p-shards", 3 << 20), name="dask.span.execute.io"),
+    of_spans(("Alice/training", "idle", 1.0), name="dask.span.idle.time"),
+)
+
+TABLE_AT_80 = """\
+span and activity             time share         meaning
+
+all spans                   10.0 s
+  thread-cpu                7.00 s   70%  ████   computing
+  thread-noncpu             1.99 s   20%  █      waiting: I/O, GIL, GPU, core
+  idle                      1.00 s   10%  ▌      free threads, yet work to do
+  2 small ones               10 ms    0%  ▌
+  p2p-shards                                     3.0 MiB
+
+Alice/training              2.00 s
+  idle                      1.00 s   50%  ███    first task after 750 ms
+  thread-cpu                1.00 s   50%  ███    computing
+
+Alice/data load             8.00 s
+  thread-cpu                6.00 s   75%  ████▌  computing
+  thread-noncpu             1.99 s   25%  █▌     waiting: I/O, GIL, GPU, core
+  2 small ones               10 ms    0%  ▌
+  p2p-shards                                     3.0 MiB
+
+Threads are idle until the first task begins. Fresh workers begin late: they
+import what the tasks need. Workers that have run for a while do not."""
+
+
+def test_the_table_says_where_the_time_of_each_span_went() -> None:
+    lines = section("By span and activity", account_of(*RECORDED), 80)
+    assert "\n".join(lines) == TABLE_AT_80
+
+
+@pytest.mark.parametrize("width", [60, 77, 78, 100, 120, 200])
+def test_the_table_fits_its_width(width: int) -> None:
+    name = "/".join(["some long tag"] * 20)
+    found = account_of(
+        of_spans((name, "p2p-shard-partition-noncpu", 1100.0), (name, "x" * 300, 1.5)),
+        of_spans((name, "memory-read", 3 << 20), name="dask.span.execute.io"),
+    )
+    shown = "\n".join(section("By span and activity", found, width))
+    for piece in ("18 m 20 s", "100%", "█" * 6, "3.0 MiB"):
+        assert piece in shown
+    assert ("waiting: I/O" in shown) == (width >= 78)
+
+
+def test_small_spans_become_one() -> None:
+    small = [(f"s{n}", "thread-cpu", 0.5) for n in range(3)]
+    found = account_of(of_spans(("large", "thread-cpu", 100.0), *small))
+    heads = [
+        line.split()[:5]
+        for line in section("By span and activity", found, 80)
+        if line[:1] not in ("", " ")
+    ]
+    assert heads[1:] == [
+        ["all", "spans", "101.5", "s"],
+        ["large", "100.0", "s"],
+        ["3", "small", "spans", "1.50", "s"],
+    ]
+
+
+# --------------------------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (words.seconds(0), "0 s"),
+        (words.seconds(0.0004), "<1 ms"),
+        (words.seconds(0.0042), "4 ms"),
+        (words.seconds(0.9994), "999 ms"),
+        (words.seconds(0.9996), "1.00 s"),
+        (words.seconds(9.99), "9.99 s"),
+        (words.seconds(12.34), "12.3 s"),
+        (words.seconds(185.2), "3 m 05 s"),
+        (words.size(None), ""),
+        (words.size(0), "0 B"),
+        (words.size(1023), "1023 B"),
+        (words.size(1536), "1.5 KiB"),
+        (words.size(120 << 20), "120 MiB"),
+        (words.size(5e15), "4,547.5 TiB"),
+        (words.fit("日本語", 5, "…"), "日本…"),
+        (words.fit("日本語", 4, "…"), "日… "),
+        (words.fit("e\u0301e", 3, "…"), "e\u0301e "),
+        # Long names lose their outermost tags.
+        (words.cut_beginning("Alice/preprocessing/shuffle", 12, "…"), "…/shuffle"),
+        (words.cut_beginning("Alice/x", 12, "…"), "Alice/x"),
+        (words.cut_beginning("Alice/" + "x" * 30, 12, "…"), "…/xxxxxxxxx…"),
+    ],
+)
+def test_numbers_and_names_are_short(shown: str, expected: str) -> None:
+    assert shown == expected

@@ -1,0 +1,55 @@
+"""Due times of open spans: the earliest first, one for each, and no more entries than needed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_otel.core.life.schedule import SPARE, Schedule
+
+ids = st.sampled_from("abcdefgh")
+steps = st.one_of(
+    st.tuples(st.just("set"), ids, st.integers(0, 100), st.integers(-3, 0)),
+    st.tuples(st.just("remove"), ids),
+    st.tuples(st.just("take"), st.integers(0, 100)),
+    st.tuples(st.just("back"), st.integers(0, 100)),
+)
+
+
+@given(st.lists(steps, max_size=60))
+def test_what_is_due_comes_once_in_order(history):
+    schedule = Schedule()
+    model: dict[str, tuple[float, int, int]] = {}
+    for number, (what, *args) in enumerate(history):
+        if what == "set":
+            dask_id, due, rank = args
+            schedule.set(dask_id, due, rank)
+            model[dask_id] = due, rank, number
+        elif what == "remove":
+            schedule.remove(args[0])
+            model.pop(args[0], None)
+        elif what == "back":
+            schedule.clock_set_back(args[0])
+            model = {key: (min(due, args[0]), *rest) for key, (due, *rest) in model.items()}
+        else:
+            expected = sorted((key for key in model if model[key][0] <= args[0]), key=model.get)
+            assert list(schedule.take(args[0])) == expected
+            for key in expected:
+                del model[key]
+        assert len(model) <= len(schedule) <= 2 * len(model) + SPARE + 1
+
+
+def test_entries_of_what_was_removed_are_cleared():
+    schedule = Schedule()
+    most = 0
+    for number in range(1000):
+        schedule.set(f"{number}", 1e9)
+        schedule.remove(f"{number}")
+        most = max(most, len(schedule))
+    assert SPARE < most <= SPARE + 2
+    schedule.set("seen", 1.0)
+    for dask_id in schedule.take(2.0):
+        # Again, while it is taken.
+        schedule.set(dask_id, 3.0)
+    assert list(schedule.take(2.0)) == []
+    assert list(schedule.take(3.0)) == ["seen"]
