@@ -216,8 +216,9 @@ class TaskEvents:
         now = self._now = time()
         worker: str | None = info.get("worker")
         if stopped:
-            times = (started, stopped, stimulus_id, sent, now)
-            started, stopped = self._clocks.corrected(worker, *times)
+            started, stopped = self._clocks.corrected(
+                worker, started, stopped, stimulus_id, sent, now
+            )
         if finish == "memory":
             self._outcomes.finished(group, worker, started, stopped, now)
             if processed:
