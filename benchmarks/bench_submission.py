@@ -18,7 +18,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import dask_otel
 from dask_otel.client import carriers
-from dask_otel.client.hook import SubmissionHook
+from dask_otel.client.hook import hook_submissions
 
 CALLS = 5000
 RUNS = 25
@@ -63,7 +63,7 @@ def measure() -> dict[str, float]:
     bare = cost(client.submit)
     original = Submitter.__dict__["_graph_to_futures"]
     carriers.prepare()
-    SubmissionHook(Submitter, carriers.annotations_for).put()
+    hook_submissions(Submitter, carriers.annotations_for)
     cases: dict[str, list[AbstractContextManager[Any]]] = {
         "no span": [nullcontext()],
         "no span, inside dask_otel.span": [dask_otel.span("block")],

@@ -15,7 +15,7 @@ def install(dask_scheduler: Any, overrides: dict[str, Any] | None = None) -> Non
 
 async def uninstall(dask_scheduler: Any) -> None:
     """Take it off, and export the rest."""
-    from dask_otel.scheduler.plugin import uninstall as take_off
+    from dask_otel._wire import uninstall as take_off
 
     await take_off(dask_scheduler)
 

@@ -182,8 +182,8 @@ class Observer:
         from distributed.diagnostics.plugin import SchedulerPlugin
 
         from dask_otel._dask.adapter import SchedulerAdapter
+        from dask_otel._dask.boundary import ErrorBoundary
         from dask_otel.core.life.open_span import Limits, TaskLimits
-        from dask_otel.scheduler.boundary import ErrorBoundary
         from dask_otel.settings.keys import TaskSettings
 
         self.cluster = cluster

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas
     from distributed.scheduler import Scheduler
 
-    from dask_otel.scheduler.plugin import OtelSchedulerPlugin
-
 #: ``(context, prefix, activity, unit)``, as in Dask's ``Span.cumulative_worker_metrics``; Dask and
 #: users may add keys of other shapes, the context first and the unit last.
 MetricKey: TypeAlias = tuple[Hashable, ...]
@@ -29,17 +27,13 @@ MetricKey: TypeAlias = tuple[Hashable, ...]
 #: Columns of `SpanMetrics.to_frame` that are parts of the key.
 KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
-
-_NO_BRIDGE = (
-    "dask-otel does not run on this scheduler: call dask_otel.register(client), or start the "
-    "scheduler with --preload dask_otel"
-)
-
 # --------------------------------------------------------------------------- questions
+
+# What works without a bridge imports the scheduler's side; all else asks the bridge that is there.
 
 
 async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
-    """Put a bridge on the scheduler; see `dask_otel.register`."""
+    """Start a bridge on the scheduler; see `dask_otel.register`."""
     from dask_otel.scheduler.plugin import install, make_way
 
     await make_way(dask_scheduler)
@@ -47,65 +41,64 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
 
 
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:
-    """Return what the bridge that runs does not use of a configuration; see `dask_otel.register`.
+    """Return the keys of a configuration that the running bridge ignores; see `register`.
 
-    Full keys without values; none where it is not valid there.
+    Full keys without values; none if the configuration is not valid there.
     """
-    from dask_otel.scheduler.plugin import unused
     from dask_otel.settings.problems import ConfigurationError
 
+    bridge = _bridge(dask_scheduler)
     try:
-        return unused(dask_scheduler, config)
+        return () if bridge is None else bridge.unused(config)
     except ConfigurationError:
-        # Where it raises, Dask logs what it was called with, and credentials can be in that. What
-        # is wrong is in the log already.
+        # Dask logs a failed call with its arguments, and they can hold credentials. The log has
+        # the problems already.
         return ()
 
 
 async def uninstall(dask_scheduler: Scheduler) -> str:
-    """Take the bridge off the scheduler; see `dask_otel.unregister`."""
-    from dask_otel.scheduler.plugin import uninstall
-
-    return await uninstall(dask_scheduler)
+    """Remove the bridge from the scheduler; see `dask_otel.unregister`."""
+    plugin = dask_scheduler.plugins.get("dask-otel")
+    if plugin is None:
+        return "absent"
+    await plugin.close()
+    return "stopped"
 
 
 async def settled_metrics(
     span_id: str, timeout: float, submitted: bool, dask_scheduler: Scheduler
 ) -> SpanMetrics | Refusal:
-    """Return the metrics of a span once they are in; see `dask_otel.span_metrics`."""
-    from dask_otel.scheduler.plugin import plugin_of
-
-    plugin = plugin_of(dask_scheduler)
-    if plugin is None or plugin.bridge is None:
+    """Return the metrics of a span once they are complete; see `dask_otel.span_metrics`."""
+    bridge = _bridge(dask_scheduler)
+    if bridge is None:
         return Refusal(
             "no bridge",
-            _NO_BRIDGE,
+            "dask-otel does not run on this scheduler: call dask_otel.register(client), or start "
+            "the scheduler with --preload dask_otel",
         )
-    return await plugin.bridge.settled.answer(span_id, timeout, submitted)
+    answer = await bridge.settled.answer(span_id, timeout, submitted)
+    return SpanMetrics(**answer) if isinstance(answer, dict) else Refusal(*answer)
 
 
 async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
-    """Return what ``dask-otel doctor`` asks; it sends test telemetry to the own endpoints alone."""
-    from dask_otel.scheduler.plugin import examined
+    """Return the facts for ``dask-otel doctor``; only the own endpoints get test telemetry."""
+    from dask_otel.scheduler.examination import examine
 
-    return await examined(dask_scheduler, seconds)
-
-
-def scheduler_plugin(overrides: Mapping[str, Any]) -> OtelSchedulerPlugin:
-    """Return the plugin that was pickled, for ``Client.register_plugin``."""
-    from dask_otel.scheduler.plugin import OtelSchedulerPlugin
-
-    return OtelSchedulerPlugin(overrides)
+    return await examine(dask_scheduler, _bridge(dask_scheduler), seconds)
 
 
 def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
-    """Return what the scheduler decided for a Dask span; None if it knows no such span.
+    """Return the scheduler's decision for a Dask span; None if it does not know the span.
 
-    Runs on the scheduler. Without a bridge nothing is decided: there, ids follow from Dask's.
+    Without a bridge nothing is decided: ids follow from Dask's.
     """
-    answer = getattr(dask_scheduler.plugins.get("dask-otel"), "trace_context", None)
-    context: TraceContext | None = None if answer is None else answer(span_id)
-    return context
+    bridge = _bridge(dask_scheduler)
+    where = None if bridge is None else bridge.settled.trace_context(span_id)
+    return None if where is None else TraceContext(*where)
+
+
+def _bridge(dask_scheduler: Scheduler) -> Any:
+    return getattr(dask_scheduler.plugins.get("dask-otel"), "bridge", None)
 
 
 # ----------------------------------------------------------------------------- answers

@@ -42,7 +42,7 @@ async def dask_setup(server: Any) -> None:
 async def dask_teardown(server: Any) -> None:
     """Export what is left and take the bridge off a scheduler; leave others as they were."""
     if isinstance(server, Scheduler):
-        from dask_otel.scheduler.plugin import uninstall
+        from dask_otel._wire import uninstall
 
         await uninstall(server)
     elif isinstance(server, Client):

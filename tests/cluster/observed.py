@@ -15,7 +15,8 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 
-from dask_otel._dask.adapter import SchedulerAdapter
+from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import FinishedSpan, Progress, TaskCounts
 from dask_otel.core.traces.translate import translate
@@ -27,6 +28,17 @@ from tests.waiting import eventually, last_reports
 #: Short waits: heartbeats come twice a second. The timeout is for what never comes, and must not
 #: come before it where a machine is busy.
 LIMITS = Limits(linger=0.3, settle_timeout=30.0)
+
+
+class Errors(ErrorBoundary):
+    """Keeps the tracebacks."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__()
+        self._errors = errors
+
+    def failed(self, kind: str) -> None:
+        self._errors.append(f"{kind}: {traceback.format_exc()}")
 
 
 class Observer(SchedulerPlugin):
@@ -45,28 +57,12 @@ class Observer(SchedulerPlugin):
         self.ticking = True
         self.adapter: SchedulerAdapter
 
-    def failed(self, kind: str) -> None:
-        self.errors.append(f"{kind}: {traceback.format_exc()}")
-
     async def start(self, scheduler: Any) -> None:
         self.baseline = Baseline(scheduler)
-        self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, self)
+        self.adapter = adapter = SchedulerAdapter(scheduler, self.limits, Errors(self.errors))
         adapter.attach()
-        self.transition = adapter.transition
-        self.log_event = adapter.log_event
+        vars(self).update({name: getattr(adapter, name) for name in HOOKS})
         self._ticking = asyncio.ensure_future(self._tick())
-
-    def restart(self, scheduler: Any) -> None:
-        self.adapter.restart()
-
-    def add_worker(self, scheduler: Any, worker: str) -> None:
-        self.adapter.add_worker(worker)
-
-    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
-        self.adapter.remove_worker(worker)
-
-    def remove_client(self, scheduler: Any, client: str) -> None:
-        self.adapter.remove_client(client)
 
     async def close(self) -> None:
         if not self.closed:

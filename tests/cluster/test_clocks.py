@@ -17,7 +17,7 @@ import pytest
 from distributed import span, wait
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_otel._dask.threads import stimulus_time
+from dask_otel._dask.stimuli import stimulus_time
 from dask_otel.core.records import FinishedSpan
 from tests.cluster.observed import Observed, observed
 from tests.waiting import eventually

@@ -13,12 +13,13 @@ import pytest
 from distributed import Client, Scheduler, Worker, span
 
 from dask_otel import semconv
+from dask_otel._wire import uninstall
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Tags
 from dask_otel.scheduler import bridge as module
 from dask_otel.scheduler import hand_over
 from dask_otel.scheduler.bridge import Bridge
-from dask_otel.scheduler.plugin import install, plugin_of, uninstall
+from dask_otel.scheduler.plugin import install, plugin_of
 from dask_otel.scheduler.wiring import WiredPump
 from tests.unit.test_pump import finished
 from tests.waiting import eventually
@@ -217,7 +218,7 @@ async def test_while_every_exporter_hangs_time_is_kept_by_names(
             with span("work") as span_id:
                 ids.append(span_id)
                 assert await client.submit(pow, number, 2, key=f"k{number}") == number**2
-        accounting = bridge.adapter.time._accounting
+        accounting = bridge.adapter.time.accounting
         idle = semconv.SPAN_IDLE_TIME.name
 
         def kept() -> Any:

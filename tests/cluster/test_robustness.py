@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 #: What raises: everything that the hooks call, on the parts of Dask's side and in the core.
 RAISES = {
-    "adapter": ("_graph_failed", "span_active", "span_inactive"),
+    "adapter": ("span_active", "span_inactive"),
     "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
     "adapter.contexts": ("submitted", "caller", "annotate"),
     "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),

@@ -142,13 +142,13 @@ def test_waits_for_the_work_on_the_scheduler_and_says_what_is_missing(client: Cl
     answer = client.sync(ask)
     assert running.done()
     assert answer.counts["memory"] == 1
-    assert not bridge_of(client).settled._waiting
+    assert not bridge_of(client).settled.waiting
 
 
 async def under_way(client: Client, span_id: str) -> asyncio.Future[SpanMetrics]:
     """Ask, and return when the question waits on the scheduler."""
     asked = asyncio.ensure_future(dask_otel.span_metrics(client, span_id))
-    while not bridge_of(client).settled._waiting:
+    while not bridge_of(client).settled.waiting:
         await asyncio.sleep(0.01)
     assert not asked.done()
     return asked

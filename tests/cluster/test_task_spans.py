@@ -105,7 +105,7 @@ def test_the_slowest_and_the_failed_are_those_that_the_tasks_know_of(o: Observed
     )
     assert 0.2 - CLOCK <= failed.run.seconds <= 0.2 + READING
     assert finished.dropped_tasks == 0
-    assert not o.adapter.tasks._queued_since
+    assert not o.adapter.tasks.queued_since
 
 
 @pytest.mark.options(limits(slowest=0, ratio=1.0), n_workers=1)

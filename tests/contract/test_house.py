@@ -14,11 +14,6 @@ PACKAGE = REPOSITORY / "src" / "dask_otel"
 MAP = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
 
-#: Circles of files that are left; a circle that was mended is deleted here.
-KNOWN_CIRCLES = (
-    {"_dask.settled", "_wire", "scheduler.bridge", "scheduler.examination", "scheduler.plugin"},
-)
-
 
 def imports() -> dict[str, set[str]]:
     """Return the modules that each module imports anywhere, also only for the type checker."""
@@ -64,14 +59,11 @@ def test_circles_are_found() -> None:
     assert circles(graph) == {frozenset("abc")}
 
 
-def test_no_files_import_each_other_but_those_that_are_known() -> None:
+def test_no_files_import_each_other() -> None:
     graph = imports()
     assert len(graph) > 100
     assert "core.life.open_span" in graph["core.life.task_runs"]
-    found = circles(graph)
-    assert [circle for circle in found if not any(circle <= known for known in KNOWN_CIRCLES)] == []
-    # What was mended leaves the list.
-    assert [known for known in KNOWN_CIRCLES if not any(circle <= known for circle in found)] == []
+    assert circles(graph) == set()
 
 
 def test_a_file_is_found_by_its_name() -> None:

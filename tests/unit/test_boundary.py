@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dask_otel.scheduler.boundary import ErrorBoundary
+from dask_otel._dask.boundary import ErrorBoundary
 
 
 def test_an_error_is_counted_and_told_once_for_each_kind(caplog: pytest.LogCaptureFixture) -> None:

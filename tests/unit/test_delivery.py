@@ -8,6 +8,8 @@ import pickle
 import pickletools
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -24,12 +26,12 @@ from dask_otel.worker.plugin import TaskContextPlugin
 PICKLED = pickled({"inject": True})
 
 
-def test_it_is_the_plugin_where_the_package_is():
-    plugin = pickle.loads(PICKLED)
+@pytest.mark.parametrize("settings", [{"inject": True}, {"later": [1]}, {}])
+def test_it_is_the_plugin_where_the_package_is(settings: dict[str, Any]):
+    """With settings of another version, too; and as Dask pickles what is there already."""
+    plugin = pickle.loads(pickled(settings))
     assert type(plugin) is TaskContextPlugin
-    assert plugin.inject
-    # What is there already can be pickled, too, as Dask does with plugins that users register.
-    assert pickle.loads(pickle.dumps(plugin)).inject
+    assert plugin.inject is pickle.loads(pickle.dumps(plugin)).inject is ("inject" in settings)
 
 
 def test_what_travels_names_only_a_builtin_and_holds_no_bytecode():
@@ -47,11 +49,6 @@ def test_it_reads_in_the_syntax_of_every_python_that_runs_a_worker():
     import ast
 
     ast.parse(workers.SOURCE, feature_version=(3, 8))
-
-
-def test_settings_of_another_version_are_taken():
-    assert type(pickle.loads(pickled({"later": [1]}))) is TaskContextPlugin
-    assert type(pickle.loads(pickled({}))) is TaskContextPlugin
 
 
 def test_unpickling_leaves_no_names_behind():
@@ -134,130 +131,125 @@ def delivery(scheduler: Any) -> tuple[Delivery, Boundary]:
     return Delivery(scheduler, NAME, PICKLED, boundary), boundary
 
 
+def looped(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run an asynchronous test in a loop of its own."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
 async def settled() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
+@looped
+async def test_one_that_stands_still_or_fails_holds_up_no_other(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(on_its_way, "PAUSE", 0.01)
     # Long enough for those that answer, among them one that pauses between its tries.
     monkeypatch.setattr(on_its_way, "FAREWELL", 1.0)
-
-    async def run() -> None:
-        still = asyncio.Event()
-        scheduler = Scheduler(still=[still], fails=[OSError("no route")], good=[])
-        brought, boundary = delivery(scheduler)
-        brought.begin()
-        assert set(scheduler.worker_plugins) == {"users", NAME}
-        await settled()
-        assert ("good", "plugin-add") in scheduler.sent
-        while scheduler.sent.count(("fails", "plugin-add")) < 2:
-            await asyncio.sleep(0.005)
-        assert boundary.errors == ["no route"]
-        await brought.end()
-        assert set(scheduler.worker_plugins) == {"users"}
-        taken = [address for address, op in scheduler.sent if op == "plugin-remove"]
-        assert sorted(taken) == ["fails", "good"]
-        # It goes on: what it was sent is taken back at once.
-        still.set()
-        await settled()
-        assert scheduler.sent[-2:] == [("still", "plugin-add"), ("still", "plugin-remove")]
-
-    asyncio.run(run())
+    still = asyncio.Event()
+    scheduler = Scheduler(still=[still], fails=[OSError("no route")], good=[])
+    brought, boundary = delivery(scheduler)
+    brought.begin()
+    assert set(scheduler.worker_plugins) == {"users", NAME}
+    await settled()
+    assert ("good", "plugin-add") in scheduler.sent
+    while scheduler.sent.count(("fails", "plugin-add")) < 2:
+        await asyncio.sleep(0.005)
+    assert boundary.errors == ["no route"]
+    await brought.end()
+    assert set(scheduler.worker_plugins) == {"users"}
+    taken = [address for address, op in scheduler.sent if op == "plugin-remove"]
+    assert sorted(taken) == ["fails", "good"]
+    # It goes on: what it was sent is taken back at once.
+    still.set()
+    await settled()
+    assert scheduler.sent[-2:] == [("still", "plugin-add"), ("still", "plugin-remove")]
 
 
-def test_what_was_brought_this_moment_is_taken_back():
-    async def run() -> None:
-        held = asyncio.Event()
-        scheduler = Scheduler(good=[held])
-        brought, _ = delivery(scheduler)
-        brought.begin()
-        await settled()
-        held.set()
-        bringing = brought._under_way["good"]
-        while not bringing.done():
-            await asyncio.sleep(0)
-        assert brought._under_way, "it is done, and not forgotten yet"
-        await brought.end()
-        assert scheduler.sent == [("good", "plugin-add"), ("good", "plugin-remove")]
-        assert not brought._under_way
-
-    asyncio.run(run())
+@looped
+async def test_what_was_brought_this_moment_is_taken_back():
+    held = asyncio.Event()
+    scheduler = Scheduler(good=[held])
+    brought, _ = delivery(scheduler)
+    brought.begin()
+    await settled()
+    held.set()
+    bringing = brought._under_way["good"]
+    while not bringing.done():
+        await asyncio.sleep(0)
+    assert brought._under_way, "it is done, and not forgotten yet"
+    await brought.end()
+    assert scheduler.sent == [("good", "plugin-add"), ("good", "plugin-remove")]
+    assert not brought._under_way
 
 
-def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
-    async def run() -> None:
-        still = asyncio.Event()
-        scheduler = Scheduler(still=[still])
-        first, _ = delivery(scheduler)
-        first.begin()
-        await settled()
-        ending = asyncio.ensure_future(first.end())
-        await settled()
-        second, _ = delivery(scheduler)
-        second.begin()
-        await settled()
-        still.set()
-        await ending
-        assert scheduler.sent == [("still", "plugin-add")] * 2
-        assert set(scheduler.worker_plugins) == {"users", NAME}
-
-    asyncio.run(run())
+@looped
+async def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
+    still = asyncio.Event()
+    scheduler = Scheduler(still=[still])
+    first, _ = delivery(scheduler)
+    first.begin()
+    await settled()
+    ending = asyncio.ensure_future(first.end())
+    await settled()
+    second, _ = delivery(scheduler)
+    second.begin()
+    await settled()
+    still.set()
+    await ending
+    assert scheduler.sent == [("still", "plugin-add")] * 2
+    assert set(scheduler.worker_plugins) == {"users", NAME}
 
 
-def test_a_worker_that_has_left_is_no_error():
-    async def run() -> None:
-        scheduler = Scheduler(gone=[OSError("closed")])
-        brought, boundary = delivery(scheduler)
-        brought.begin()
-        del scheduler.workers["gone"]
-        await settled()
-        await brought.end()
-        assert boundary.errors == []
-        assert scheduler.sent == [("gone", "plugin-add")]
-
-    asyncio.run(run())
+@looped
+async def test_a_worker_that_has_left_is_no_error():
+    scheduler = Scheduler(gone=[OSError("closed")])
+    brought, boundary = delivery(scheduler)
+    brought.begin()
+    del scheduler.workers["gone"]
+    await settled()
+    await brought.end()
+    assert boundary.errors == []
+    assert scheduler.sent == [("gone", "plugin-add")]
 
 
-def test_an_error_of_the_worker_is_counted_and_not_sent_again():
-    async def run() -> None:
-        scheduler = Scheduler(bad=[{"status": "error", "text": "plugin failed"}])
-        brought, boundary = delivery(scheduler)
-        brought.begin()
-        await settled()
-        assert len(boundary.errors) == 1
-        assert "plugin failed" in boundary.errors[0]
-        assert scheduler.sent == [("bad", "plugin-add")]
-
-    asyncio.run(run())
+@looped
+async def test_an_error_of_the_worker_is_counted_and_not_sent_again():
+    scheduler = Scheduler(bad=[{"status": "error", "text": "plugin failed"}])
+    brought, boundary = delivery(scheduler)
+    brought.begin()
+    await settled()
+    assert len(boundary.errors) == 1
+    assert "plugin failed" in boundary.errors[0]
+    assert scheduler.sent == [("bad", "plugin-add")]
 
 
-def test_another_s_entry_of_that_name_stays():
-    async def run() -> None:
-        scheduler = Scheduler(good=[])
-        brought, _ = delivery(scheduler)
-        brought.begin()
-        await settled()
-        scheduler.worker_plugins[NAME] = b"another"
-        await brought.end()
-        assert scheduler.worker_plugins[NAME] == b"another"
-        assert scheduler.sent == [("good", "plugin-add")]
-
-    asyncio.run(run())
+@looped
+async def test_another_s_entry_of_that_name_stays():
+    scheduler = Scheduler(good=[])
+    brought, _ = delivery(scheduler)
+    brought.begin()
+    await settled()
+    scheduler.worker_plugins[NAME] = b"another"
+    await brought.end()
+    assert scheduler.worker_plugins[NAME] == b"another"
+    assert scheduler.sent == [("good", "plugin-add")]
 
 
-def test_at_the_end_of_the_scheduler_nothing_is_sent():
-    async def run() -> None:
-        scheduler = Scheduler(still=[asyncio.Event()], good=[])
-        brought, boundary = delivery(scheduler)
-        brought.begin()
-        await settled()
-        brought.drop()
-        await settled()
-        assert set(scheduler.worker_plugins) == {"users"}
-        assert scheduler.sent == [("good", "plugin-add")]
-        assert boundary.errors == []
-        assert not brought._under_way
-
-    asyncio.run(run())
+@looped
+async def test_at_the_end_of_the_scheduler_nothing_is_sent():
+    scheduler = Scheduler(still=[asyncio.Event()], good=[])
+    brought, boundary = delivery(scheduler)
+    brought.begin()
+    await settled()
+    brought.drop()
+    await settled()
+    assert set(scheduler.worker_plugins) == {"users"}
+    assert scheduler.sent == [("good", "plugin-add")]
+    assert boundary.errors == []
+    assert not brought._under_way

@@ -56,9 +56,14 @@ class Worker:
         return self.executors["actor"].submit(current)
 
 
+def made(worker: Any) -> Execution:
+    context = TaskContext()
+    return Execution(worker, context.enter, context.leave, context.carried)
+
+
 def hooked() -> tuple[Any, Execution]:
     worker: Any = Worker()
-    execution = Execution(worker, TaskContext())
+    execution = made(worker)
     execution.attach()
     return worker, execution
 
@@ -77,17 +82,13 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(checked())
 
 
-def test_it_is_current_while_the_code_runs_and_no_longer():
+@pytest.mark.parametrize(
+    ("key", "context"), [("key", (7, 8, 1)), ("alone", None), ("unknown", None)]
+)
+def test_it_is_current_while_the_code_runs_and_no_longer(key: str, context: Any):
     worker, _ = hooked()
-    assert run(worker.execute("key", stimulus_id="s")) == (7, 8, 1)
-    assert run(worker.handlers["actor_execute"](actor="key", function="f")) == (7, 8, 1)
-
-
-@pytest.mark.parametrize("key", ["alone", "unknown"])
-def test_without_a_span_nothing_is_current(key: str):
-    worker, _ = hooked()
-    assert run(worker.execute(key, stimulus_id="s")) is None
-    assert run(worker.handlers["actor_execute"](actor=key, function="f")) is None
+    assert run(worker.execute(key, stimulus_id="s")) == context
+    assert run(worker.handlers["actor_execute"](actor=key, function="f")) == context
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), asyncio.CancelledError()])
@@ -113,29 +114,23 @@ def test_what_is_closed_from_outside_says_nothing(caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
-def test_taken_off_everything_is_as_it_was():
-    worker: Any = Worker()
-    before = dict(worker.handlers), dict(vars(worker)), dict(vars(worker.executors["actor"]))
-    execution = Execution(worker, TaskContext())
-    execution.attach()
-    assert "execute" in vars(worker)
-    execution.detach()
-    after = dict(worker.handlers), dict(vars(worker)), dict(vars(worker.executors["actor"]))
-    assert after == before
-
-
-def test_what_somebody_put_on_the_instance_before_comes_back():
+def test_taken_off_everything_is_as_it_was_also_what_somebody_had_put_there():
     worker: Any = Worker()
 
     async def theirs(key: str, **kwargs: Any) -> Any:
         return "theirs", current()
 
-    worker.execute = theirs
-    execution = Execution(worker, TaskContext())
-    execution.attach()
-    assert run(worker.execute("key", stimulus_id="s")) == ("theirs", (7, 8, 1))
-    execution.detach()
-    assert worker.execute is theirs
+    def state() -> Any:
+        return dict(worker.handlers), dict(vars(worker)), dict(vars(worker.executors["actor"]))
+
+    for there, result in (({}, (7, 8, 1)), ({"execute": theirs}, ("theirs", (7, 8, 1)))):
+        vars(worker).update(there)
+        before = state()
+        execution = made(worker)
+        execution.attach()
+        assert run(worker.execute("key", stimulus_id="s")) == result
+        execution.detach()
+        assert state() == before
 
 
 def test_work_under_way_while_it_is_taken_off_goes_on():

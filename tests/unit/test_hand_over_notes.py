@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from dask_otel.scheduler.boundary import ErrorBoundary
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.scheduler.hand_over import HandOver
 from tests.unit.test_journal import note
 

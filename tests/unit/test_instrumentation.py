@@ -24,7 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import dask_otel
 from dask_otel._otel.api import caller as api
 from dask_otel.client import blocks, carriers
-from dask_otel.client.hook import METHOD, SubmissionHook
+from dask_otel.client.hook import METHOD, hook_submissions
 from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
 from dask_otel.core.context import CARRIER_KEY, MAX_BAGGAGE
 
@@ -129,8 +129,7 @@ def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -
         def _graph_to_futures(self, x: int) -> tuple[int, Any]:
             return x, dask.get_annotations()
 
-    hook = SubmissionHook(Owner, lambda client: {"ours": 1})
-    hook.put()
+    hook = hook_submissions(Owner, lambda client: {"ours": 1})
     ours = Owner.__dict__[METHOD]
 
     def theirs(self: Any, x: int) -> Any:
@@ -139,12 +138,13 @@ def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -
 
     setattr(Owner, METHOD, theirs)
     assert Owner()._graph_to_futures(1) == (1, {"ours": 1})
-    assert not hook.take_off()
+    hook.take_off()
     assert Owner.__dict__[METHOD] is theirs
     assert Owner()._graph_to_futures(2) == (2, {})
-    hook.put()
+    again = hook_submissions(Owner, lambda client: {"ours": dask.get_annotations().get("ours", 2)})
+    assert Owner()._graph_to_futures(3) == (3, {"ours": 2})
+    again.take_off()
     assert Owner.__dict__[METHOD] is theirs
-    assert Owner()._graph_to_futures(3) == (3, {"ours": 1})
     assert calls == [1, 2, 3]
 
 
@@ -154,9 +154,7 @@ def test_a_release_without_the_method_is_said_and_left_alone(
     class Other:
         pass
 
-    hook = SubmissionHook(Other, lambda client: None)
-    hook.put()
-    assert hook.take_off()
+    hook_submissions(Other, lambda client: None).take_off()
     assert METHOD not in Other.__dict__
     assert "this release of distributed" in caplog.text
 
@@ -182,7 +180,7 @@ def test_many_threads_may_put_and_take() -> None:
         thread.join(60)
     dask_otel.uninstrument()
     assert Client.__dict__[METHOD] is original
-    assert blocks._patch is None
+    assert blocks._undo is None
 
 
 # ----------------------------------------------------------------------------- being lazy
@@ -315,26 +313,24 @@ class Vendor(TextMapPropagator):
         return {"x-vendor-trace"}
 
 
+class Broken(Vendor):
+    def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
+        raise ZeroDivisionError
+
+
 def test_the_configured_propagators_decide_whether_and_the_form_is_w3c(propagators: Any) -> None:
+    context = {"traceparent": TRACEPARENT}
     with use_span(a_span()):
-        propagators(Vendor())
-        assert carried() == {"traceparent": TRACEPARENT}
-        propagators()
-        assert carried() is None
-        propagators(W3CBaggagePropagator())
-        assert carried() is None
-        propagators(TraceContextTextMapPropagator())
-        assert carried() == {"traceparent": TRACEPARENT}
-
-
-def test_a_propagator_that_raises_is_no_matter_of_the_users(propagators: Any) -> None:
-    class Broken(Vendor):
-        def inject(self, carrier: Any, context: Any = None, setter: Any = None) -> None:
-            raise ZeroDivisionError
-
-    propagators(Broken())
-    with use_span(a_span()):
-        assert carried() is None
+        for chosen, expected in (
+            ([Vendor()], context),
+            ([], None),
+            ([W3CBaggagePropagator()], None),
+            ([TraceContextTextMapPropagator()], context),
+            # An error of theirs is no matter of the user's.
+            ([Broken()], None),
+        ):
+            propagators(*chosen)
+            assert carried() == expected
 
 
 def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:

@@ -154,10 +154,7 @@ def test_the_first_submission_says_which_trace_it_will_be() -> None:
     assert roots.enter("r", None, ours=False) is root
     del root
     assert not roots, "nobody holds on to it"
-
-
-def test_a_root_of_another_process_may_be_in_any_trace() -> None:
-    assert Root("r", None, ours=False).may_be_adopted
+    assert Root("r", None, ours=False).may_be_adopted, "another process may have submitted"
 
 
 def test_without_a_client_ids_are_computed() -> None:

@@ -15,7 +15,7 @@ from dask_otel._dask.workers import samples as _dask_workers
 from dask_otel._dask.workers.samples import LoopHealth
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.scheduler import own_cost as loop_time
-from dask_otel.scheduler.own_cost import SAMPLE, TransitionCost
+from dask_otel.scheduler.own_cost import SAMPLE, OwnCost
 
 #: Dask's own tick, by default 20 ms.
 TICK = 0.02
@@ -194,73 +194,60 @@ class Scheduler:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.count = 0
+        self.count = 7
         self.seen: list[tuple[Any, ...]] = []
         #: Seconds that the hook takes.
         self.price = 0.001
         self.plugin: Any = SimpleNamespace(transition=self.hook)
-        self.cost = TransitionCost(self.plugin, self.hook, lambda: self.count)
+        adapter: Any = SimpleNamespace(
+            transitions=lambda: self.count, transition=self.hook, spent=0.0
+        )
+        self.cost = OwnCost(adapter)
+        self.cost.watch(self.plugin)
 
     def hook(self, *args: Any, **kwargs: Any) -> None:
         self.seen.append((args, kwargs))
         self.clock.now += self.price
 
-    def transitions(self, count: int) -> None:
+    def transitions(self, count: int) -> float:
         for _ in range(count):
             self.count += 1
             self.plugin.transition("key", "waiting", "processing", stimulus_id="s")
             self.clock.now += 1.0  # Dask's own
+        return self.cost.take()
 
 
-@pytest.fixture
-def scheduler(clock: Clock) -> Scheduler:
-    return Scheduler(clock)
-
-
-def test_a_few_transitions_tell_what_all_of_them_cost(scheduler: Scheduler) -> None:
-    scheduler.cost.arm()
-    scheduler.transitions(SAMPLE - 1)
-    assert scheduler.plugin.transition != scheduler.hook
-    scheduler.transitions(1)
+def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
+    scheduler = Scheduler(clock)
+    # Before the first sample nothing is guessed.
+    assert scheduler.transitions(100) == 0.0
+    scheduler.cost.sample()
+    assert scheduler.transitions(0) == 0.0
+    scheduler.seen.clear()
+    assert scheduler.transitions(SAMPLE + 1000) == pytest.approx((SAMPLE + 1000) * 0.001)
     assert scheduler.plugin.transition == scheduler.hook
-    scheduler.transitions(1000)
-    assert scheduler.cost.take() == pytest.approx((SAMPLE + 1000) * 0.001)
     assert scheduler.seen == [(("key", "waiting", "processing"), {"stimulus_id": "s"})] * (
         SAMPLE + 1000
     )
-
-
-def test_without_transitions_there_is_no_cost(scheduler: Scheduler) -> None:
-    assert scheduler.cost.take() == 0.0
-    scheduler.cost.arm()
-    assert scheduler.cost.take() == 0.0
-
-
-def test_transitions_before_the_first_sample_are_not_guessed(scheduler: Scheduler) -> None:
-    scheduler.transitions(100)
-    assert scheduler.cost.take() == 0.0
-    scheduler.cost.arm()
-    scheduler.transitions(10)
-    assert scheduler.cost.take() == pytest.approx(10 * 0.001)
-
-
-def test_the_last_price_goes_on_until_there_is_a_new_one(scheduler: Scheduler) -> None:
-    scheduler.cost.arm()
-    scheduler.transitions(SAMPLE)
-    scheduler.cost.take()
-    scheduler.transitions(50)
-    assert scheduler.cost.take() == pytest.approx(50 * 0.001)
-    # A new sample counts as much as all that was known.
+    # The last price goes on until there is a new one, which counts as much as all before.
+    assert scheduler.transitions(50) == pytest.approx(50 * 0.001)
     scheduler.price = 0.003
-    scheduler.cost.arm()
-    scheduler.transitions(SAMPLE)
-    assert scheduler.cost.take() == pytest.approx(SAMPLE * 0.002)
+    scheduler.cost.sample()
+    assert scheduler.transitions(SAMPLE) == pytest.approx(SAMPLE * 0.002)
 
 
-def test_disarming_puts_the_hook_back(scheduler: Scheduler) -> None:
-    scheduler.cost.disarm()
-    scheduler.cost.arm()
-    scheduler.cost.disarm()
+def test_what_timers_and_the_adapter_take_is_added_once(clock: Clock) -> None:
+    adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, spent=2.0)
+    cost = OwnCost(adapter)
+    with cost.timed():
+        clock.now += 0.5
+    assert cost.take() == 2.5
+    adapter.spent = 2.25
+    assert cost.take() == 0.25
+
+
+def test_after_the_end_no_sample_begins(clock: Clock) -> None:
+    scheduler = Scheduler(clock)
+    scheduler.cost.unwatch()
+    scheduler.cost.sample()
     assert scheduler.plugin.transition == scheduler.hook
-    scheduler.transitions(3)
-    assert len(scheduler.seen) == 3

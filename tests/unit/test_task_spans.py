@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dask_otel._dask import task_spans
+from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.task_spans import MAX_PARTS, Ended, TaskSpans
-from dask_otel._dask.threads import stimulus_time
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
 from dask_otel.core.records import Failure, SpanIdentity, TaskRun
@@ -98,20 +98,23 @@ def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> N
     assert parts == (("transfer", T + 2.5, 0.5), ("disk-read", pytest.approx(T + 3.2), 0.25))
 
 
-def test_a_disk_read_ends_before_its_run_begins() -> None:
-    ((_, start, seconds),) = kept(ended(before=(part("disk-read", T + 4.5 - BEHIND, 0.25),))).parts
-    assert (start, seconds) == (T + 4.25, 0.25)
-
-
-def test_a_disk_read_on_a_clock_that_nobody_knows_is_left_out() -> None:
-    before = (part("disk-read", T + 3, 0.25),)
-    assert kept(ended(before=before, info={"worker": "tcp://unknown"})).parts == ()
-
-
-def test_what_was_done_for_an_earlier_run_is_left_out() -> None:
-    # One is of a run that is told of, one ended before this one was sent.
-    before = (part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1))
-    assert kept(ended(before=before)).parts == ()
+@pytest.mark.parametrize(
+    ("before", "info", "parts"),
+    [
+        # A disk read ends before its run begins.
+        ([part("disk-read", T + 4.5 - BEHIND, 0.25)], {}, (("disk-read", T + 4.25, 0.25),)),
+        # On a clock that nobody knows, it is left out.
+        ([part("disk-read", T + 3, 0.25)], {"worker": "tcp://unknown"}, ()),
+        # One is of a run that is told of, one ended before this one was sent.
+        (
+            [part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1)],
+            {},
+            (),
+        ),
+    ],
+)
+def test_parts_of_this_run_alone(before: Any, info: dict[str, Any], parts: Any) -> None:
+    assert kept(ended(before=before, info=info)).parts == parts
 
 
 def test_of_many_transfers_the_longest_are_kept() -> None:
@@ -150,21 +153,16 @@ def test_time_in_the_queue(queued: float | None, sent: float, waited: float | No
     assert kept(ended(queued=queued, sent=sent))[7] == waited
 
 
-def test_beyond_the_limit_nobody_knows_who_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_spans, "MAX_QUEUED", 2)
-    shown, group = made(scheduler=Scheduler(("a", "b"), ("c",)))
-    assert shown.since == {"a": None, "b": None}
-    shown.succeeded(group, task(), ended())
-    assert group.slowest[0][7] is None
-    shown.clear()
-    assert not shown.since
-    assert not shown.overflowed
-
-
-def test_those_who_waited_before_the_bridge_are_known_as_such() -> None:
-    shown, _ = made(scheduler=Scheduler(("a",), ("b",)))
-    assert shown.since == {"a": None, "b": None}
-    assert not shown.overflowed
+def test_tasks_that_wait_already_are_known_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, since, overflowed in ((2, ["a", "b"], True), (3, ["a", "b", "c"], False)):
+        monkeypatch.setattr(task_spans, "MAX_QUEUED", most)
+        shown, group = made(scheduler=Scheduler(("a", "b"), ("c",)))
+        assert shown.since == dict.fromkeys(since)
+        shown.succeeded(group, task(), ended())
+        # Beyond the limit, nobody knows who has waited.
+        assert group.slowest[0][7] == (None if overflowed else 0.0)
+        shown.clear()
+        assert (shown.since, shown.overflowed) == ({}, False)
     off, _ = made(TaskLimits(most=0), Scheduler(("a",)))
     assert not off.since
 

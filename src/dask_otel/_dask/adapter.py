@@ -7,6 +7,8 @@ they are assembled, and the lifecycle gets its facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from functools import wraps
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.core import Status
@@ -14,15 +16,17 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask import facts
-from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.clients import ClientBlocks
 from dask_otel._dask.heartbeats import Heartbeats
 from dask_otel._dask.past import PASTS, Past
+from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
+from dask_otel._dask.stimuli import stimulus_time
 from dask_otel._dask.task_spans import TaskSpans
 from dask_otel._dask.tasks import TaskEvents
-from dask_otel._dask.threads import ThreadTime, stimulus_time
+from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.workers.samples import LoopHealth, WorkerSamples
 from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
@@ -36,7 +40,6 @@ from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
-    from distributed.spans import SpansSchedulerExtension
 
 #: States of a scheduler that is about to end, and its work with it.
 _ENDING: Final = frozenset(
@@ -50,13 +53,34 @@ _ENDING: Final = frozenset(
     }
 )
 
+#: The hooks of Dask's plugin that the adapter has; `transition` is looked up six times a task.
+HOOKS: Final = (
+    "transition",
+    "restart",
+    "log_event",
+    "add_worker",
+    "remove_worker",
+    "remove_client",
+)
+
 
 class UnsupportedScheduler(RuntimeError):
     """The scheduler lacks something that the bridge needs."""
 
 
+def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook of Dask's that raises nothing."""
+
+    @wraps(hook)
+    def guarded(self: SchedulerAdapter, *args: Any, **kwargs: Any) -> None:
+        with self.boundary.guarding(hook.__name__):
+            hook(self, *args, **kwargs)
+
+    return guarded
+
+
 class SchedulerAdapter:
-    """Feeds the core from one scheduler.
+    """Feeds the core from one scheduler. All methods belong to its event loop.
 
     Parameters
     ----------
@@ -66,8 +90,6 @@ class SchedulerAdapter:
         For the lifecycle.
     boundary
         Catches our errors: none may reach Dask, which does not guard its extensions' methods.
-        An exception in ``heartbeat`` closes the worker, one in ``observe_tasks`` fails the user's
-        graph.
     max_workers
         Workers with metrics of their own.
     propagation
@@ -79,37 +101,28 @@ class SchedulerAdapter:
     ------
     UnsupportedScheduler
         If the scheduler has no spans extension.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         limits: Limits,
-        boundary: Boundary,
+        boundary: ErrorBoundary,
         max_workers: int = 100,
         propagation: Propagation = "adopt",
         baggage: Collection[str] = (),
     ) -> None:
-        extension = scheduler.extensions.get("spans")
-        if extension is None:
+        if "spans" not in scheduler.extensions:
             raise UnsupportedScheduler(
                 "this scheduler runs without Dask's 'spans' extension, so there are no spans "
                 "to export; start it with its default extensions"
             )
         self.scheduler = scheduler
-        self._extension: SpansSchedulerExtension = extension
-        self._boundary = boundary
+        self.boundary = boundary
         #: State of the last bridge on this scheduler.
         self._past = past = PASTS.get(scheduler)
-        if past is None:
-            self._summaries = Summaries(limits.remember)
-        else:
-            self._summaries = past.summaries
-            self._summaries.resume(limits.remember)
+        self._summaries = Summaries(limits.remember) if past is None else past.summaries
+        self._summaries.resume(limits.remember)
         self.batches = Batches()
         self.lifecycle = Lifecycle(limits, self, None if past is None else past.generations)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
@@ -117,38 +130,20 @@ class SchedulerAdapter:
         self._workers = WorkerSamples(scheduler, max_workers)
         self.clocks = ClockOffsets(stimulus_time)
         self.callers = Callers(propagation, self._count_caller, baggage)
-        self.contexts = contexts = TaskContexts(self.callers)
+        self.contexts = TaskContexts(self.callers)
         self.spans = DaskSpans(
-            scheduler,
-            extension,
-            self.lifecycle,
-            self._summaries,
-            contexts,
-            self.batches,
-            boundary,
+            scheduler, self.lifecycle, self._summaries, self.contexts, self.batches, boundary
         )
-        self.time = ThreadTime(scheduler, boundary)
+        under_way = RunsUnderWay(self.lifecycle)
+        self.time = ThreadTime(scheduler, boundary, under_way)
+        shown = TaskSpans(scheduler, limits.tasks, self.clocks)
         self.tasks = TaskEvents(
-            scheduler,
-            self.lifecycle,
-            self.time,
-            self.clocks,
-            self.spans,
-            TaskSpans(scheduler, limits.tasks, self.clocks),
-            contexts,
-            self.batches,
-            boundary,
+            self.lifecycle, self.time, self.clocks, self.spans, shown, under_way
         )
-        self.heartbeats = Heartbeats(
-            scheduler,
-            extension,
-            self.lifecycle,
-            self.time,
-            self.clocks,
-            self.loops,
-            self.batches,
-            boundary,
-        )
+        #: See ``SchedulerPlugin.transition``.
+        self.transition = self.tasks.transition
+        self.heartbeats = Heartbeats(self.lifecycle, self.time, self.clocks, self.loops, self.spans)
+        self._wrappers = (self.time.wrappers, self.heartbeats.wrappers, self.spans.wrappers)
         self.attached = False
         #: Whether the scheduler goes on without the bridge; known after `close`.
         self.taken_off = False
@@ -157,9 +152,9 @@ class SchedulerAdapter:
 
     def attach(self) -> None:
         """Begin to observe: add the present work, then wrap Dask's methods."""
-        self.time.attach(self.tasks.executing)
-        for address in self.scheduler.workers:
-            self.heartbeats.first_report(address)
+        self.time.attach()
+        for ws in self.scheduler.workers.values():
+            self.heartbeats.first_report(ws)
         self.tasks.attach()
         self.spans.attach(self._past)
         self.time.add_tasks()
@@ -187,78 +182,61 @@ class SchedulerAdapter:
         """
         if exported and self.attached:
             PASTS[self.scheduler] = Past(
-                self.lifecycle.generations, self._summaries, self.spans.count
+                self.lifecycle.generations, self._summaries, len(self.spans.extension.spans)
             )
         self.attached = False
-        self.time.detach()
-        self.heartbeats.detach()
-        self.spans.detach()
+        for wrappers in self._wrappers:
+            wrappers.take_off()
+        self.spans.release()
         self.tasks.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
 
-    @property
-    def transition(self) -> Callable[..., None]:
-        """See ``SchedulerPlugin.transition``."""
-        return self.tasks.transition
-
-    def transitions(self) -> int:
-        """Return the number of transitions since the scheduler's start."""
-        return int(self.scheduler.transition_counter)
-
-    def restart(self) -> None:
+    @_guarded
+    def restart(self, scheduler: Scheduler) -> None:
         """See ``SchedulerPlugin.restart``: every task is gone."""
-        try:
-            self.tasks.all_gone()
-            self.lifecycle.all_forgotten(time())
-        except Exception:
-            self.tasks.drifted = True
-            self._boundary.failed("restart")
+        self.spans.drifted = True
+        self.tasks.all_gone()
+        self.lifecycle.all_forgotten(time())
+        self.spans.drifted = False
 
+    @_guarded
     def log_event(self, topic: str, message: Any) -> None:
         """See ``SchedulerPlugin.log_event``: for facts that have no other hook."""
-        try:
-            if topic == "stealing":
-                self.tasks.stolen(message)
-            elif topic == "scheduler":
-                self._graph_failed(message)
-            elif topic == TOPIC and (wrong := self.blocks.handle_message(message, time())):
+        if topic == "stealing":
+            self.tasks.stolen(message)
+        elif topic == TOPIC:
+            if wrong := self.blocks.handle_message(message, time()):
                 self.batch.add(semconv.OTEL_SANITIZED.name, "message", value=wrong)
-        except Exception:
-            self._boundary.failed("log_event")
-
-    def _graph_failed(self, message: Any) -> None:
-        """Count a graph that could not be made into tasks: it has no span and no transition."""
-        if type(message) is not dict or message.get("action") != "update-graph":
-            return
-        if message.get("status") == "error":
+        elif (
+            topic == "scheduler"
+            and type(message) is dict
+            and (message.get("action"), message.get("status")) == ("update-graph", "error")
+        ):
+            # A graph that could not be made into tasks has no span and no transition.
             self.batch.add(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
 
-    def remove_client(self, client: str) -> None:
+    @_guarded
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """See ``SchedulerPlugin.remove_client``."""
-        try:
-            self.blocks.client_gone(client, time())
-        except Exception:
-            self._boundary.failed("remove_client")
+        self.blocks.client_gone(client, time())
 
-    def add_worker(self, address: str) -> None:
+    @_guarded
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
-        try:
-            self.time.worker_added(self.scheduler.workers[address])
-            self.heartbeats.first_report(address)
-        except Exception:
-            self._boundary.failed("add_worker")
+        ws = self.scheduler.workers[worker]
+        self.time.worker_added(ws)
+        self.heartbeats.first_report(ws)
 
-    def remove_worker(self, address: str) -> None:
+    @_guarded
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
         """See ``SchedulerPlugin.remove_worker``."""
-        try:
-            self.lifecycle.reports.left(address)
-            self.tasks.under_way.worker_removed(address)
-            self.clocks.left(address)
-            self.loops.worker_removed(address)
-            self.time.worker_removed(address)
-        except Exception:
-            self._boundary.failed("remove_worker")
+        self.lifecycle.reports.left(worker)
+        self.tasks.under_way.worker_removed(worker)
+        self.clocks.left(worker)
+        self.loops.worker_removed(worker)
+        # After its tasks were released.
+        self.time.accounting.worker_removed(worker, monotonic())
 
     # ------------------------------------------------------------------- the bridge's tick
 
@@ -269,24 +247,15 @@ class SchedulerAdapter:
         """
         self.spans.submission_over()
         if self.blocks.leaving:
-            try:
+            with self.boundary.guarding("blocks"):
                 self.blocks.tick(now)
-            except Exception:
-                self._boundary.failed("blocks")
-        if self.tasks.drifted or self.spans.drifted:
-            try:
+        if self.spans.drifted:
+            with self.boundary.guarding("repair"):
                 self.lifecycle.repair(self.spans.unfinished_by_span(now), now)
                 self.tasks.repair()
-                self.tasks.drifted = self.spans.drifted = False
-            except Exception:
-                self._boundary.failed("repair")
+                self.spans.drifted = False
         self.lifecycle.tick(now)
         self.loops.tick()
-
-    @property
-    def has_updates(self) -> bool:
-        """Whether there are spans or signs of life to take."""
-        return bool(self.lifecycle.finished or self.lifecycle.progress)
 
     def take_progress(self) -> Sequence[Progress]:
         """Return the signs of life since the last call."""
@@ -298,10 +267,14 @@ class SchedulerAdapter:
         finished, self.lifecycle.finished = self.lifecycle.finished, []
         return finished
 
+    def transitions(self) -> int:
+        """Return the number of transitions since the scheduler's start."""
+        return int(self.scheduler.transition_counter)
+
     @property
     def spent(self) -> float:
         """Seconds of the event loop that heartbeats and submissions took, up to now."""
-        return self.spans.spent + self.heartbeats.wrappers.spent + self.time.wrappers.spent
+        return sum(wrappers.spent for wrappers in self._wrappers)
 
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
 
@@ -322,27 +295,28 @@ class SchedulerAdapter:
         # The idle time of a span without own tasks is absent, not 0.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
-        try:
-            dask_span = self._extension.spans[span.identity.dask_id]
+        found = SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
+        with self.boundary.guarding("span_facts"):
+            dask_span = self.spans.extension.spans[span.identity.dask_id]
             types, code = facts.collection_types(dask_span), facts.code(dask_span)
-            return SpanFacts(types, code, idle, capacity, links, baggage)
-        except Exception:
-            self._boundary.failed("span_facts")
-            return SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
+            return found._replace(collections=types, code=code)
+        return found
 
     def span_opened(self, span: OpenSpan) -> None:
         """Begin to account its time; hold it if a client is in its block."""
-        self.time.span_opened(span)
+        # The seconds that are not exported yet belong to an earlier generation.
+        span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
     def span_active(self, span: OpenSpan, now: float) -> None:
         """Count the span as active."""
-        self.time.span_active(span)
+        ident = span.identity
+        self.time.accounting.span_active(ident.root_id, ident.dask_id, monotonic())
         self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags)
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
         """Count the span as no longer active."""
-        self.time.span_inactive(span)
+        self.time.accounting.span_inactive(span.identity.dask_id, monotonic())
         self.batch.add(semconv.SPAN_ACTIVE.name, span.identity.tags, value=-1)
 
     def summary(self, span_id: str) -> SpanSummary | None:
@@ -375,26 +349,21 @@ class SchedulerAdapter:
     def swap(self, time_ns: int) -> MetricBatch:
         """Return the metrics since the last call, with the present levels."""
         batch = self.batch
-        self.time.export(batch, self.lifecycle.open, self.tags_of)
+        self._fold_time()
         batch.levels.update(self._levels())
         self.loops.export(batch)
-        try:
+        # Users can put anything into the reports of workers.
+        with self.boundary.guarding("workers"):
             self._workers.sample(batch)
-        except Exception:
-            # Users can put anything into what workers report.
-            self._boundary.failed("workers")
         self.tasks.book(batch)
         self.batches.swap(time_ns)
-        self.heartbeats.batch_taken()
+        self.heartbeats.own_keys.clear()
         return batch
 
     def prepare(self) -> Iterator[None]:
         """Prepare the next `swap` in short steps."""
-        try:
+        with self.boundary.guarding("workers"):
             yield from self._workers.prepare()
-        except Exception:
-            # Users can put anything into what workers report.
-            self._boundary.failed("workers")
         yield
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
@@ -417,7 +386,7 @@ class SchedulerAdapter:
     def tags_of(self, span_id: str) -> Tags:
         """Return the full name of a Dask span."""
         span = self.lifecycle.open.get(span_id)
-        return span.identity.tags if span is not None else self._extension.spans[span_id].name
+        return span.identity.tags if span is not None else self.spans.extension.spans[span_id].name
 
     def _levels(self) -> dict[tuple[Hashable, ...], float]:
         scheduler = self.scheduler

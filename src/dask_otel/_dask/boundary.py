@@ -1,12 +1,45 @@
-"""What Dask's side needs of the error boundary, which is the scheduler's room's."""
+"""The end of the bridge's own errors: counted by kind, logged once a kind, swallowed."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+logger = logging.getLogger("distributed.dask_otel")
 
 
-class Boundary(Protocol):
-    """Where the bridge's own errors end."""
+class ErrorBoundary:
+    """Takes the errors of one bridge."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._logged: set[str] = set()
 
     def failed(self, kind: str) -> None:
-        """Count the exception that is being handled, and log the first of its kind."""
+        """Take the exception that is being handled."""
+        # Without memory even this can fail, and no error may get past here.
+        with suppress(Exception):
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            if kind not in self._logged:
+                self._logged.add(kind)
+                logger.warning(
+                    "dask-otel: an error in its %s hook was swallowed; later errors of this kind "
+                    "are not logged. Dask is not affected, telemetry may be incomplete. Please "
+                    "report it, with this traceback, to the project's issue tracker.",
+                    kind,
+                    exc_info=True,
+                )
+
+    @contextmanager
+    def guarding(self, kind: str) -> Iterator[None]:
+        """Take any exception of the code inside."""
+        try:
+            yield
+        except Exception:
+            self.failed(kind)
+
+    def take(self) -> dict[str, int]:
+        """Return the number of errors by kind since the last call."""
+        counts, self._counts = self._counts, {}
+        return counts

@@ -14,8 +14,6 @@ from dask_otel.core.context import (
     DECISION_KEY,
     STATE_KEY,
     Caller,
-    Traceparent,
-    parse_traceparent,
 )
 from dask_otel.core.life.callers import Callers
 
@@ -38,7 +36,7 @@ class TaskContexts:
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
         #: The caller that each new span begins with, by Dask span id.
-        self._openers: dict[str, Caller] = {}
+        self.openers: dict[str, Caller] = {}
         #: Span, carrier and context of the last task. The next task mostly has the same.
         self._last: tuple[OpenSpan | None, object] = (None, None)
         self._context = self._state = ""
@@ -53,7 +51,7 @@ class TaskContexts:
         born
             Ids of the new spans.
         """
-        self._openers = openers = {}
+        self.openers = openers = {}
         if self.callers.propagation == "off":
             return
         waiting = set(born)
@@ -72,10 +70,6 @@ class TaskContexts:
                 for dask_id in waiting.intersection(span["ids"]):
                     openers[dask_id] = caller
                 waiting.difference_update(span["ids"])
-
-    def opener(self, dask_id: str) -> Caller | None:
-        """Return the caller that a new span begins with."""
-        return self._openers.get(dask_id)
 
     def caller(self, task: TaskState) -> Caller | None:
         """Return the caller of a task."""
@@ -111,13 +105,3 @@ class TaskContexts:
         self.callers.exported(span)
         if self._last[0] is span:
             self._last = (None, None)
-
-
-def decided(task: TaskState) -> Traceparent | None:
-    """Return the trace and span that a task's worker gets for it.
-
-    The span is Dask's, or the caller's own if the task is in another trace than its span; None for
-    a task without an event since the bridge began.
-    """
-    annotations = task.annotations
-    return parse_traceparent(annotations.get(DECISION_KEY)) if annotations else None

@@ -10,7 +10,7 @@ client sends one at once; every client sends one every few seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_otel.core.attributes import bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, Blocks
@@ -19,9 +19,6 @@ from dask_otel.core.life.open_span import Limits
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
-
-
-_NO_LINE: Final = (None, None)
 
 
 class _Leaving(NamedTuple):
@@ -61,30 +58,25 @@ class ClientBlocks:
         if state is None:
             # The client is gone already.
             return 0
-        wrong = 0
-        described = message.get(ATTRIBUTES)
-        if type(described) is dict:
-            for span_id, given in described.items():
-                if type(span_id) is not str or not isinstance(given, Mapping):
-                    wrong += 1
-                elif attributes := bounded_attributes(given)[0]:
-                    self.blocks.described(span_id, attributes)
-        elif described is not None:
-            wrong += 1
-        lines = message.get(BLOCKS)
+        wrong, described, lines = 0, message.get(ATTRIBUTES), message.get(BLOCKS)
+        if type(described) is not dict:
+            wrong, described = int(described is not None), {}
         if not isinstance(lines, (list, tuple)):
-            return wrong + 1
+            wrong, lines = wrong + 1, ()
+        for span_id, given in described.items():
+            if type(span_id) is not str or not isinstance(given, Mapping):
+                wrong += 1
+            elif attributes := bounded_attributes(given)[0]:
+                self.blocks.described(span_id, attributes)
         for line in lines:
-            what, span_id = line if isinstance(line, (list, tuple)) and len(line) == 2 else _NO_LINE
-            if type(span_id) is not str or type(what) is not str:
-                wrong += 1
-            elif what == ENTERED:
-                self.blocks.entered(client, span_id)
-            elif what == LEFT:
-                self.blocks.left(client, span_id, now)
-                self._leaving[client] = _Leaving(state.last_seen, now)
-            else:
-                wrong += 1
+            match line:
+                case [str(what), str(span_id)] if what == ENTERED:
+                    self.blocks.entered(client, span_id)
+                case [str(what), str(span_id)] if what == LEFT:
+                    self.blocks.left(client, span_id, now)
+                    self._leaving[client] = _Leaving(state.last_seen, now)
+                case _:
+                    wrong += 1
         return wrong
 
     def tick(self, now: float) -> None:

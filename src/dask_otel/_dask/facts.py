@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickletools
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
-from itertools import islice
-from math import isfinite
+from collections.abc import Iterable, Mapping
+from itertools import islice, pairwise
+from math import inf, isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,18 +78,22 @@ def has_ended(group: TaskGroup) -> bool:
 
 def ancestors(dask_span: Span) -> list[Span]:
     """Return the ancestors of a Dask span, root first."""
-    above = []
+    above: list[Span] = []
     parent = dask_span.parent
     while parent is not None:
-        above.append(parent)
+        above.insert(0, parent)
         parent = parent.parent
-    above.reverse()
     return above
+
+
+def root_of(dask_span: Span) -> Span:
+    """Return the root of a Dask span's tree."""
+    return (*ancestors(dask_span), dask_span)[0]
 
 
 def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
     """Return the trace of a span's first generation; None if it is forgotten."""
-    root = (*ancestors(dask_span), dask_span)[0]
+    root = root_of(dask_span)
     return lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
 
 
@@ -185,15 +189,12 @@ def thread_seconds(scheduler: Scheduler, start: float, stop: float) -> float:
     """Return the integral of ``total_nthreads`` over the interval."""
     history = scheduler.total_nthreads_history
     first = max(0, bisect_right(history, start, key=itemgetter(0)) - 1)
-    total, since, threads = 0.0, start, 0
-    for when, count in islice(history, first, None):
-        if when >= stop:
-            break
-        if when > since:
-            total += (when - since) * threads
-            since = when
-        threads = count
-    return total + max(0.0, stop - since) * threads
+    steps = [*islice(history, first, None), (inf, 0)]
+    parts = (
+        max(0.0, min(until, stop) - max(since, start)) * threads
+        for (since, threads), (until, _) in pairwise(steps)
+    )
+    return float(sum(parts))
 
 
 def threads_at(scheduler: Scheduler, when: float) -> int:
@@ -201,3 +202,13 @@ def threads_at(scheduler: Scheduler, when: float) -> int:
     history = scheduler.total_nthreads_history
     index = bisect_right(history, when, key=itemgetter(0)) - 1
     return int(history[max(0, index)][1])
+
+
+def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
+    """Return when a run last began and stopped computing, and its seconds in all; or zeros."""
+    started = stopped = seconds = 0.0
+    for startstop in startstops:
+        if startstop["action"] == "compute":
+            started, stopped = startstop["start"], startstop["stop"]
+            seconds += stopped - started
+    return started, stopped, seconds

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._dask.boundary import Boundary
 from dask_otel._dask.facts import trace_of
+from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.workers.samples import LoopHealth
 from dask_otel._dask.wrapping import Wrappers
@@ -15,11 +15,10 @@ from dask_otel.core import identity
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import OpenSpan
-from dask_otel.core.metrics.batch import Batches, SpanDeltas
+from dask_otel.core.metrics.batch import SpanDeltas
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, WorkerState
-    from distributed.spans import SpansSchedulerExtension
+    from distributed.scheduler import WorkerState
 
 #: Contexts that spans own; their cluster-wide sums would be counted twice.
 _SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
@@ -28,79 +27,56 @@ _LATE_KINDS: Final = frozenset({"seconds", "bytes", "count"})
 
 
 class Heartbeats:
-    """Reads the reports of one scheduler's workers.
-
-    Parameters
-    ----------
-    scheduler, extension
-        A running scheduler, and its spans extension, whose ``heartbeat`` is wrapped.
-    lifecycle, time, clocks, loops
-        Notified of each heartbeat.
-    batches
-        Sum the metrics.
-    boundary
-        Catches our errors: one in ``heartbeat`` would close the worker.
-    """
+    """Reads the reports of one scheduler's workers."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        extension: SpansSchedulerExtension,
         lifecycle: Lifecycle,
         time: ThreadTime,
         clocks: ClockOffsets,
         loops: LoopHealth,
-        batches: Batches,
-        boundary: Boundary,
+        spans: DaskSpans,
     ) -> None:
-        self._scheduler = scheduler
-        self._extension = extension
+        self._spans = spans
         self._lifecycle = lifecycle
         self._time = time
         self._clocks = clocks
         self._loops = loops
-        self._batches = batches
-        self._boundary = boundary
+        self._batches = spans.batches
         self.wrappers = Wrappers()
         #: One tuple for each key of the batch without its span id, by itself.
-        self._own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
+        self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
     def attach(self) -> None:
-        """Wrap the extension's method."""
-        make = self.wrappers.then(self._heartbeat, self._boundary, "heartbeat")
-        self.wrappers.method(self._extension, "heartbeat", make)
-
-    def detach(self) -> None:
-        """Restore the method."""
-        self.wrappers.take_off()
-
-    def batch_taken(self) -> None:
-        """Forget the keys of the last batch."""
-        self._own_keys = {}
+        """Wrap the extension's method, in which an error of ours would close the worker."""
+        make = self.wrappers.then(self._heartbeat, self._spans.boundary, "heartbeat")
+        self.wrappers.method(self._spans.extension, "heartbeat", make)
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
         metrics = ws.metrics
         counts = metrics.get("task_counts")
         cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
-        cancelled = cancelled if type(cancelled) is int else 0
-        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
         # How long the worker waited for the answer to its previous heartbeat.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
-        waited = waited if type(waited) is float else None
-        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        self._read(
+            ws,
+            cancelled if type(cancelled) is int else 0,
+            waited if type(waited) is float else None,
+        )
         self._worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
-        self._loops.heartbeat(ws)
 
-    def first_report(self, address: str) -> None:
+    def first_report(self, ws: WorkerState) -> None:
         """Read a worker's registration, which is no heartbeat of the spans extension."""
-        ws = self._scheduler.workers[address]
-        self._lifecycle.reports.heartbeat(address, ws.last_seen, ws.time_delay, 0)
-        self._clocks.heartbeat(address, ws.last_seen, ws.time_delay, None)
-        self._loops.heartbeat(ws)
+        self._read(ws, 0, None)
         if self.wrappers.attached:
             self._worker_deltas(ws.metrics)
+
+    def _read(self, ws: WorkerState, cancelled: int, waited: float | None) -> None:
+        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
+        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        self._loops.heartbeat(ws)
 
     def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:
         batch = self._batches.open
@@ -111,7 +87,7 @@ class Heartbeats:
     def _span_deltas(self, worker: str, data: dict[tuple[Hashable, ...], float]) -> None:
         open_spans = self._lifecycle.open
         by_span = self._batches.open.span_deltas
-        own_keys = self._own_keys
+        own_keys = self.own_keys
         span_id: Any = None
         span: OpenSpan | None = None
         values: dict[tuple[Hashable, ...], float] = {}
@@ -131,7 +107,8 @@ class Heartbeats:
             own_key = own_keys.setdefault(own_key, own_key)
             values[own_key] = values.get(own_key, 0) + value
             if span is None:
-                self._late(key[-1], value)
+                kind = key[-1] if key[-1] in _LATE_KINDS else "other"
+                self._batches.open.add(semconv.OTEL_LATE.name, kind, value=value)
             if key[0] == "execute" and key[-1] == "seconds":
                 activity = key[3] if len(key) == 5 else key[3:-1]
                 self._time.metered(span_id, activity, value)
@@ -139,15 +116,11 @@ class Heartbeats:
                     span.metered(worker, activity, value)
 
     def _deltas_of(self, span_id: str, span: OpenSpan | None) -> SpanDeltas:
-        batch = self._batches.open
         if span is not None:
-            ident = span.identity
-            return batch.deltas_of(span_id, ident.tags, (ident.trace_id, ident.span_id))
-        dask_span = self._extension.spans[span_id]
-        trace = trace_of(dask_span, self._lifecycle)
-        ids = None if trace is None else (trace, identity.span_id(span_id))
-        return batch.deltas_of(span_id, dask_span.name, ids)
-
-    def _late(self, unit: Hashable, value: float) -> None:
-        kind = unit if unit in _LATE_KINDS else "other"
-        self._batches.open.add(semconv.OTEL_LATE.name, kind, value=value)
+            tags, ident = span.identity.tags, span.identity
+            ids: tuple[int, int] | None = (ident.trace_id, ident.span_id)
+        else:
+            dask_span = self._spans.extension.spans[span_id]
+            tags, trace = dask_span.name, trace_of(dask_span, self._lifecycle)
+            ids = None if trace is None else (trace, identity.span_id(span_id))
+        return self._batches.open.deltas_of(span_id, tags, ids)

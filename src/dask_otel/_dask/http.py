@@ -19,7 +19,7 @@ from distributed.http.utils import RequestHandler
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-    from dask_otel._dask.boundary import Boundary
+    from dask_otel._dask.boundary import ErrorBoundary
     from dask_otel._prometheus.page import MetricPage
 
 #: Below Dask's own page.
@@ -52,16 +52,14 @@ class OtelMetricsHandler(RequestHandler):  # type: ignore[misc]  # Dask's class 
         self.set_header("Content-Type", prometheus.OPENMETRICS if openmetrics else prometheus.TEXT)
 
 
-def _extended(original: type[Any], page: MetricPage, boundary: Boundary) -> type[Any]:
+def _extended(original: type[Any], page: MetricPage, boundary: ErrorBoundary) -> type[Any]:
     """Return Dask's handler with our series at the end of its page."""
 
     class MetricsHandler(original):  # type: ignore[misc]
         async def get(self) -> None:
             ours = b""
-            try:
+            with boundary.guarding("metrics page"):
                 ours = await _rendered(page)
-            except Exception:
-                boundary.failed("metrics page")
             answer = super().get()
             if inspect.isawaitable(answer):
                 await answer
@@ -83,7 +81,7 @@ class MetricRoutes:
         Catches our errors on Dask's page, which always shows Dask's own series.
     """
 
-    def __init__(self, scheduler: Scheduler, page: MetricPage, boundary: Boundary) -> None:
+    def __init__(self, scheduler: Scheduler, page: MetricPage, boundary: ErrorBoundary) -> None:
         self._application = scheduler.http_application
         self._page = page
         self._boundary = boundary

@@ -42,58 +42,43 @@ class _Cancelled:
 class RunsUnderWay:
     """Runs that have not ended, as heartbeats list them.
 
-    Parameters
-    ----------
-    lifecycle
-        Notified of cancelled runs that are listed.
-
-    Notes
-    -----
     Bounded by the threads of the cluster, and by the tasks that were cancelled in processing since
     their worker's second last heartbeat.
     """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        #: By key. A caller on the hot path may skip `ended` while this is empty.
+        #: Workers of the tasks in processing.
+        self.assigned: dict[Hashable, WorkerState] = {}
+        #: Listed runs by key; removed when the task leaves processing.
         self.seen: dict[Hashable, Seen] = {}
+        #: By worker and key.
         self._cancelled: dict[str, dict[Hashable, _Cancelled]] = {}
-
-    def ended(self, key: Hashable) -> Seen | None:
-        """Remove and return the run of a task that left processing, if it was listed."""
-        return self.seen.pop(key, None)
 
     def cancelled(self, key: Hashable, worker: str, group: Group, now: float) -> None:
         """Watch for a cancelled task that no heartbeat has listed yet."""
         self._cancelled.setdefault(worker, {})[key] = _Cancelled(group, now)
 
-    def heartbeat(
-        self,
-        worker: str,
-        executing: Mapping[Hashable, float],
-        assigned: Mapping[Hashable, WorkerState],
-    ) -> None:
-        """Read the elapsed seconds of a worker's running tasks.
-
-        Parameters
-        ----------
-        executing
-            Seconds by key.
-        assigned
-            Workers of the tasks in processing; any other running task was cancelled.
-        """
+    def heartbeat(self, worker: str, executing: Mapping[Hashable, float]) -> None:
+        """Read the elapsed seconds of a worker's running tasks, cancelled ones included."""
         began = self._lifecycle.reports.began(worker)
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws = assigned.get(key)
+            ws = self.assigned.get(key)
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The quickest message is the most exact.
                 self.seen[key] = Seen(min(start, before.start) if before else start, began)
-            elif key in cancelled:
-                self._ran(cancelled.pop(key), worker, start)
-        self._count_heartbeat(worker, cancelled)
+            elif (found := cancelled.pop(key, None)) and found.group.span.phase != Phase.EXPORTED:
+                run = Run(worker, start, found.when)
+                self._lifecycle.tasks.ran(found.group, run, found.when)
+        for key in list(cancelled):
+            cancelled[key].heartbeats += 1
+            if cancelled[key].heartbeats >= _HEARTBEATS:
+                del cancelled[key]
+        if not cancelled:
+            self._cancelled.pop(worker, None)
 
     def worker_removed(self, worker: str) -> None:
         """Forget the cancelled tasks of a worker that is gone."""
@@ -101,19 +86,5 @@ class RunsUnderWay:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.seen.clear()
-        self._cancelled.clear()
-
-    def _ran(self, cancelled: _Cancelled, worker: str, start: float) -> None:
-        span = cancelled.group.span
-        if span.phase is not Phase.EXPORTED:
-            run = Run(worker, start, cancelled.when)
-            self._lifecycle.tasks.ran(cancelled.group, run, cancelled.when)
-
-    def _count_heartbeat(self, worker: str, cancelled: dict[Hashable, _Cancelled]) -> None:
-        for key in list(cancelled):
-            cancelled[key].heartbeats += 1
-            if cancelled[key].heartbeats >= _HEARTBEATS:
-                del cancelled[key]
-        if not cancelled:
-            self._cancelled.pop(worker, None)
+        for table in (self.assigned, self.seen, self._cancelled):
+            table.clear()

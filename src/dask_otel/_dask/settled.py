@@ -1,7 +1,7 @@
-"""Dask's spans for those who ask: waits until one has settled, then reads it.
+"""The answers to clients' questions about Dask's spans: waits until one has settled, then reads it.
 
-Nothing is polled by the client, and no delay is guessed: whoever asks waits on the scheduler
-for what the lifecycle says.
+The client does not poll, and no delay is guessed: the question waits on the scheduler until the
+lifecycle has the answer.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from dask_otel._dask.facts import trace_of
-from dask_otel._wire import MetricKey, Refusal, SpanMetrics, TraceContext
+from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
-from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary
-from dask_otel.core.records import Result
-from dask_otel.core.trace import Trace
+from dask_otel.core.records import Result, TaskCounts
 from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
@@ -27,31 +24,29 @@ if TYPE_CHECKING:
     from dask_otel._dask.adapter import SchedulerAdapter
 
 #: Dask's name for what it did not measure; see ``Span.cumulative_worker_metrics``.
-NOT_MEASURED: Final[MetricKey] = ("execute", "N/A", "idle or other spans", "seconds")
+NOT_MEASURED: Final = ("execute", "N/A", "idle or other spans", "seconds")
 #: Spans and workers that a message names.
 _NAMED: Final = 5
 
+#: Kind and message; see `dask_otel._wire.Refusal`.
+Refused: TypeAlias = tuple[str, str]
+
 
 class SettledSpans:
-    """Answers who asks for the metrics of a span, once these are in.
-
-    Parameters
-    ----------
-    adapter
-        Of the scheduler whose spans are asked for.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop.
-    """
+    """Returns the metrics of spans once they are complete, on the scheduler's event loop."""
 
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._spans = adapter.scheduler.extensions["spans"].spans
-        self._waiting: list[asyncio.Event] = []
+        #: Set at the next change.
+        self._changed = asyncio.Event()
+        #: Questions without an answer yet.
+        self.waiting = 0
         self._closed = False
 
-    async def answer(self, span_id: str, timeout: float, submitted: bool) -> SpanMetrics | Refusal:
+    async def answer(
+        self, span_id: str, timeout: float, submitted: bool
+    ) -> dict[str, Any] | Refused:
         """Return the metrics of a span as soon as it and the spans below it have settled.
 
         Parameters
@@ -62,32 +57,36 @@ class SettledSpans:
             The longest wait, in seconds.
         submitted
             Whether work of the client may still be on its way here, and with it the span.
+
+        Returns
+        -------
+        answer
+            The fields of `dask_otel._wire.SpanMetrics`, or why there are none.
         """
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
-        changed = asyncio.Event()
-        self._waiting.append(changed)
+        self.waiting += 1
         try:
-            await asyncio.wait_for(self._settled(span_id, changed), timeout)
+            await asyncio.wait_for(self._settled(span_id), timeout)
         except (TimeoutError, asyncio.TimeoutError):  # two classes on Python 3.10
             return self._timed_out(span_id, timeout)
         finally:
-            self._waiting.remove(changed)
+            self.waiting -= 1
         if self._closed:
-            return Refusal("closed", f"the bridge was stopped before span {span_id} had settled")
+            return "closed", f"the bridge was stopped before span {span_id} had settled"
         return self._read(self._spans[span_id])
 
     def notify(self) -> None:
-        """Look again: spans may have settled."""
-        for event in self._waiting:
-            event.set()
+        """Let those who wait check again: spans may have settled."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def close(self) -> None:
-        """Send everybody away who still waits."""
+        """Answer everybody who still waits."""
         self._closed = True
         self.notify()
 
-    async def _settled(self, span_id: str, changed: asyncio.Event) -> None:
+    async def _settled(self, span_id: str) -> None:
         last: OpenSpan | None = None
         while not self._closed:
             # The tree is walked only when the span has settled that was found last.
@@ -97,8 +96,7 @@ class SettledSpans:
                     last = next(self._unsettled(self._spans[span_id]), None)
                     if last is None:
                         return
-            changed.clear()
-            await changed.wait()
+            await self._changed.wait()
 
     def _unsettled(self, dask_span: Span) -> Iterator[OpenSpan]:
         open_spans = self._adapter.lifecycle.open
@@ -113,68 +111,63 @@ class SettledSpans:
 
     # ------------------------------------------------------------------------- reading
 
-    def trace_context(self, span_id: str) -> TraceContext | None:
-        """Return where a Dask span is found in a tracing backend; None for an unknown one.
+    def trace_context(self, span_id: str) -> tuple[str, str, bool] | None:
+        """Return the fields of `dask_otel._wire.TraceContext`; None for an unknown span.
 
-        Of one that is open, the generation at hand; of one that has been exported, the first. Not
-        as decided where that is forgotten, and may have been a caller's trace.
+        The present generation of an open span, the first one of an exported span. It is not
+        "decided" if that is forgotten: it may have been in a caller's trace.
         """
         span = self._adapter.lifecycle.open.get(span_id)
         if span is not None:
             ident = span.identity
-            return TraceContext(trace_hex(ident.trace_id), span_hex(ident.span_id), decided=True)
+            return trace_hex(ident.trace_id), span_hex(ident.span_id), True
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return None
         trace = trace_of(dask_span, self._adapter.lifecycle)
-        known = trace is not None
-        if trace is None:
-            trace = Trace(identity.trace_id(_root_of(dask_span).id))
-        return TraceContext(trace_hex(trace), span_hex(identity.span_id(span_id)), decided=known)
+        shown = identity.trace_id(root_of(dask_span).id) if trace is None else trace
+        return trace_hex(shown), span_hex(identity.span_id(span_id)), trace is not None
 
-    def _read(self, dask_span: Span) -> SpanMetrics:
+    def _read(self, dask_span: Span) -> dict[str, Any]:
         tree = dask_span.cumulative_worker_metrics
         dask_idle = tree.pop(NOT_MEASURED, 0.0)
         known = [self._adapter.summary(below.id) for below in dask_span.traverse_spans()]
         summary = SpanSummary()
         for one in known:
             summary.add(one or SpanSummary())
-        # One that is not known could have failed.
+        # An unknown one could have failed.
         complete = None not in known
         seen = complete and not summary.partial
-        result = _result(known) if complete else None
+        result = _result(summary.counts)
         where = self.trace_context(dask_span.id)
         assert where is not None
-        return SpanMetrics(
-            id=dask_span.id,
-            name=dask_span.name,
-            root_id=_root_of(dask_span).id,
-            trace_id=where.trace_id,
-            span_id=where.span_id,
-            # Tasks that nobody saw end could have failed, but what has failed has failed.
-            result=result if seen or result == "failure" else None,
-            enqueued=dask_span.enqueued,
-            start=(summary.first_start if seen else dask_span.start) or None,
-            stop=max(dask_span.enqueued, summary.stop if seen else dask_span.stop),
-            counts=asdict(summary.counts) if complete else None,
-            own=dict(dask_span._cumulative_worker_metrics),
-            tree=tree,
-            idle_time=summary.idle if complete else None,
-            capacity_time=summary.capacity if complete else None,
-            dask_active_cpu_time=dask_span.active_cpu_seconds,
-            dask_idle_time=dask_idle,
-            unreported=tuple(sorted(summary.unreported)),
-        )
+        return {
+            "id": dask_span.id,
+            "name": dask_span.name,
+            "root_id": root_of(dask_span).id,
+            "trace_id": where[0],
+            "span_id": where[1],
+            # Tasks that ended unobserved could have failed, but what has failed has failed.
+            "result": result if seen or (complete and result == "failure") else None,
+            "enqueued": dask_span.enqueued,
+            "start": (summary.first_start if seen else dask_span.start) or None,
+            "stop": max(dask_span.enqueued, summary.stop if seen else dask_span.stop),
+            "counts": asdict(summary.counts) if complete else None,
+            "own": dict(dask_span._cumulative_worker_metrics),
+            "tree": tree,
+            "idle_time": summary.idle if complete else None,
+            "capacity_time": summary.capacity if complete else None,
+            "dask_active_cpu_time": dask_span.active_cpu_seconds,
+            "dask_idle_time": dask_idle,
+            "unreported": tuple(sorted(summary.unreported)),
+        }
 
-    def _timed_out(self, span_id: str, timeout: float) -> Refusal:
+    def _timed_out(self, span_id: str, timeout: float) -> Refused:
         dask_span = self._spans.get(span_id)
         if dask_span is None:
             return _unknown(span_id)
         missing = [self._missing(span) for span in self._unsettled(dask_span)]
-        return Refusal(
-            "timeout",
-            f"span {span_id} has not settled within {timeout:g} s: {_listed(missing)}",
-        )
+        return "timeout", f"span {span_id} has not settled within {timeout:g} s: {_listed(missing)}"
 
     def _missing(self, span: OpenSpan) -> str:
         name = "/".join(map(str, span.identity.tags))
@@ -187,24 +180,14 @@ class SettledSpans:
         return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
 
 
-def _root_of(dask_span: Span) -> Span:
-    while dask_span.parent is not None:
-        dask_span = dask_span.parent
-    return dask_span
+def _result(counts: TaskCounts) -> Result:
+    if counts.erred:
+        return "failure"
+    return "cancellation" if counts.cancelled else "success"
 
 
-def _result(summaries: list[SpanSummary | None]) -> Result:
-    results: list[Result] = ["success"]
-    for summary in summaries:
-        if summary is not None and summary.counts.erred:
-            results.append("failure")
-        elif summary is not None and summary.counts.cancelled:
-            results.append("cancellation")
-    return worst(*results)
-
-
-def _unknown(span_id: str) -> Refusal:
-    return Refusal(
+def _unknown(span_id: str) -> Refused:
+    return (
         "unknown",
         f"the scheduler knows no span with the id {span_id!r}. A span is known there once work "
         "was submitted inside its block; its id is what `with span(...) as id` gives",

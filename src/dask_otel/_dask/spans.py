@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distributed.metrics import time
 
 from dask_otel import semconv
-from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import (
     UNFINISHED,
@@ -36,52 +37,34 @@ if TYPE_CHECKING:
 
 
 class DaskSpans:
-    """Follows Dask's spans and groups of one scheduler.
-
-    Parameters
-    ----------
-    scheduler, extension
-        A running scheduler, and its spans extension, whose ``observe_tasks`` is wrapped.
-    lifecycle
-        Told of every span that begins.
-    summaries
-        Of spans that were exported.
-    contexts
-        Of the tasks, with whose callers spans begin.
-    batches
-        Where collisions are counted.
-    boundary
-        Takes every error of ours: one in ``observe_tasks`` would fail the user's graph.
-    """
+    """Follows Dask's spans and groups of one scheduler."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        extension: SpansSchedulerExtension,
         lifecycle: Lifecycle,
         summaries: Summaries,
         contexts: TaskContexts,
         batches: Batches,
-        boundary: Boundary,
+        boundary: ErrorBoundary,
     ) -> None:
-        self._scheduler = scheduler
-        self._extension = extension
+        self.scheduler = scheduler
+        self.extension: SpansSchedulerExtension = scheduler.extensions["spans"]
+        self.contexts = contexts
+        self.batches = batches
+        #: An error of ours in ``observe_tasks`` would fail the user's graph.
+        self.boundary = boundary
         self._lifecycle = lifecycle
         self._summaries = summaries
-        self._contexts = contexts
-        self._batches = batches
-        self._boundary = boundary
-        self._wrappers = Wrappers()
+        self.wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
-        #: By group, the span that the client asked for in the submission at hand.
+        #: By group, the span that the client requested in the submission at hand.
         self.requested: dict[TaskGroup, Tags] = {}
-        #: How many of Dask's spans we have taken in. Dask adds them at the end, and keeps them.
+        #: How many of Dask's spans we have adopted. Dask appends new ones, and keeps them.
         self._seen = 0
         #: Whether an error of ours may have left the counts of unfinished tasks wrong.
         self.drifted = False
-        #: Seconds of the event loop that submissions took, up to now.
-        self.spent = 0.0
 
     # ------------------------------------------------------------------ attach, detach
 
@@ -89,28 +72,26 @@ class DaskSpans:
         """Take in the unfinished work that is there, and wrap the extension's method."""
         now = time()
         known = self._known_before(past)
-        self._contexts.submitted(self._scheduler.tasks.values(), self._extension.spans)
-        for group in self._scheduler.task_groups.values():
+        self.contexts.submitted(self.scheduler.tasks.values(), self.extension.spans)
+        for group in self.scheduler.task_groups.values():
             self._take_in(group, now, known)
         self.annotate_all()
-        self._seen = len(self._extension.spans)
-        self._wrappers.method(self._extension, "observe_tasks", self._wrapped)
+        self._seen = len(self.extension.spans)
+        self.wrappers.method(self.extension, "observe_tasks", self._wrapped)
 
-    def detach(self) -> None:
-        """Put it back as it was, and let go of Dask's objects."""
-        self._wrappers.take_off()
+    def release(self) -> None:
+        """Release Dask's objects."""
         self.groups.clear()
 
-    @property
-    def count(self) -> int:
-        """How many spans Dask has."""
-        return len(self._extension.spans)
+    def submission_over(self) -> None:
+        """Forget the facts of one submission alone."""
+        self.requested = {}
 
     def _known_before(self, past: Past | None) -> Callable[[str], bool]:
         """Return what tells whether an earlier bridge may have exported a span."""
         if past is None:
             return lambda _: False
-        spans = self._extension.spans
+        spans = self.extension.spans
         since = set(islice(reversed(spans), len(spans) - past.seen))
         may_have_exported = self._lifecycle.generations.may_have_exported
         return lambda dask_id: dask_id not in since and may_have_exported(dask_id)
@@ -120,7 +101,7 @@ class DaskSpans:
         count = unfinished(group)
         if not count or not group.span_id:
             return
-        dask_span = self._extension.spans[group.span_id]
+        dask_span = self.extension.spans[group.span_id]
         span = self._lifecycle.open.get(dask_span.id)
         if span is None:
             if known(dask_span.id):
@@ -138,39 +119,39 @@ class DaskSpans:
         For those that were there before the bridge, or were told before it could decide. What has
         been sent to a worker stays as it is there.
         """
-        for task in self._scheduler.tasks.values():
+        for task in self.scheduler.tasks.values():
             if task.state in UNFINISHED:
                 group = self.groups.get(task.group)
                 if group is not None:
-                    self._contexts.annotate(task, group.span)
+                    self.contexts.annotate(task, group.span)
 
     # --------------------------------------------------------------------- submissions
 
     def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
-            if not self._wrappers.attached:
+            if not self.wrappers.attached:
                 return original(tss, *args, **kwargs)
             tss = tss if isinstance(tss, list) else list(tss)
-            began = perf_counter()
-            try:
+            with self._own_work():
+                self.requested = {}
                 self.requested = self._collisions(tss)
                 for tags in {*self.requested.values()}:
-                    self._batches.open.add(semconv.SPAN_COLLIDED.name, tags)
-            except Exception:
-                self.requested = {}
-                self._boundary.failed("observe_tasks")
-            self.spent += perf_counter() - began
+                    self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
             result = original(tss, *args, **kwargs)
-            began = perf_counter()
-            try:
+            with self._own_work():
+                drifted, self.drifted = self.drifted, True
                 self._take_in_spans(tss)
-            except Exception:
-                self.drifted = True
-                self._boundary.failed("observe_tasks")
-            self.spent += perf_counter() - began
+                self.drifted = drifted
             return result
 
         return observe_tasks
+
+    @contextmanager
+    def _own_work(self) -> Iterator[None]:
+        began = perf_counter()
+        with self.boundary.guarding("observe_tasks"):
+            yield
+        self.wrappers.spent += perf_counter() - began
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
         """Return the span that the client asked for, by group, where it will not get it.
@@ -186,33 +167,22 @@ class DaskSpans:
                 if asked:
                     if asked["ids"][-1] != span_id:
                         requested[task.group] = tuple(asked["name"])
-                elif self._extension.spans[span_id].name != DEFAULT_SPAN:
+                elif self.extension.spans[span_id].name != DEFAULT_SPAN:
                     requested[task.group] = DEFAULT_SPAN
         return requested
-
-    def submitted(self, group: Group, dask_group: TaskGroup) -> None:
-        """A client submitted a task of a group: take note if it asked for another span."""
-        if dask_group in self.requested:
-            group.span.note_requested(self.requested[dask_group])
-
-    def submission_over(self) -> None:
-        """Forget what concerns one submission alone."""
-        if self.requested:
-            self.requested = {}
 
     # ----------------------------------------------------------------- spans and groups
 
     def adopt(self, task: TaskState, now: float) -> Group | None:
         """Return our record of a task's group, on its span's open generation."""
-        return self._adopt(task.group, now, self._contexts.caller(task))
+        return self._adopt(task.group, now, self.contexts.caller(task))
 
     def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group | None:
         if not group.span_id:
-            # Data that a Variable or Queue announced: no span, and no work, yet.
+            # Data that a Variable or Queue announced: it has no span, and no work yet.
             return None
-        if self._seen != len(self._extension.spans):
-            self._take_in_spans()
-        dask_span = self._extension.spans[group.span_id]
+        self._take_in_spans()
+        dask_span = self.extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now, caller), group)
 
     def let_go(self, group: Group) -> None:
@@ -222,18 +192,16 @@ class DaskSpans:
 
     def facts_of(self, group: Group) -> GroupFacts:
         """Read the TaskGroup's sums; there are none where they can't be read."""
-        try:
+        with self.boundary.guarding("group_facts"):
             source: Any = group.source
             return source.facts() if type(source) is Continued else group_facts(source)
-        except Exception:
-            self._boundary.failed("group_facts")
-            return GroupFacts(0, {}, ())
+        return GroupFacts(0, {}, ())
 
     def unfinished_by_span(self, now: float) -> dict[str, int]:
         """Return Dask's counts of unfinished tasks, with all their spans and groups taken in."""
         self._take_in_spans()
         counts: dict[str, int] = {}
-        for group in self._scheduler.task_groups.values():
+        for group in self.scheduler.task_groups.values():
             count = unfinished(group)
             if count and group.span_id:
                 counts[group.span_id] = counts.get(group.span_id, 0) + count
@@ -243,11 +211,11 @@ class DaskSpans:
 
     def _take_in_spans(self, tasks: Iterable[TaskState] = ()) -> None:
         """Open the spans that Dask has made since the last call, for these tasks."""
-        spans = self._extension.spans
+        spans = self.extension.spans
         if self._seen == len(spans):
             return
         born = list(islice(reversed(spans.values()), len(spans) - self._seen))
-        self._contexts.submitted(tasks, [dask_span.id for dask_span in born])
+        self.contexts.submitted(tasks, [dask_span.id for dask_span in born])
         for dask_span in reversed(born):
             if dask_span.id not in self._lifecycle.open:
                 self._created(dask_span)
@@ -256,29 +224,36 @@ class DaskSpans:
     def _created(self, dask_span: Span, known: Callable[[str], bool] | None = None) -> OpenSpan:
         above = ancestors(dask_span)
         for ancestor in above:
-            # Only where the bridge came to a running cluster: else they are there, or gone.
-            missing = known is not None and ancestor.id not in self._lifecycle.open
-            if missing and known is not None and not known(ancestor.id):
+            # Only where the bridge came to a running cluster: otherwise they are open, or gone.
+            if known and ancestor.id not in self._lifecycle.open and not known(ancestor.id):
                 self._created(ancestor, known)
-        dask_id, tags = dask_span.id, dask_span.name
-        callers, opener = self._contexts.callers, self._contexts.opener(dask_id)
-        asked = callers.opens(tags, not above, opener)
-        ids = tuple(a.id for a in above)
-        span = self._lifecycle.span_created(dask_id, tags, ids, dask_span.enqueued, asked)
-        callers.opened(span, opener)
-        return span
+        opener = self.contexts.openers.get(dask_span.id)
+        return self._opened(
+            self._lifecycle.span_created, dask_span, above, dask_span.enqueued, opener
+        )
 
     def _reopened(self, dask_span: Span, now: float, caller: Caller | None = None) -> OpenSpan:
         span = self._lifecycle.open.get(dask_span.id)
         if span is None:
-            above = tuple(ancestor.id for ancestor in ancestors(dask_span))
-            callers, tags = self._contexts.callers, dask_span.name
-            asked = callers.opens(tags, not above, caller)
-            span = self._lifecycle.span_reopened(dask_span.id, tags, above, now, asked)
-            callers.opened(span, caller)
+            reopen, above = self._lifecycle.span_reopened, ancestors(dask_span)
+            span = self._opened(reopen, dask_span, above, now, caller)
             if not self._summaries.knows(dask_span.id):
                 # What it did before is forgotten, or was never seen.
                 span.mark_partial()
+        return span
+
+    def _opened(
+        self,
+        begin: Callable[..., OpenSpan],
+        dask_span: Span,
+        above: list[Span],
+        when: float,
+        caller: Caller | None,
+    ) -> OpenSpan:
+        callers, tags = self.contexts.callers, dask_span.name
+        asked = callers.opens(tags, not above, caller)
+        span = begin(dask_span.id, tags, tuple(a.id for a in above), when, asked)
+        callers.opened(span, caller)
         return span
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:

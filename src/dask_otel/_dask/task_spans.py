@@ -1,7 +1,7 @@
-"""Runs of tasks that are shown by themselves: what Dask tells of each of them.
+"""Runs of tasks with spans of their own: Dask's facts about them.
 
-Everything here is known on the scheduler anyway. Of most runs nothing is looked at but their
-seconds: see `dask_otel.core.life.task_runs`.
+The scheduler has all of them anyway. Most runs are passed over by their seconds: see
+`dask_otel.core.life.task_runs`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Mapping
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from dask_otel._dask.stimuli import ENDS
 from dask_otel.core.identity import is_sampled
 from dask_otel.core.life import task_runs
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.open_span import Group, OpenSpan, TaskLimits
+from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import Failure, TaskRun
 
 if TYPE_CHECKING:
@@ -27,10 +30,6 @@ MAX_QUEUED: Final = 100_000
 #: Parts of one run that are kept, the longest ones.
 MAX_PARTS: Final = 16
 
-#: How the ids of the messages begin by which a worker tells of the end of a run. Another one may
-#: repeat what a worker said of a run with another number.
-_ENDS: Final = ("task-finished", "task-erred")
-
 #: What a worker does for a task before it runs.
 _PARTS: Final = frozenset({"transfer", "disk-read"})
 
@@ -40,15 +39,15 @@ _Part: TypeAlias = tuple[str, float, float]
 class Ended(NamedTuple):
     """What is known of a run that ended."""
 
-    #: What the worker said of it.
+    #: The worker's message.
     info: Mapping[str, Any]
-    #: For how long it computed.
+    #: Compute seconds.
     seconds: float
-    #: When it was sent to the worker (0.0 if nobody saw it); when it began and ended to compute.
+    #: When it was sent to the worker (0.0 if unknown), and when it computed.
     sent: float
     start: float
     stop: float
-    #: When it came into the scheduler's queue: as in `TaskSpans.since`, and 0.0 if it is not there.
+    #: When it came into the scheduler's queue: as in `TaskSpans.since`, 0.0 if it is not there.
     queued: float | None
     #: Id of the worker's message.
     stimulus_id: str
@@ -57,17 +56,7 @@ class Ended(NamedTuple):
 
 
 class TaskSpans:
-    """Keeps the runs that are to be shown, in the open spans that they belong to.
-
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    limits
-        Which runs are kept.
-    clocks
-        Those of the workers.
-    """
+    """Keeps the runs that are to be exported, in their open spans."""
 
     def __init__(self, scheduler: Scheduler, limits: TaskLimits, clocks: ClockOffsets) -> None:
         self._scheduler = scheduler
@@ -76,16 +65,16 @@ class TaskSpans:
         self._measures = limits.most > 0
         #: Whether a run can be chosen by its key.
         self.sampling = limits.ratio > 0.0 and limits.most > 0
-        #: When tasks came into the queue that have not ended; None if that is not known.
+        #: When tasks came into the queue that have not ended; None if unknown.
         self.since: dict[Hashable, float | None] = {}
         self.most_queued = MAX_QUEUED if self._measures else 0
-        #: Whether there were others that are not in it: they look like those that never queued.
+        #: Whether queued tasks are missing in `since`: they look like those that never queued.
         self.overflowed = False
 
     # --------------------------------------------------------------------- in the queue
 
     def attach(self) -> None:
-        """Take note of tasks that have been waiting, nobody knows for how long."""
+        """Add the tasks that have been waiting for an unknown time."""
         waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
         self.since.update((task.key, None) for task in waiting[: self.most_queued])
         self.overflowed = len(waiting) > self.most_queued
@@ -93,26 +82,20 @@ class TaskSpans:
     def repair(self) -> None:
         """Forget tasks whose end was missed, after an error of ours."""
         tasks = self._scheduler.tasks
-        for key in [key for key in self.since if _is_over(tasks.get(key))]:
-            del self.since[key]
-
-    def _waited(self, end: Ended) -> float | None:
-        """Return for how long a task was queued, if that is known."""
-        if not end.sent or end.queued is None:
-            return None
-        if end.queued:
-            return max(0.0, end.sent - end.queued)
-        return None if self.overflowed else 0.0
+        for key in list(self.since):
+            if key not in tasks or tasks[key].state not in ("queued", "no-worker", "processing"):
+                del self.since[key]
 
     def clear(self) -> None:
-        """Every task is gone."""
+        """Forget all tasks."""
         self.since.clear()
         self.overflowed = False
 
     # ------------------------------------------------------------------------- the runs
 
     def succeeded(self, group: Group, task: TaskState, end: Ended) -> None:
-        """A run gave a result, and is one of the slowest so far, or may be chosen by its key."""
+        """Keep a run with a result, if it is among the slowest or is chosen by its key."""
+        self._prepared(group, end)
         sampled = self.sampling and is_sampled(task.key, self._limits.ratio)
         if sampled or end.seconds > group.floor:
             run = self._run(group, task, end)
@@ -120,24 +103,34 @@ class TaskSpans:
                 task_runs.succeeded(group, run, sampled, self._limits)
 
     def failed(self, group: Group, task: TaskState, end: Ended, failure: Failure) -> None:
-        """A run failed for good."""
+        """Keep a run that failed for good."""
+        self._prepared(group, end)
         if self._measures:
             run = self._run(group, task, end)
             if run is not None:
                 task_runs.failed(group, run, failure, self._limits)
 
-    def began(self, end: Ended) -> float:
-        """Return when its worker began to do something for a run."""
-        return min([start for _, start, _ in self._parts(end)], default=end.start)
+    def _prepared(self, group: Group, end: Ended) -> None:
+        """Extend a group to the first work of a worker for a run."""
+        first = min([start for _, start, _ in self._parts(end)], default=end.start)
+        SpanTasks.prepared(group, first)
 
     def repeated(self, span: OpenSpan, key: Hashable) -> None:
-        """A task is to run again."""
+        """Count a further run of a task."""
         if self._measures:
             task_runs.repeated(span, key)
 
+    def _waited(self, end: Ended) -> float | None:
+        """Return the seconds of a task in the queue, if they are known."""
+        if not end.sent or end.queued is None:
+            return None
+        if end.queued:
+            return max(0.0, end.sent - end.queued)
+        return None if self.overflowed else 0.0
+
     def _run(self, group: Group, task: TaskState, end: Ended) -> TaskRun | None:
         number = task.run_id
-        if number is None or not end.stimulus_id.startswith(_ENDS) or not end.seconds < inf:
+        if number is None or not end.stimulus_id.startswith(ENDS) or not end.seconds < inf:
             return None
         info = end.info
         nbytes, kind = info.get("nbytes"), info.get("typename")
@@ -175,17 +168,5 @@ class TaskSpans:
             if 0.0 <= took < inf and stop >= end.sent:
                 parts.append((action, max(stop - took, end.sent), took))
         if len(parts) > MAX_PARTS:
-            parts = sorted(heapq.nlargest(MAX_PARTS, parts, key=_seconds), key=_began)
+            parts = sorted(heapq.nlargest(MAX_PARTS, parts, itemgetter(2)), key=itemgetter(1))
         return tuple(parts)
-
-
-def _is_over(task: TaskState | None) -> bool:
-    return task is None or task.state not in ("queued", "no-worker", "processing")
-
-
-def _seconds(part: _Part) -> float:
-    return part[2]
-
-
-def _began(part: _Part) -> float:
-    return part[1]

@@ -8,14 +8,15 @@ task is retried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.boundary import ErrorBoundary
+from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.life.open_span import OpenSpan
@@ -23,42 +24,30 @@ from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Tags
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler, TaskState, WorkerState
+    from distributed.scheduler import Scheduler, WorkerState
 
 #: Our own activities in ``dask.cluster.time``; a user's of that name becomes `_OTHER_TIME`.
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
-#: Beginnings of the ``stimulus_id`` of a worker's message that a run has ended.
-_ENDS: Final = frozenset({"task-finished", "task-erred"})
-
 #: Spans in a step of a hand-over.
 STEP: Final = 250
-
-
-OnExecuting: TypeAlias = "Callable[[WorkerState, Mapping[Hashable, float]], None]"
 
 
 class ThreadTime:
     """Feeds the accounting from one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    boundary
-        Catches our errors: Dask does not guard its handlers.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop. Those called by the adapter's hooks are
-    guarded there.
+    All methods belong to the scheduler's event loop. The adapter guards those that its hooks call.
     """
 
-    def __init__(self, scheduler: Scheduler, boundary: Boundary) -> None:
+    def __init__(
+        self, scheduler: Scheduler, boundary: ErrorBoundary, under_way: RunsUnderWay
+    ) -> None:
         self._scheduler = scheduler
         self._boundary = boundary
-        self._accounting = Accounting(monotonic())
+        self._under_way = under_way
+        #: The transitions of tasks are booked here, without a call in between.
+        self.accounting = Accounting(monotonic())
         #: Execute seconds of the heartbeat at hand, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
@@ -70,15 +59,8 @@ class ThreadTime:
 
     # ------------------------------------------------------------------ attach, detach
 
-    def attach(self, on_executing: OnExecuting) -> None:
-        """Add the workers, then wrap the scheduler's handlers.
-
-        Parameters
-        ----------
-        on_executing
-            Called at each heartbeat, with the elapsed seconds of every running task.
-        """
-        self._on_executing = on_executing
+    def attach(self) -> None:
+        """Add the workers, then wrap the scheduler's handlers."""
         for ws in self._scheduler.workers.values():
             self.worker_added(ws)
         self.wrappers.handler(self._scheduler.handlers, "heartbeat_worker", self._wrapped_heartbeat)
@@ -91,44 +73,17 @@ class ThreadTime:
         """Add the tasks in processing; the active spans must be known."""
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned(task.key, task)
+                self.accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
-                    self._accounting.task_seceded(ws.address, task.key, None, monotonic())
-
-    def detach(self) -> None:
-        """Restore the scheduler's handlers."""
-        self.wrappers.take_off()
+                    self.accounting.task_seceded(ws.address, task.key, None, monotonic())
 
     # ------------------------------------------------------------------------- workers
 
     def worker_added(self, ws: WorkerState) -> None:
         """Add a worker."""
-        self._accounting.worker_added(ws.address, ws.nthreads, monotonic(), ws.time_delay)
-
-    def worker_removed(self, address: str) -> None:
-        """Remove a worker, after its tasks were released."""
-        self._accounting.worker_removed(address, monotonic())
+        self.accounting.worker_added(ws.address, ws.nthreads, monotonic(), ws.time_delay)
 
     # --------------------------------------------------------------------------- tasks
-
-    def assigned(self, key: Hashable, task: TaskState) -> None:
-        """Book a task that was sent to a worker."""
-        span_id = task.group.span_id
-        self._accounting.task_assigned(task.processing_on.address, key, span_id, monotonic())
-
-    def ended(self, ws: WorkerState, key: Hashable, seconds: float) -> None:
-        """Book the end of a run, successful or not, after some seconds of computing."""
-        self._accounting.task_done(ws.address, key, seconds, monotonic())
-
-    def left(self, ws: WorkerState, key: Hashable, stimulus_id: str) -> None:
-        """Book a task that left processing by a transition without its times."""
-        if stimulus_id.startswith(("task-erred", "reschedule")):
-            # It failed and will be retried, or it asked to run again: the run has ended.
-            startstops = self.failure_of(key).get("startstops")
-            seconds = run_times(startstops)[2] if startstops else None
-            self._accounting.task_done(ws.address, key, seconds, monotonic())
-        else:
-            self._accounting.task_released(ws.address, key, monotonic())
 
     def failure_of(self, key: Hashable) -> Mapping[str, Any]:
         """Return the worker's message of the failure that is being handled, if it is this task's.
@@ -136,10 +91,6 @@ class ThreadTime:
         If the task has retries left, its transitions lack the exception.
         """
         return self._failing if self._failing.get("key") == key else {}
-
-    def stolen(self, key: Hashable, victim: WorkerState, thief: WorkerState) -> None:
-        """Book that a task was stolen before it started."""
-        self._accounting.task_stolen(key, victim.address, thief.address, monotonic())
 
     def _wrapped_task_erred(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # `left` is called within the original.
@@ -157,7 +108,7 @@ class ThreadTime:
     ) -> None:
         task, ws = self._scheduler.tasks.get(key), self._scheduler.workers.get(worker)
         if task is not None and ws is not None and task in ws.long_running:
-            self._accounting.task_seceded(worker, key, compute_duration, monotonic())
+            self.accounting.task_seceded(worker, key, compute_duration, monotonic())
 
     # ---------------------------------------------------------------------- heartbeats
 
@@ -182,34 +133,20 @@ class ThreadTime:
     def _cut(
         self, *, address: str, executing: Mapping[Hashable, float] | None = None, **_: Any
     ) -> None:
-        scheduler = self._scheduler
-        ws = scheduler.workers.get(address)
+        workers = self._scheduler.workers
+        ws = workers.get(address) or workers.get(self._scheduler.coerce_address(address))
         if ws is None:
-            ws = scheduler.workers.get(scheduler.coerce_address(address))
-            if ws is None:
-                return
+            return
         executing = executing or {}
         seconds, self._seconds = self._seconds, {}
-        self._accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
-        self._on_executing(ws, executing)
+        self.accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
+        self._under_way.heartbeat(ws.address, executing)
 
     # --------------------------------------------------------------------------- spans
 
-    def span_active(self, span: OpenSpan) -> None:
-        """Activate a span: it owns an unfinished task."""
-        self._accounting.span_active(span.identity.root_id, span.identity.dask_id, monotonic())
-
-    def span_inactive(self, span: OpenSpan) -> None:
-        """Deactivate a span: its last unfinished task is gone."""
-        self._accounting.span_inactive(span.identity.dask_id, monotonic())
-
-    def span_opened(self, span: OpenSpan) -> None:
-        """Begin a generation: the seconds that are not exported yet belong to an earlier one."""
-        span.owe_time(*self._accounting.pending(span.identity.dask_id))
-
     def span_totals(self, span: OpenSpan) -> tuple[float, float]:
         """Return a generation's idle and capacity seconds up to now."""
-        idle, capacity = self._accounting.pending(span.identity.dask_id)
+        idle, capacity = self.accounting.pending(span.identity.dask_id)
         return max(0.0, span.idle + idle), max(0.0, span.capacity + capacity)
 
     # ------------------------------------------------------------------------- metrics
@@ -222,7 +159,7 @@ class ThreadTime:
         The interval ends with the first step. With thousands of active spans all steps together
         would be too long for one callback of the loop.
         """
-        accounting = self._accounting
+        accounting = self.accounting
         if self._closed is None:
             activities, self._activities = self._activities, {}
             self._closed = _Closed(activities, accounting.begin_export(monotonic()))
@@ -252,20 +189,16 @@ class ThreadTime:
         assert self._closed is not None
         closed, self._closed = self._closed, None
         since = closed.since
-        name = semconv.CLUSTER_TIME.name
-        for activity, seconds in closed.activities.items():
-            batch.add(name, activity, value=seconds)
-        for activity, seconds in (
-            ("idle", since.idle),
-            ("unused", since.unused),
-            ("lost", since.lost),
-        ):
-            batch.add(name, activity, value=seconds)
-        for metric, seconds in (
-            (semconv.CLUSTER_CAPACITY_TIME, since.capacity),
-            (semconv.CLUSTER_EXCESS_TIME, since.excess),
-        ):
-            batch.add(metric.name, value=seconds)
+        times = {
+            **closed.activities,
+            "idle": since.idle,
+            "unused": since.unused,
+            "lost": since.lost,
+        }
+        for activity, seconds in times.items():
+            batch.add(semconv.CLUSTER_TIME.name, activity, value=seconds)
+        batch.add(semconv.CLUSTER_CAPACITY_TIME.name, value=since.capacity)
+        batch.add(semconv.CLUSTER_EXCESS_TIME.name, value=since.excess)
         batch.set_level(semconv.CLUSTER_INFLIGHT_TIME.name, value=max(0.0, since.in_flight))
         for metric, by_tags in (
             (semconv.SPAN_IDLE_TIME, closed.idle),
@@ -307,28 +240,3 @@ class _Closed:
                 if span is not None:
                     span.credit(more_idle, seconds)
         return not idle and not reported
-
-
-def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return when a run last began and stopped computing, and its seconds in all; or zeros."""
-    started = stopped = seconds = 0.0
-    for startstop in startstops:
-        if startstop["action"] == "compute":
-            started, stopped = startstop["start"], startstop["stop"]
-            seconds += stopped - started
-    return started, stopped, seconds
-
-
-def stimulus_time(stimulus_id: str) -> float | None:
-    """Return when a worker made the message of a run's end, by its own clock.
-
-    Dask writes the time into the message's ``stimulus_id``. None for a repeated message, which
-    has another id.
-    """
-    what, _, clock = stimulus_id.rpartition("-")
-    if what not in _ENDS:
-        return None
-    try:
-        return float(clock)
-    except ValueError:
-        return None

@@ -132,6 +132,7 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "remove_plugin",
         "status",
     ),
+    "SchedulerPlugin": ("close", "name", "transition"),
     "Worker": ("plugin_add", "plugin_remove"),
     "HTTPHeaders": ("get",),
     "HTTPServerRequest": ("headers",),

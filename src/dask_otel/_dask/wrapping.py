@@ -7,7 +7,7 @@ from functools import wraps
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.boundary import ErrorBoundary
 
 Called: TypeAlias = Callable[..., Any]
 #: Makes the wrapper of an original.
@@ -17,20 +17,18 @@ Make: TypeAlias = Callable[[Called], Called]
 class Wrappers:
     """The wrappers of one part of the bridge.
 
-    Notes
-    -----
-    If somebody has wrapped ours since, it stays below theirs when it is taken off. So every
-    wrapper reads `attached`, and only calls its original when that is false.
+    If somebody has wrapped ours since, it stays below theirs when it is taken off. So every wrapper
+    reads `attached`, and only calls its original when that is false.
     """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         #: Whether the wrappers are on; read at each call.
         self.attached = False
-        #: Seconds of the event loop that the calls of `then` have taken.
+        #: Seconds of the event loop that the wrappers' own work has taken.
         self.spent = 0.0
 
-    def then(self, ours: Callable[..., None], boundary: Boundary, kind: str) -> Make:
+    def then(self, ours: Callable[..., None], boundary: ErrorBoundary, kind: str) -> Make:
         """Return the maker of a wrapper that calls the original, then `ours`, guarded."""
 
         def make(original: Called) -> Called:
@@ -49,19 +47,18 @@ class Wrappers:
 
         return make
 
-    def method(self, instance: object, name: str, make: Make) -> None:
-        """Wrap a method on an instance, where Dask looks it up for each call."""
-        shadowed = vars(instance).get(name)
-        wrapper = make(getattr(instance, name))
-        setattr(instance, name, wrapper)
+    def method(self, owner: object, name: str, make: Make) -> None:
+        """Wrap a method of a class, or of an instance, where Dask looks it up for each call."""
+        shadowed = vars(owner).get(name)
+        wrapper = make(getattr(owner, name))
+        setattr(owner, name, wrapper)
 
         def undo() -> None:
-            if vars(instance).get(name) is not wrapper:
-                return
-            if shadowed is None:
-                delattr(instance, name)
-            else:
-                setattr(instance, name, shadowed)
+            if vars(owner).get(name) is wrapper:
+                if shadowed is None:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, shadowed)
 
         self._undo.append(undo)
         self.attached = True

@@ -1,11 +1,10 @@
-"""In the client: tell the scheduler when a ``with span()`` block is entered and left.
+"""In the client: notify the scheduler when a ``with span()`` block is entered and left.
 
-With that help a span ends exactly with its block, and pauses inside it do not split it. It is
-given by `span`, a drop-in for ``distributed.span``, or, where the client loads the preload, by
-``distributed.span`` itself.
+A span then ends exactly with its block, and pauses inside it do not split it. `span`, a drop-in for
+``distributed.span``, does it, and in an instrumented client ``distributed.span`` itself.
 
-Nothing here waits for the network or raises into the user's code: what cannot be sent is
-forgotten, and the scheduler decides as it does without help.
+Nothing here waits for the network or raises into the user's code. A message that cannot be sent is
+dropped, and the scheduler decides without it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from types import CellType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from dask_otel.client.handles import SpanHandle
 from dask_otel.client.roots import ROOTS
@@ -25,8 +24,6 @@ from dask_otel.core.attributes import RESERVED, bounded_attributes
 from dask_otel.core.life.blocks import ATTRIBUTES, BLOCKS, CLIENT, ENTERED, LEFT, TOPIC
 
 if TYPE_CHECKING:
-    import asyncio
-
     from distributed import Client
 
     from dask_otel.core.context import Caller
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Messages that may wait while the scheduler does not answer; beyond, the oldest are forgotten.
+#: Messages that may wait while the scheduler does not answer; beyond that, the oldest are dropped.
 WAITING: Final = 1000
 
 
@@ -79,7 +76,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
     with dask_span(*tags) as span_id:
         handle = _handle(span_id, tags)
         # Where distributed.span is helped, it tells the scheduler itself.
-        with nullcontext() if _patch is not None else _announced(span_id):
+        with nullcontext() if _undo is not None else _announced(span_id):
             if attributes:
                 _describe(span_id, attributes)
             yield handle
@@ -106,15 +103,14 @@ def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
 def _describe(span_id: str, attributes: Mapping[str, Any]) -> None:
     kept, left_out = bounded_attributes(attributes)
     if left_out:
-        _say_left_out(left_out)
-    messenger = _current_messenger()
-    if kept and messenger is not None:
-        messenger.describe(span_id, kept)
+        _warn_left_out(left_out)
+    if kept:
+        _send(kept, span_id)
 
 
 @cache
-def _say_left_out(count: int) -> None:
-    # Once for each count: the same span is mostly opened by the same line, again and again.
+def _warn_left_out(count: int) -> None:
+    # Once for each count: the same line mostly opens the same span again and again.
     logger.warning(
         "dask-otel leaves out %d of the attributes given to a span: they are no attributes, too "
         "many or too large, or their keys are taken (%s)",
@@ -125,55 +121,33 @@ def _say_left_out(count: int) -> None:
 
 @contextmanager
 def _announced(span_id: str) -> Iterator[None]:
-    messenger = _current_messenger()
-    if messenger is None:
-        yield
-        return
-    messenger.announce(ENTERED, span_id)
+    client = _send(ENTERED, span_id)
     try:
         yield
     finally:
-        messenger.announce(LEFT, span_id)
+        if client is not None:
+            _send(LEFT, span_id, client)
 
 
 # -------------------------------------------------------------------------- the messages
 
 
 class _Messenger:
-    """Sends what happens to one client's blocks, in order, from the client's event loop."""
+    """The messages about one client's blocks, which its event loop sends in order."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = ref(client)
-        #: What happened to which span, or the attributes of one.
-        self._waiting: deque[tuple[str | Attributes, str]] = deque(maxlen=WAITING)
-        self._sending: asyncio.Task[None] | None = None
+    def __init__(self) -> None:
+        #: Attributes of a span, or what happened to its block.
+        self.waiting: deque[tuple[str | Attributes, str]] = deque(maxlen=WAITING)
+        self.sending = False
 
-    def announce(self, what: str, span_id: str) -> None:
-        """Have it sent; from any thread, without waiting."""
-        self._put((what, span_id))
-
-    def describe(self, span_id: str, attributes: Attributes) -> None:
-        """Have a span's attributes sent, in the same way."""
-        self._put((attributes, span_id))
-
-    def _put(self, entry: tuple[str | Attributes, str]) -> None:
-        with suppress(Exception):
-            client = self._client()
-            if client is not None and client.status == "running":
-                self._waiting.append(entry)
-                client.loop.add_callback(self._wake)
-
-    def _wake(self) -> None:
-        # Here and not above, so that importing dask_otel imports nothing heavy.
-        import asyncio
-
-        if self._sending is None and self._waiting:
-            self._sending = asyncio.ensure_future(self._send())
-
-    async def _send(self) -> None:
+    async def send(self, client: Client) -> None:
+        """Send the messages, unless that is being done."""
+        if self.sending:
+            return
+        self.sending = True
         try:
-            while self._waiting and (client := self._client()) is not None:
-                entries = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            while self.waiting:
+                entries = [self.waiting.popleft() for _ in range(len(self.waiting))]
                 blocks = [entry for entry in entries if isinstance(entry[0], str)]
                 message: dict[str, Any] = {CLIENT: client.id, BLOCKS: blocks}
                 described = {i: what for what, i in entries if not isinstance(what, str)}
@@ -184,86 +158,69 @@ class _Messenger:
                     # On the stream of the graphs, behind them all: see _dask_blocks.
                     client._heartbeat()
         except Exception:
-            logger.debug("dask-otel could not tell the scheduler of a block", exc_info=True)
+            logger.debug("dask-otel could not notify the scheduler of a block", exc_info=True)
         finally:
-            self._sending = None
+            self.sending = False
 
 
 _messengers: WeakKeyDictionary[Client, _Messenger] = WeakKeyDictionary()
 
 
-def _current_messenger() -> _Messenger | None:
-    """Return the current client's messenger; None without a client."""
-    from distributed import Client
+def _send(what: str | Attributes, span_id: str, client: Client | None = None) -> Client | None:
+    """Queue a message, from any thread, without waiting; return the client that will send it.
 
-    try:
-        client = Client.current()
-        return _messengers.setdefault(client, _Messenger(client))
-    except Exception:
-        return None
+    That is the current client by default; None if there is none.
+    """
+    with suppress(Exception):
+        from distributed import Client
+
+        client = client or Client.current()
+        messenger = _messengers.setdefault(client, _Messenger())
+        if client.status == "running":
+            messenger.waiting.append((what, span_id))
+            client.loop.add_callback(messenger.send, client)
+    return client
 
 
 # ------------------------------------------------------------- distributed.span itself
 
-
-class _Patch:
-    """``distributed.span`` with our help in it, for as long as any client wants it.
-
-    ``from distributed import span`` may have run before, so the function itself is changed and
-    not a name that refers to it: it is a generator function in the closure of
-    `contextlib.contextmanager`, which is exchanged. A client's preload runs after the imports of
-    its script: other names set in `distributed` would help none of those that most scripts use.
-    """
-
-    def __init__(self, cell: CellType) -> None:
-        self.clients = 0
-        self._cell = cell
-        self._original: Callable[..., Any] = cell.cell_contents
-        self._ours = _helping(self._original)
-        cell.cell_contents = self._ours
-
-    def undo(self) -> None:
-        """Put the original back, unless somebody else has exchanged ours."""
-        if self._cell.cell_contents is self._ours:
-            self._cell.cell_contents = self._original
-
-
-_patch: _Patch | None = None
-
-
-def _helping(original: Callable[..., Any]) -> Callable[..., Any]:
-    dask_span = contextmanager(original)
-
-    def span(*tags: str) -> Iterator[str]:
-        with dask_span(*tags) as span_id, _announced(span_id):
-            yield span_id
-
-    return span
+#: Restores ``distributed.span``; None while it is Dask's own.
+_undo: Callable[[], None] | None = None
 
 
 def help_distributed_span() -> None:
-    """Make ``distributed.span`` tell the scheduler of its blocks, in this process."""
-    global _patch
-    if _patch is None:
-        cell = _generator_cell()
-        if cell is None:
-            logger.warning(
-                "dask-otel cannot help distributed.span with this release of distributed; "
-                "use dask_otel.span instead to have spans end with their blocks"
-            )
-            return
-        _patch = _Patch(cell)
-    _patch.clients += 1
+    """Make ``distributed.span`` notify the scheduler of its blocks, in this process.
+
+    ``from distributed import span`` may have run before, in this script or in a library, so another
+    function under that name would reach few of its users. The function itself is changed: the
+    generator function in the closure of `contextlib.contextmanager` is exchanged. Dask has no hook
+    there: `dask.annotate`, which it calls, does not know which annotations are a span's.
+    """
+    global _undo
+    cell = None if _undo is not None else _generator_cell()
+    if cell is None:
+        return
+    original = cell.cell_contents
+    dask_span = contextmanager(original)
+
+    def helping(*tags: str) -> Iterator[str]:
+        with dask_span(*tags) as span_id, _announced(span_id):
+            yield span_id
+
+    def undo() -> None:
+        # Unless somebody else has exchanged ours.
+        if cell.cell_contents is helping:
+            cell.cell_contents = original
+
+    cell.cell_contents, _undo = helping, undo
 
 
 def leave_distributed_span() -> None:
-    """Undo one `help_distributed_span`; the last one puts the original back."""
-    global _patch
-    if _patch is not None:
-        _patch.clients -= 1
-        if not _patch.clients:
-            _patch.undo()
-            _patch = None
+    """Undo `help_distributed_span`."""
+    global _undo
+    if _undo is not None:
+        _undo()
+        _undo = None
 
 
 def _generator_cell() -> CellType | None:
@@ -274,5 +231,9 @@ def _generator_cell() -> CellType | None:
         index = dask_span.__code__.co_freevars.index("func")
         cell: CellType = dask_span.__closure__[index]
     except (AttributeError, ValueError, IndexError, TypeError):
+        logger.warning(
+            "dask-otel cannot help distributed.span with this release of distributed; use "
+            "dask_otel.span instead to have spans end with their blocks"
+        )
         return None
-    return cell if callable(cell.cell_contents) else None
+    return cell

@@ -1,4 +1,4 @@
-"""In the client: the context that travels with a submission, as one annotation of our own.
+"""In the client: the context that travels with a submission, as an annotation of our own.
 
 A graph's annotations are those that are global where it is submitted, below those of its layers.
 So ours goes to the scheduler once a graph, and from there with each of its tasks. Nothing here
@@ -32,22 +32,16 @@ class _Carried(NamedTuple):
     carrier: dict[str, str]
 
 
-class _Settings(NamedTuple):
-    """What one client does."""
+#: Whether baggage travels, and each caller has a span of its own: by client, read with its first
+#: submission under a span. In Python they are set before a client is made, and after this module
+#: was imported.
+_settings: WeakKeyDictionary[Client, tuple[bool, bool]] = WeakKeyDictionary()
 
-    baggage: bool
-    span_per_caller: bool
-
-
-#: Read with a client's first submission under a span: in Python they are set before a client is
-#: made, and after this module was imported.
-_settings: WeakKeyDictionary[Client, _Settings] = WeakKeyDictionary()
-
-#: Whoever the environment names, who calls where no span is active.
+#: The caller that the environment names: it counts where no span is active.
 _environment: _Carried | None = None
 
-#: What was carried last, and for which span and propagators: most spans submit more than once, and
-#: writing costs more than all else here. One tuple, so that threads see all of it or none.
+#: The last span and propagators, and what was carried for them: most spans submit more than once,
+#: and making a carrier costs the most here. One tuple, so that threads see all of it or nothing.
 _last: tuple[object, object, _Carried | None] = (None, None, None)
 
 
@@ -76,15 +70,17 @@ def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
     if CARRIER_KEY in present:
         # The user's own: whoever put it there knows why.
         return None
-    settings = _settings.get(client) or _read_settings(client)
-    carried = _carried(span, settings.baggage)
+    if client not in _settings:
+        _settings[client] = setting("otel.baggage"), setting("otel.client.span-per-caller")
+    baggage, span_per_caller = _settings[client]
+    carried = _carried(span, baggage)
     dask_span = present.get("span")
     if dask_span is not None and ROOTS:
         ROOTS.submitted(dask_span["ids"][0], None if carried is None else carried.caller.parent)
     if carried is None:
         return None
     made: dict[str, Any] = {CARRIER_KEY: carried.carrier}
-    if settings.span_per_caller and dask_span is None and not _in_task():
+    if span_per_caller and dask_span is None and not _in_task():
         name = attribute_text(api.name_of(span), Sanitizer())
         made["span"] = {"name": (name,), "ids": (caller_dask_id(carried.caller.parent),)}
     return made
@@ -112,12 +108,6 @@ def _carried(span: Any, baggage: bool) -> _Carried | None:
     if not baggage:
         _last = (context, propagators, carried)
     return carried
-
-
-def _read_settings(client: Client) -> _Settings:
-    settings = _Settings(setting("otel.baggage"), setting("otel.client.span-per-caller"))
-    _settings[client] = settings
-    return settings
 
 
 def _in_task() -> bool:

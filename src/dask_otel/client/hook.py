@@ -1,7 +1,8 @@
-"""In the client: the one place that all submissions pass, and waiting for it to be imported.
+"""In the client: the one place that all submissions pass, and a hook for its import.
 
-``Client._graph_to_futures`` is called by submit, map, compute, persist and get, synchronous and
-asynchronous. It is not public: where a release lacks it, nothing is hooked, and said so.
+submit, map, compute, persist and get, synchronous and asynchronous, all call
+``Client._graph_to_futures``. It is not public: if a release lacks it, the log has a warning, and
+nothing is hooked.
 """
 
 from __future__ import annotations
@@ -13,71 +14,52 @@ from functools import wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from dask_otel._dask.wrapping import Wrappers
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: What is hooked, and where it is.
+#: The hooked method, and its module.
 MODULE: Final = "distributed.client"
 METHOD: Final = "_graph_to_futures"
 
 
-class SubmissionHook:
-    """Adds annotations to what a class of clients submits, for as long as it is wanted.
+def hook_submissions(
+    owner: type[Any], annotations: Callable[[Any], dict[str, Any] | None]
+) -> Wrappers:
+    """Add annotations to the submissions of a class of clients, until the wrapper is taken off.
 
     Parameters
     ----------
     owner
         The class.
     annotations
-        Returns what a submission of this client gets; None for nothing. Must not raise.
+        Returns the annotations for a submission of this client; None for none. Must not raise.
     """
+    import dask
 
-    def __init__(
-        self, owner: type[Any], annotations: Callable[[Any], dict[str, Any] | None]
-    ) -> None:
-        import dask
+    wrappers = Wrappers()
 
-        self._owner = owner
-        self._original = original = owner.__dict__.get(METHOD)
-        self._on = False
-        if original is None:
-            logger.warning(
-                "dask-otel cannot pass the caller's context on with this release of distributed"
-            )
-            return
-
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def submit(client: Any, *args: Any, **kwargs: Any) -> Any:
-            extra = annotations(client) if self._on else None
+            extra = annotations(client) if wrappers.attached else None
             if extra is None:
                 return original(client, *args, **kwargs)
             with dask.annotate(**extra):
                 return original(client, *args, **kwargs)
 
-        self._ours = submit
+        return submit
 
-    def put(self) -> None:
-        """Hook it, unless it is."""
-        if self._original is None or self._on:
-            return
-        self._on = True
-        if self._owner.__dict__[METHOD] is self._original:
-            setattr(self._owner, METHOD, self._ours)
-
-    def take_off(self) -> bool:
-        """Leave the class as it was; return whether it is.
-
-        It is not where somebody else has hooked the method since: then ours stays in between,
-        does nothing, and can be put back.
-        """
-        self._on = False
-        if self._original is None:
-            return True
-        if self._owner.__dict__[METHOD] is self._ours:
-            setattr(self._owner, METHOD, self._original)
-        return self._owner.__dict__[METHOD] is self._original
+    if METHOD in vars(owner):
+        wrappers.method(owner, METHOD, make)
+    else:
+        logger.warning(
+            "dask-otel cannot pass the caller's context on with this release of distributed"
+        )
+    return wrappers
 
 
 class ImportHook:

@@ -1,4 +1,4 @@
-"""In the client: have the caller's context travel with what is submitted; and no longer.
+"""In the client: let the caller's context travel with submissions, and stop it.
 
 There are three ways to ask for it, and all do the same: `instrument`, the client preload, and
 ``opentelemetry-instrument``, which finds `DaskInstrumentor` by its entry point. The last one comes
@@ -19,13 +19,13 @@ from dask_otel.client.hook import MODULE, ImportHook
 from dask_otel.client.roots import ROOTS
 
 if TYPE_CHECKING:
-    from dask_otel.client.hook import SubmissionHook
+    from dask_otel._dask.wrapping import Wrappers
 
 logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Instrumentation:
-    """Who asked for it in this process, and what has been done about it.
+    """Counts the requests for it in this process, and hooks Dask or restores it.
 
     Nothing is imported while the lock is held: another thread may be importing
     ``distributed.client``, hold its import lock, and wait for ours.
@@ -36,7 +36,7 @@ class _Instrumentation:
         self._asked = False
         self._holders = 0
         self._waiting = ImportHook(MODULE, self._imported)
-        self._hook: SubmissionHook | None = None
+        self._hook: Wrappers | None = None
 
     @property
     def on(self) -> bool:
@@ -44,29 +44,25 @@ class _Instrumentation:
         return ROOTS.callers_travel
 
     def ask(self, wanted: bool) -> None:
-        """Take note that the application wants it, or no longer does."""
-        with self._lock:
-            self._asked = wanted
-        self._settle()
+        """Turn it on or off for the application."""
+        self._settle(asked=wanted)
 
     def hold(self) -> None:
         """Keep it on for one more: a client with the preload, or a worker's plugin."""
-        with self._lock:
-            self._holders += 1
-        self._settle()
+        self._settle(holders=1)
 
     def release(self) -> None:
         """Undo one `hold`."""
-        with self._lock:
-            self._holders = max(0, self._holders - 1)
-        self._settle()
+        self._settle(holders=-1)
 
     def _wanted(self) -> bool:
         return self._asked or self._holders > 0
 
-    def _settle(self) -> None:
-        """Make it so, if Dask's client is there; else when it is imported."""
+    def _settle(self, asked: bool | None = None, holders: int = 0) -> None:
+        """Take a request; hook or restore Dask's client now, or when it is imported."""
         with self._lock:
+            self._asked = self._asked if asked is None else asked
+            self._holders = max(0, self._holders + holders)
             if self._wanted():
                 # Before the look, so that no import can fall in between.
                 self._waiting.put()
@@ -99,14 +95,12 @@ class _Instrumentation:
                     return
                 ROOTS.callers_travel = not ROOTS.callers_travel
                 if self.on:
-                    if self._hook is None:
-                        self._hook = hook.SubmissionHook(owner, carriers.annotations_for)
-                    self._hook.put()
+                    self._hook = hook.hook_submissions(owner, carriers.annotations_for)
                     blocks.help_distributed_span()
                 else:
                     blocks.leave_distributed_span()
-                    if self._hook is not None and self._hook.take_off():
-                        self._hook = None
+                    if self._hook is not None:
+                        self._hook.take_off()
         except Exception:
             logger.warning("dask-otel could not instrument Dask's client", exc_info=True)
 

@@ -10,6 +10,7 @@ import difflib
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -49,12 +50,10 @@ _NEAR: Final = 0.9
 _MORE: Final = 30.0
 
 
-async def examine(
-    scheduler: Scheduler, bridge: Bridge | None, overrides: Mapping[str, Any], seconds: float
-) -> dict[str, Any]:
-    """Return what is known of a scheduler, its bridge and its workers, and test its export.
+async def examine(scheduler: Scheduler, bridge: Bridge | None, seconds: float) -> dict[str, Any]:
+    """Return the facts about a scheduler, its bridge and its workers, and test its export.
 
-    What takes time is done in a thread; the event loop reads a few attributes.
+    A thread does the slow part; the event loop reads a few attributes.
 
     Parameters
     ----------
@@ -62,8 +61,6 @@ async def examine(
         Belongs to this event loop.
     bridge
         Its bridge; None without one.
-    overrides
-        What ``dask_otel.register`` was given.
     seconds
         The longest wait for the endpoints' answers.
     """
@@ -72,7 +69,7 @@ async def examine(
         "workers": workers_condition(scheduler, None if bridge is None else bridge.adapter.clocks),
     }
     settings = None if bridge is None else bridge.settings
-    slow = partial(process_facts, settings, overrides, seconds)
+    slow = partial(process_facts, settings, {} if bridge is None else bridge.overrides, seconds)
     try:
         facts |= await asyncio.wait_for(in_thread(slow, "dask-otel-doctor"), seconds + _MORE)
     except asyncio.TimeoutError:
@@ -185,10 +182,8 @@ def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of Python and of the packages that matter; None where one is missing."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(PACKAGES)}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from distributed.metrics import time
@@ -16,9 +16,9 @@ from dask_otel.core.records import FinishedSpan, OpenNote, Progress
 
 if TYPE_CHECKING:
     from dask_otel._dask.adapter import SchedulerAdapter
+    from dask_otel._dask.boundary import ErrorBoundary
     from dask_otel.pump.pump import Pump
-    from dask_otel.scheduler.boundary import ErrorBoundary
-    from dask_otel.scheduler.own_cost import LoopTime
+    from dask_otel.scheduler.own_cost import OwnCost
 
 #: Seconds between two steps of a hand-over: the event loop has other things to do.
 PAUSE: Final = 0.004
@@ -50,7 +50,7 @@ class HandOver:
         self,
         adapter: SchedulerAdapter,
         boundary: ErrorBoundary,
-        cost: LoopTime,
+        cost: OwnCost,
         exports_default: bool,
     ) -> None:
         self._adapter = adapter
@@ -89,49 +89,43 @@ class HandOver:
         if not (self._pump.takes_notes and self._pump.has_room_for_notes):
             # They are made later: one that was made and got lost would not come again.
             return
-        try:
+        with self._boundary.guarding("notes"):
             for note in notes.take(time()):
                 if self._exports(note):
                     self._pump.offer_note(note)
-        except Exception:
-            self._boundary.failed("notes")
 
     def spans(self) -> None:
         """Hand over the spans that have ended, and the signs of life of others."""
-        adapter = self._adapter
-        if not adapter.has_updates and not self._waiting:
-            return
-        updates: list[FinishedSpan | Progress] = [*adapter.take_progress()]
-        for span in adapter.take_finished():
+        updates: list[FinishedSpan | Progress] = [*self._adapter.take_progress()]
+        for span in self._adapter.take_finished():
             self._measured(span)
             updates.append(span)
-        updates = [span for span in updates if self._exports(span)]
+        waiting = self._waiting + [span for span in updates if self._exports(span)]
         if self._pump is None:
-            self._hold_back(updates)
+            # The exporters are being made. The oldest spans are dropped.
+            excess = max(0, len(waiting) - MAX_WAITING)
+            self._dropped += sum(span.weight for span in waiting[:excess])
+            self._waiting = waiting[excess:]
             return
-        updates, self._waiting = self._waiting + updates, []
-        for ready in updates:
+        self._waiting = []
+        for ready in waiting:
             self._pump.offer_span(ready)
 
     def _exports(self, span: FinishedSpan | Progress | OpenNote) -> bool:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
     def _measured(self, span: FinishedSpan) -> None:
-        """Put a span into the histograms: it is measured whether it is exported or not."""
-        if not span.complete and self._adapter.taken_off:
-            # It goes on, nobody knows for how long.
+        """Add a span to the histograms, exported or not: one point of each per Dask span."""
+        ident = span.identity
+        if ident.generation > 1 or (not span.complete and self._adapter.taken_off):
+            # It was measured before; or it goes on for an unknown time.
             return
-        if span.identity.generation == 1:
-            for observation in _observations(span):
-                self._adapter.batch.observe(observation)
-
-    def _hold_back(self, updates: Sequence[FinishedSpan | Progress]) -> None:
-        """Bound what waits for exporters that are still being made: the oldest go."""
-        self._waiting += updates
-        too_many = len(self._waiting) - MAX_WAITING
-        if too_many > 0:
-            self._dropped += sum(span.weight for span in self._waiting[:too_many])
-            del self._waiting[:too_many]
+        seconds = {semconv.SPAN_DURATION.name: span.stop - span.start}
+        if span.first_start is not None:
+            seconds[semconv.SPAN_QUEUE_DURATION.name] = max(0.0, span.first_start - span.start)
+        labels, ids = (ident.tags, span.result), (ident.trace_id, ident.span_id)
+        for name, value in seconds.items():
+            self._adapter.batch.observe(Observation(name, labels, value, ids))
 
     # ------------------------------------------------------------------------- metrics
 
@@ -150,7 +144,7 @@ class HandOver:
             return
         yield from self._adapter.prepare()
         yield
-        self.metrics(running=True)
+        self.metrics()
 
     def _take_step(self, steps: Iterator[None]) -> None:
         with self._cost.timed():
@@ -164,12 +158,11 @@ class HandOver:
             else:
                 self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
 
-    def metrics(self, running: bool) -> None:
+    def metrics(self, running: bool = True) -> None:
         """Hand over the metrics at once."""
         assert self._pump is not None
         self._count_own()
-        batch = self._adapter.batch
-        batch.set_level(semconv.OTEL_RUNNING.name, value=1 if running else 0)
+        self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
         self._pump.offer_metrics(self._adapter.swap(clocks.time_ns()))
 
     def _count_own(self) -> None:
@@ -186,15 +179,3 @@ class HandOver:
         if self._dropped:
             add(semconv.OTEL_DROPPED.name, "traces", "not_ready", value=self._dropped)
             self._dropped = 0
-
-
-def _observations(span: FinishedSpan) -> list[Observation]:
-    """Return the points of the span histograms: one of each per Dask span."""
-    ident = span.identity
-    labels = (ident.tags, span.result)
-    ids = (ident.trace_id, ident.span_id)
-    observations = [Observation(semconv.SPAN_DURATION.name, labels, span.stop - span.start, ids)]
-    if span.first_start is not None:
-        queued = max(0.0, span.first_start - span.start)
-        observations.append(Observation(semconv.SPAN_QUEUE_DURATION.name, labels, queued, ids))
-    return observations

@@ -10,10 +10,9 @@ from weakref import WeakKeyDictionary, ref
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_otel._dask.adapter import UnsupportedScheduler
-from dask_otel._wire import TraceContext, scheduler_plugin
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.settings.keys import ConfigurationError
-from dask_otel.settings.reading import differences, read_settings
+from dask_otel.settings.reading import read_settings
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -30,8 +29,8 @@ _BRIDGES: Final[WeakKeyDictionary[Scheduler, ref[Bridge]]] = WeakKeyDictionary()
 class OtelSchedulerPlugin(SchedulerPlugin):
     """Exports a scheduler's spans and metrics over OTLP.
 
-    The plugin itself holds no more than its configuration, so that it can be pickled; the
-    bridge is made on the scheduler.
+    The plugin itself has only its configuration, so that it can be pickled; the bridge is made on
+    the scheduler. While it runs, the plugin's hooks are the bridge's: see `Bridge.start`.
 
     Parameters
     ----------
@@ -46,36 +45,40 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
         self.overrides = dict(overrides or {})
-        self.bridge: Bridge | None = None
-        self._scheduler: Scheduler | None = None
+        self._bridge: Bridge | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By a name that stays where it is: see `_wire`.
-        return scheduler_plugin, (self.overrides,)
+        # Like the names in `_wire`, this one stays where it is.
+        return OtelSchedulerPlugin, (self.overrides,)
+
+    @property
+    def bridge(self) -> Bridge | None:
+        """The bridge, until it has released the scheduler."""
+        return None if self._bridge is None or self._bridge.gone else self._bridge
 
     async def start(self, scheduler: Scheduler) -> None:
-        """Start the bridge, if it is not running already.
+        """Start the bridge, if none is running.
 
-        Whatever is wrong is logged as one clear error, and the scheduler runs on without us.
+        Any problem is logged as one clear error, and the scheduler runs on without us.
         """
         await make_way(scheduler)
         running = plugin_of(scheduler)
         if running is not None and running is not self:
             # Under another name: a scheduler has one bridge.
-            _warn_that_it_runs(scheduler, self.overrides)
+            _warn_of_running(running, self.overrides)
         elif self.bridge is None:
-            self._start(scheduler)
+            self.launch(scheduler)
 
-    def _start(self, scheduler: Scheduler) -> None:
+    def launch(self, scheduler: Scheduler) -> None:
+        """Start the bridge now."""
         try:
             settings = read_settings(self.overrides)
             if not settings.enabled:
                 logger.info("dask-otel is switched off (otel.enabled: false)")
                 return
-            self._scheduler = scheduler
-            bridge = Bridge(scheduler, settings)
+            bridge = Bridge(scheduler, settings, self.overrides)
             bridge.start(self)
-            self.bridge = bridge
+            self._bridge = bridge
             _BRIDGES[scheduler] = ref(bridge)
         except (ConfigurationError, UnsupportedScheduler) as error:
             logger.error(
@@ -87,58 +90,13 @@ class OtelSchedulerPlugin(SchedulerPlugin):
             )
 
     async def close(self) -> None:
-        """Export what is left, within ``otel.close-timeout``, and let go of the scheduler."""
+        """Export the rest, within ``otel.close-timeout``, and release the scheduler."""
         if self.bridge is not None:
             await self.bridge.close()
 
-    # ------------------------------------------------------------------------ the bridge's
-
-    def bridge_gone(self) -> None:
-        """The bridge has let go of the scheduler: forget it, and leave the scheduler."""
-        self.bridge = None
-        if self.installed:
-            assert self._scheduler is not None
-            self._scheduler.remove_plugin(NAME)
-
-    @property
-    def installed(self) -> bool:
-        """Whether Dask calls this plugin."""
-        return self._scheduler is not None and self._scheduler.plugins.get(NAME) is self
-
-    def trace_context(self, span_id: str) -> TraceContext | None:
-        """Return where a Dask span is found; None if there is no such span. For clients."""
-        return None if self.bridge is None else self.bridge.settled.trace_context(span_id)
-
-    # -------------------------------------------------------------------------- Dask's hooks
-
-    def restart(self, scheduler: Scheduler) -> None:
-        """See ``SchedulerPlugin.restart``."""
-        if self.bridge is not None:
-            self.bridge.adapter.restart()
-
-    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """See ``SchedulerPlugin.add_worker``."""
-        if self.bridge is not None:
-            self.bridge.adapter.add_worker(worker)
-
-    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
-        """See ``SchedulerPlugin.remove_worker``."""
-        if self.bridge is not None:
-            self.bridge.adapter.remove_worker(worker)
-
-    def remove_client(self, scheduler: Scheduler, client: str) -> None:
-        """See ``SchedulerPlugin.remove_client``."""
-        if self.bridge is not None:
-            self.bridge.adapter.remove_client(client)
-
-    def log_event(self, topic: str, msg: Any) -> None:
-        """See ``SchedulerPlugin.log_event``."""
-        if self.bridge is not None:
-            self.bridge.adapter.log_event(topic, msg)
-
 
 async def make_way(scheduler: Scheduler) -> None:
-    """Wait until a bridge has let go of the scheduler that is about to, before another comes.
+    """Wait until a bridge that is about to release the scheduler has done so.
 
     Two at once would export the same spans, and book everything twice.
     """
@@ -148,12 +106,12 @@ async def make_way(scheduler: Scheduler) -> None:
         return
     present = plugin_of(scheduler)
     if bridge.leaving or present is None or present.bridge is not bridge:
-        # Where its plugin was removed without a word, it has not noticed yet.
+        # Where its plugin was removed without notice, it does not know yet.
         await bridge.close()
 
 
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
-    """Return the plugin that carries the scheduler's bridge; None if it has no bridge."""
+    """Return the plugin that has the scheduler's bridge; None without a bridge."""
     plugin = scheduler.plugins.get(NAME)
     if isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None:
         return plugin
@@ -176,28 +134,22 @@ def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) ->
         ``"started"``, ``"running"`` where a bridge was there, ``"off"`` where it is switched
         off or could not start (the scheduler's log says why).
     """
-    if plugin_of(scheduler) is not None:
-        _warn_that_it_runs(scheduler, overrides)
+    running = plugin_of(scheduler)
+    if running is not None:
+        _warn_of_running(running, overrides)
         return "running"
     plugin = OtelSchedulerPlugin(overrides)
-    plugin._start(scheduler)
+    plugin.launch(scheduler)
     if plugin.bridge is None:
         return "off"
     scheduler.add_plugin(plugin)
     return "started"
 
 
-def unused(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return what the bridge that runs does not use of another configuration: full keys."""
-    present = plugin_of(scheduler)
-    if present is None or present.bridge is None:
-        return ()
-    return tuple(differences(present.bridge.settings, read_settings(overrides)))
-
-
-def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None) -> None:
+def _warn_of_running(running: OtelSchedulerPlugin, overrides: Mapping[str, Any] | None) -> None:
+    assert running.bridge is not None
     try:
-        changed = unused(scheduler, overrides)
+        changed = running.bridge.unused(overrides)
     except ConfigurationError as error:
         logger.error("dask-otel runs already; the new configuration was not used: %s", error)
         return
@@ -207,27 +159,3 @@ def _warn_that_it_runs(scheduler: Scheduler, overrides: Mapping[str, Any] | None
             "registration would have changed: %s. To change it, call dask_otel.unregister first.",
             ", ".join(changed),
         )
-
-
-async def examined(scheduler: Scheduler, seconds: float) -> dict[str, Any]:
-    """Return what ``dask-otel doctor`` asks of a scheduler; see `examination.examine`."""
-    from dask_otel.scheduler.examination import examine
-
-    plugin = plugin_of(scheduler)
-    bridge = None if plugin is None else plugin.bridge
-    return await examine(scheduler, bridge, {} if plugin is None else plugin.overrides, seconds)
-
-
-async def uninstall(scheduler: Scheduler) -> str:
-    """Take the bridge off a scheduler, with everything that it wrapped.
-
-    Returns
-    -------
-    status
-        ``"stopped"``, or ``"absent"`` where there was none.
-    """
-    plugin = scheduler.plugins.get(NAME)
-    if not isinstance(plugin, OtelSchedulerPlugin):
-        return "absent"
-    await plugin.close()
-    return "stopped"

@@ -45,7 +45,7 @@ logger = logging.getLogger("distributed.dask_otel")
 
 #: The page for scrapers is at most so many seconds old, whatever the export interval.
 LONGEST_PAGE_AGE: Final = 15.0
-#: Seconds to wait until it is known what is in the spool; the export begins all the same.
+#: The longest wait for the spool's content, in seconds; the export begins all the same.
 _SPOOL_PATIENCE: Final = 10.0
 
 
@@ -60,16 +60,16 @@ _NOBODY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WiredPump:
-    """A pump that has not been started, and what the bridge must know of it."""
+    """A pump that has not been started, and facts about it for the bridge."""
 
     pump: Pump
     #: Seconds between two batches of metrics.
     metric_interval: float
     #: For the log: where everything goes.
     summary: str
-    #: For the log: that nobody is there, and what helps. Empty where somebody is.
+    #: For the log: that nothing listens, and what helps. Empty if something listens.
     hint: str = ""
-    #: What scrapers see; None where nobody scrapes.
+    #: The page for scrapers; None without one.
     page: MetricPage | None = None
     #: Decides whether a trace is sampled, once.
     decides: Callable[[Trace], bool] | None = None
@@ -80,7 +80,8 @@ class WiredPump:
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
     """Make exporters and pump as the settings and the standard variables say.
 
-    Slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread.
+    Slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread. One
+    sequence on purpose: it uses the exporters in 15 places, so parts of it would pass them around.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     """
     from dask_otel._otel.sdk import outputs as _otel
 
-    # First: where the operator's redaction cannot be had, nothing is made that would be left over.
+    # First: without the operator's redaction, nothing may be made that would be left over.
     span_limits = _span_limits(settings)
     files = settings.files
     target = None
@@ -134,7 +135,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
-    # Who has the page sees the metrics, and is told of the traces as of any failure.
+    # The page shows the metrics; traces that cannot be sent are logged like any failure.
     nobody_at = outputs.nobody_at if page is None else None
     interval = read.metric_interval
     if page is not None:
@@ -193,7 +194,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
 
 
 def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
-    """Return what is to be opened; None without a spool, or where nothing could use it."""
+    """Return the spool to open; None without one, or if no exporter can use it."""
     place = settings.spool.path
     if place is None:
         return None

@@ -62,13 +62,12 @@ class TaskContexts:
 
     def of(self, task: Task) -> Context | None:
         """Return a task's context; None where nothing says which span it belongs to."""
-        context = None
         annotations = task.annotations
-        if annotations:
-            try:
-                context = self._of_decision(annotations)
-            except Exception:
-                self._count("decision")
+        try:
+            context = self._of_decision(annotations) if annotations else None
+        except Exception:
+            self._count("decision")
+            context = None
         if context is None:
             context = self._by_ids(task)
         if self.ratio and context is not None:
@@ -92,17 +91,12 @@ class TaskContexts:
     def _by_ids(self, task: Task) -> Context | None:
         """Return the context that follows from Dask's ids, for a task that was told none."""
         annotations = task.annotations
-        if annotations:
-            try:
-                span = annotations.get("span")
-                if span is not None:
-                    ids = span["ids"]
-                    return self._hashed(ids[-1], ids[0])
-            except Exception:
-                self._count("span")
         try:
-            # Dask leaves the annotation out for the default span, which is a root. Where a task of
-            # none joins a group of another span, that one was most likely seen before.
+            span = annotations.get("span") if annotations else None
+            if span is not None:
+                return self._hashed(span["ids"][-1], span["ids"][0])
+            # Dask leaves the annotation out for the default span, which is a root. If a task
+            # without it joins a group of another span, that one was most likely seen before.
             return None if task.span_id is None else self._hashed(task.span_id, task.span_id)
         except Exception:
             self._count("span")

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, Final
 
 from dask_otel import semconv
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel._otel.api.current import current_ids
 from dask_otel.core.text import Sanitizer, span_path
 from dask_otel.worker.contexts import KEPT, Task
@@ -25,43 +26,41 @@ running: Final[ContextVar[Task | None]] = ContextVar("dask_otel_task", default=N
 #: What every record has, so that one format string serves those outside tasks, too.
 FIELDS: Final = ("trace_id", "span_id", "trace_flags", semconv.SPAN_NAME, semconv.TASK_KEY)
 
-MakeRecord = Callable[..., logging.LogRecord]
+_NO_IDS: Final = ("", "", "")
 
 
 class Injection:
-    """Adds the fields to the records of this process, for as long as anybody wants it."""
+    """Adds the fields to the records of this process, as long as any worker wants it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         #: How many want it.
         self.wanted = 0
-        self._before: MakeRecord | None = None
-        self._ours: MakeRecord | None = None
+        self._wrappers = Wrappers()
 
     def add(self) -> None:
         """Want it once more."""
         with self._lock:
             self.wanted += 1
-            if self.wanted == 1 and self._ours is None:
-                self._before = logging.Logger.makeRecord
-                self._ours = self._adding(self._before)
-                logging.Logger.makeRecord = self._ours  # type: ignore[method-assign]
+            if self.wanted == 1:
+                # Wrappers of an earlier time may be left below others': they do nothing.
+                self._wrappers = Wrappers()
+                self._wrappers.method(logging.Logger, "makeRecord", self._adding)
 
     def remove(self) -> None:
-        """Undo one `add`; the last one leaves logging as it was."""
+        """Undo one `add`; the last one restores logging."""
         with self._lock:
             self.wanted -= 1
-            if not self.wanted and logging.Logger.makeRecord is self._ours:
-                assert self._before is not None
-                logging.Logger.makeRecord = self._before  # type: ignore[method-assign]
-                self._ours = self._before = None
-            # Else somebody has wrapped ours: it stays, and does nothing.
+            if not self.wanted:
+                self._wrappers.take_off()
 
-    def _adding(self, make: MakeRecord) -> MakeRecord:
+    def _adding(self, make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
+        wrappers = self._wrappers
+
         @wraps(make)
         def make_record(*args: Any, **kwargs: Any) -> logging.LogRecord:
             record = make(*args, **kwargs)
-            if self.wanted:
+            if wrappers.attached:
                 try:  # noqa: SIM105 - half the price of `suppress`
                     _add(record.__dict__)
                 except Exception:
@@ -76,23 +75,10 @@ injection: Final = Injection()
 
 
 def _add(record: dict[str, Any]) -> None:
-    put = record.setdefault
-    ids = current_ids()
     task = running.get()
-    if ids is None:
-        put("trace_id", "")
-        put("span_id", "")
-        put("trace_flags", "")
-    else:
-        put("trace_id", ids[0])
-        put("span_id", ids[1])
-        put("trace_flags", ids[2])
-    if task is None:
-        put(semconv.SPAN_NAME, "")
-        put(semconv.TASK_KEY, "")
-    else:
-        put(semconv.SPAN_NAME, _span_name(task))
-        put(semconv.TASK_KEY, str(task.key))
+    task_fields = ("", "") if task is None else (_span_name(task), str(task.key))
+    for name, value in zip(FIELDS, (current_ids() or _NO_IDS) + task_fields, strict=True):
+        record.setdefault(name, value)
 
 
 def _span_name(task: Task) -> str:

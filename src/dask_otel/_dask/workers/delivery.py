@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from dask_otel._dask.boundary import Boundary
+from dask_otel._dask.boundary import ErrorBoundary
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -41,7 +41,9 @@ class Delivery:
     delivery.
     """
 
-    def __init__(self, scheduler: Scheduler, name: str, plugin: bytes, boundary: Boundary) -> None:
+    def __init__(
+        self, scheduler: Scheduler, name: str, plugin: bytes, boundary: ErrorBoundary
+    ) -> None:
         self._scheduler = scheduler
         self._boundary = boundary
         self._name = name
@@ -94,17 +96,15 @@ class Delivery:
 
     async def _bring(self, address: str) -> None:
         pause = PAUSE
-        while not self._withdrawn.is_set():
-            if await self._sent(address, op="plugin-add", plugin=self._plugin):
-                break
+        while not await self._sent(address, op="plugin-add", plugin=self._plugin):
             if address not in self._scheduler.workers:
                 return
             try:
                 await asyncio.wait_for(self._withdrawn.wait(), pause)
             except asyncio.TimeoutError:
                 pause = min(2 * pause, LONGEST_PAUSE)
-        else:
-            return
+            else:
+                return
         if self._withdrawn.is_set():
             await self._take_back(address)
 

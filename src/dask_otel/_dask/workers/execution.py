@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dask_otel._dask.wrapping import Wrappers
 
@@ -20,37 +20,33 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Surroundings(Protocol):
-    """The context of a task's code. Nothing here may raise."""
-
-    def enter(self, task: TaskState) -> Any:
-        """Make the context current; return the argument of `leave`, or None without a context."""
-
-    def leave(self, entered: Any) -> None:
-        """Restore the context before `enter`."""
-
-    def carried(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Return the call with the present context, for another thread."""
-
-
 class Execution:
-    """The hooks of one worker.
+    """The hooks of one worker in this process. All methods belong to its event loop.
 
     Parameters
     ----------
     worker
-        A worker in this process.
-    surroundings
-        The context of user code.
-
-    Notes
-    -----
-    All methods belong to the worker's event loop.
+        The worker.
+    enter
+        Makes the context of a task current; returns the argument of `leave`, or None if the task
+        has no context.
+    leave
+        Restores the context before `enter`.
+    carried
+        Returns a call with the present context, for another thread. None of the three may raise.
     """
 
-    def __init__(self, worker: Worker, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        enter: Callable[[TaskState], Any],
+        leave: Callable[[Any], None],
+        carried: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
         self._worker = worker
-        self._surroundings = surroundings
+        self._enter = enter
+        self._leave = leave
+        self._carried = carried
         self._wrappers = Wrappers()
 
     def attach(self) -> None:
@@ -66,7 +62,7 @@ class Execution:
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         tasks, wrappers = self._worker.state.tasks, self._wrappers
-        enter, leave = self._surroundings.enter, self._surroundings.leave
+        enter, leave = self._enter, self._leave
 
         @wraps(run)
         async def within(*args: Any, **kwargs: Any) -> T:
@@ -95,7 +91,7 @@ class Execution:
         @wraps(submit)
         def submit_within(call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> T:
             if self._wrappers.attached:
-                call = self._surroundings.carried(call)
+                call = self._carried(call)
             return submit(call, *args, **kwargs)
 
         return submit_within

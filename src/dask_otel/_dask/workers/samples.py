@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,7 +89,9 @@ class WorkerSamples:
             # A bad reading must not lose the metrics of the other workers.
             self._wrong += memory is None and "memory" in ws.metrics
             self._wrong += cpu is not None and measured(cpu) is None
-            for series, value in _sums(ws, semconv.FOLDED if name is None else name, memory):
+            for series, value in _sums(
+                ws, semconv.FOLDED if name is None else name, memory
+            ).items():
                 levels[series] = levels.get(series, 0) + value
             # To Dask, 1 and "1" are two names.
             if name is not None and counts[name] == 1:
@@ -105,38 +108,40 @@ class WorkerSamples:
         """
         workers = self._scheduler.workers
         named = {address: name for address, name in self._named.items() if address in workers}
-        for address, ws in workers.items():
-            if len(named) >= self._max_workers:
-                break
-            if address not in named:
-                named[address] = str(ws.name)
+        new = (address for address in workers if address not in named)
+        room = max(0, self._max_workers - len(named))
+        named |= {address: str(workers[address].name) for address in islice(new, room)}
         self._named = named
         return named
 
 
-def _sums(
-    ws: WorkerState, name: str, memory: MemoryState | None
-) -> Iterator[tuple[RawSeries, float]]:
-    """Yield the levels that may be summed over workers."""
+def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSeries, float]:
+    """Return the levels that may be summed over workers."""
+    levels: dict[RawSeries, float] = {
+        (semconv.WORKER_THREAD_COUNT.name, name): ws.nthreads,
+        (semconv.WORKER_TASK_COUNT.name, name, "executing"): len(ws.executing),
+        (semconv.WORKER_TASK_COUNT.name, name, "processing"): len(ws.processing),
+    }
     if memory is not None:
-        yield (semconv.WORKER_MEMORY_USAGE.name, name), memory.process
-        yield (semconv.WORKER_MEMORY_MANAGED.name, name), memory.managed
-        yield (semconv.WORKER_MEMORY_SPILLED.name, name), memory.spilled
+        levels |= {
+            (semconv.WORKER_MEMORY_USAGE.name, name): memory.process,
+            (semconv.WORKER_MEMORY_MANAGED.name, name): memory.managed,
+            (semconv.WORKER_MEMORY_SPILLED.name, name): memory.spilled,
+        }
     if ws.memory_limit:  # 0 where there is none
-        yield (semconv.WORKER_MEMORY_LIMIT.name, name), ws.memory_limit
-    yield (semconv.WORKER_THREAD_COUNT.name, name), ws.nthreads
-    yield (semconv.WORKER_TASK_COUNT.name, name, "executing"), len(ws.executing)
-    yield (semconv.WORKER_TASK_COUNT.name, name, "processing"), len(ws.processing)
+        levels[semconv.WORKER_MEMORY_LIMIT.name, name] = ws.memory_limit
+    return levels
 
 
-def _gauges(
-    ws: WorkerState, name: str, now: float, cpu: float | None
-) -> Iterator[tuple[RawSeries, float]]:
-    """Yield the levels without a meaningful sum."""
+def _gauges(ws: WorkerState, name: str, now: float, cpu: float | None) -> dict[RawSeries, float]:
+    """Return the levels without a meaningful sum."""
+    levels: dict[RawSeries, float] = {
+        (semconv.WORKER_OCCUPANCY.name, name): float(ws.occupancy),
+        (semconv.WORKER_LAST_SEEN_AGE.name, name): max(0.0, now - ws.last_seen),
+    }
     if cpu is not None and ws.nthreads:
-        yield (semconv.WORKER_CPU_UTILIZATION.name, name), cpu / 100 / ws.nthreads
-    yield (semconv.WORKER_OCCUPANCY.name, name), float(ws.occupancy)
-    yield (semconv.WORKER_LAST_SEEN_AGE.name, name), max(0.0, now - ws.last_seen)
+        levels[semconv.WORKER_CPU_UTILIZATION.name, name] = cpu / 100 / ws.nthreads
+    return levels
 
 
 class LoopHealth:
