@@ -204,11 +204,7 @@ def scheduler(
         },
     )
     for name in "ab":
-        dask._start(
-            f"worker-{name}", "worker", dask.address, "--nthreads", "2", "--name", name,
-            "--no-nanny", "--no-dashboard", "--memory-limit", "1GB",
-            "--local-directory", str(dask.folder), env=SPILLING,
-        )  # fmt: skip
+        dask.start_worker(name, "--memory-limit", "1GB", env=SPILLING)
     yield process
     assert process.terminate() == 0
 
