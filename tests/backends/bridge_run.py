@@ -55,9 +55,8 @@ class Run:
     started: float = 0.0
 
     def selector(self, name: str, **labels: str) -> str:
-        """A selector of this cluster's series of a metric, of its scheduler once that is known."""
-        own = {"instance": self.instance} if self.instance else {}
-        wanted = {"dask_cluster_name": self.name, **own, **labels}
+        """A selector of this cluster's series of a metric."""
+        wanted = {"dask_cluster_name": self.name, **labels}
         matchers = ", ".join(f'{key}="{value}"' for key, value in wanted.items())
         return f"{name}{{{matchers}}}"
 
@@ -77,12 +76,13 @@ class Run:
         return found
 
     def query(self, name: str, **labels: str) -> list[Any]:
-        """This cluster's series of a metric at `at` (before it is known: now)."""
-        return self.prometheus.query(self.selector(name, **labels), self.at or None)
+        """The scheduler's series of a metric at `at`; the cluster's, now, before it is known."""
+        own = {"instance": self.instance} if self.instance else {}
+        return self.prometheus.query(self.selector(name, **own, **labels), self.at or None)
 
     def await_export(self) -> None:
         """Wait for the next export, which has all values: its time is the one to ask at."""
-        selector = self.selector("dask_otel_running")
+        selector = self.selector("dask_otel_running", instance=self.instance)
         seen = self.prometheus.value(f"timestamp({selector})")
 
         def later() -> float | None:
@@ -203,8 +203,8 @@ def scheduler(
             **environment,
         },
     )
-    for name in "ab":
-        dask.start_worker(name, "--memory-limit", "1GB", env=SPILLING)
+    for worker in "ab":
+        dask.start_worker(worker, "--memory-limit", "1GB", env=SPILLING)
     yield process
     assert process.terminate() == 0
 

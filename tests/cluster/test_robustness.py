@@ -22,7 +22,7 @@ RAISES = {
     "adapter.contexts": ("submitted", "caller", "annotate"),
     "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),
     "adapter.heartbeats": ("_heartbeat", "_span_deltas", "first_report"),
-    "adapter.lifecycle": ("_more_busy", "_less_busy", "all_forgotten"),
+    "adapter.lifecycle": ("_count_busy", "all_forgotten"),
     "adapter.lifecycle.tasks": ("added", "finished", "_began", "_ended"),
     "adapter.lifecycle.reports": ("heartbeat",),
 }

@@ -60,8 +60,10 @@ def of_dask(span_id: str, dask_scheduler: Any) -> dict[str, Any]:
 @pytest.fixture
 def client(plain: LocalCluster) -> Iterator[Client]:
     """A client of a cluster with a bridge that exports nothing."""
+    # The workers share this process: their context would instrument its client, too.
+    settings = {**QUICK, "environment": OFF, "workers": {"context": False}}
     with Client(plain) as client:
-        assert dask_otel.register(client, {**QUICK, "environment": OFF}) == "started"
+        assert dask_otel.register(client, settings) == "started"
         yield client
         dask_otel.unregister(client)
 
