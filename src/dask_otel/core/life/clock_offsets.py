@@ -259,7 +259,7 @@ class ClockOffsets:
 
 
 def shifted(start: float, stop: float, received: float) -> tuple[float, float]:
-    """Return a run's times, shifted so that it ended before its message was received."""
+    """Return a run's times, shifted to end no later than its message was received."""
     length = stop - start
     if not -inf < length + stop < inf:
         return received, received

@@ -223,9 +223,9 @@ class Generations:
         return root is None or start - root.last_stop > self._limits.trace_gap
 
     def claim(self, ident: SpanIdentity) -> bool:
-        """Return whether a root's trace has room for one more progress span, and count it.
+        """Return whether a root's trace has room for one more sign of life, and count it.
 
-        The trace of a single continuation always has room: one span has few progress spans.
+        The trace of a single continuation always has room: one span has few signs.
         """
         root = self._root(ident.root_id)
         if root is None or ident.trace_id != root.trace:

@@ -1,8 +1,8 @@
 """The tasks of open spans: their outcomes, workers and times.
 
 Only this file writes the counts and times of a group, and a span's unfinished tasks, failures,
-reruns, workers, first start and last end. It notifies the lifecycle of a span's first unfinished
-task, and when the last one is gone.
+reruns, workers, first start and last end. It notifies the lifecycle when a span gets its first
+unfinished task and when the last one ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class SpanTasks:
     Parameters
     ----------
     limits
-        Caps on the details that are kept.
+        Caps on the details.
     began, ended
         Called with the span and the time when it gets its first unfinished task, and when the
-        last one is gone.
+        last one ends.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class SpanTasks:
         self._max_incidents = limits.max_incidents
         self._began = began
         self._ended = ended
-        #: Tasks that left their state only to come back, and did not yet: none but in the
-        #: middle of a stimulus.
+        #: Number of tasks that left their state and will return; 0 except in the middle of a
+        #: stimulus.
         self.coming_back = 0
 
     def added(
         self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
     ) -> RetryReason | None:
-        """Count a task that became unfinished: it was submitted, or is to run again.
+        """Count a task that became unfinished: it was submitted, or will run again.
 
         Returns
         -------
         reason
-            Why a run of it has to be repeated; None where there was none.
+            Why a run of it must be repeated; None if there was no run.
         """
         span = group.span
         counts = group.counts
@@ -194,7 +194,7 @@ class SpanTasks:
 
     @staticmethod
     def prepared(group: Group, start: float) -> None:
-        """Begin a group no later than a worker's first action for a run that has ended."""
+        """Begin a group no later than a worker's first action for a finished run."""
         group.start = min(group.start, max(start, group.span.start))
 
     @staticmethod
@@ -216,15 +216,15 @@ class SpanTasks:
         now: float,
         run: Run | None = None,
     ) -> None:
-        """Note that a task left the unfinished states only to come back.
+        """Record that a task left the unfinished states and will return.
 
         Parameters
         ----------
         reason
             ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
-            that was not processing, so that no run of it has to be repeated.
+            that was not processing, so that no run is repeated.
         run
-            The run that ended so, if it is known.
+            The interrupted run, if known.
         """
         span = group.span
         if run is not None:
@@ -235,7 +235,7 @@ class SpanTasks:
         self._removed(span, now)
 
     def forgotten(self, group: Group, key: Hashable) -> None:
-        """Forget a task. If it was to come back, it was cancelled after all."""
+        """Forget a task. If it was expected to return, it was cancelled after all."""
         reruns = group.span.reruns
         if key in reruns:
             del reruns[key]
@@ -256,12 +256,12 @@ class SpanTasks:
         span.unfinished = unfinished
 
     def at_work_until(self, span: OpenSpan, until: float) -> None:
-        """End the span no earlier than this: a task or a client's block was at work."""
+        """End the span no earlier than `until`: a task or a client's block was active."""
         if until > span.last_stop:
             span.last_stop = until
 
     def exported(self, span: OpenSpan) -> None:
-        """Forget the tasks that were to come back: they belong to the next generation."""
+        """Forget the tasks that will return: they belong to the next generation."""
         self.coming_back -= len(span.reruns)
 
     def ran(self, group: Group, run: Run, now: float) -> None:
