@@ -34,7 +34,7 @@ class Trace(int):
     #: The caller's tracestate.
     state: str
     name: Hashable
-    #: Whether it is sampled; None before the first question. Set once, by the sampler.
+    #: Whether it is sampled; None until the sampler decides, once.
     sampled: bool | None
 
     def __new__(cls, trace_id: int, name: Hashable = "", caller: Caller | None = None) -> Trace:
@@ -57,5 +57,5 @@ class Trace(int):
 
     @classmethod
     def of(cls, trace_id: int, name: Hashable) -> Trace:
-        """Return the trace itself; for a bare number, a new trace of our own."""
+        """Return the trace itself; for a plain number, a new trace of our own."""
         return trace_id if isinstance(trace_id, cls) else cls(trace_id, name)

@@ -342,7 +342,7 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
-        """Bring future times back: otherwise an hour set back would be an hour's wait."""
+        """Limit future times to now: else a clock set back by an hour would cause an hour's wait."""
         self.reports.clock_set_back(now)
         self._long.clock_set_back(now)
         if self.notes is not None:
@@ -360,7 +360,7 @@ class Lifecycle:
         if self.notes is not None:
             self.notes.settled(span)
         span.due = now + self._limits.linger
-        # Children before their parents where they are due at the same time.
+        # At equal times, children come before their parents.
         self._lingering.set(span.identity.dask_id, span.due, -span.depth)
 
     def _elapse(self, span: OpenSpan, now: float) -> None:

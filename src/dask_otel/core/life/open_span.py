@@ -156,7 +156,7 @@ class Group:
     span: OpenSpan
     name: str
     prefix: str
-    #: The cluster's object for it.
+    #: The group's object in `Cluster`.
     source: object
     #: Seconds that a run must exceed to join the slowest ones.
     floor: float
@@ -252,7 +252,7 @@ class OpenSpan:
     #: Keys that left their state and will return, and why; None if no run was lost.
     reruns: dict[Hashable, RetryReason | None] = field(default_factory=dict)
     #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
-    #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
+    #: `TaskCounts.erred` if a key failed, was forgotten, and failed again.)
     failed: dict[Hashable, Failure | None] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     dropped_incidents: int = 0

@@ -82,16 +82,16 @@ class SpanTasks:
 
     @staticmethod
     def _take_back_result(group: Group) -> None:
-        """Take back the result of a task."""
+        """Revoke the result of a task."""
         if group.counts.memory:
             group.counts.memory -= 1
         else:
-            # The result was an earlier generation's: here it is a task of its own.
+            # The result belonged to an earlier generation: in this one it is a new task.
             group.counts.tasks += 1
 
     @staticmethod
     def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
-        """Count a task of ``Client.retry``: its failure did not stand, unless it was exported."""
+        """Count a task of ``Client.retry``: its failure is revoked, unless it was exported."""
         counts = group.counts
         failed = group.span.failed
         if key in failed:
@@ -99,7 +99,7 @@ class SpanTasks:
             forgiven(group.span, key)
             counts.erred -= 1
         elif cause == "retried" or not group.blamed:
-            # An earlier generation's: here it is a task of its own.
+            # The failure belonged to an earlier generation: in this one it is a new task.
             counts.tasks += 1
             if cause == "unblamed":
                 return None
@@ -134,7 +134,7 @@ class SpanTasks:
             self._computed(group, worker, start, stop, now)
         elif now > span.last_stop:
             span.last_stop = now
-        # As `_removed`, without the call: every task comes here.
+        # Inlined `_removed`: this runs for every task.
         span.unfinished -= 1
         if not span.unfinished:
             self._ended(span, now)
@@ -265,7 +265,7 @@ class SpanTasks:
         self.coming_back -= len(span.reruns)
 
     def ran(self, group: Group, run: Run, now: float) -> None:
-        """Add the times of a run without a result: it was work of its span, too."""
+        """Add the times of a run without a result: it was work of its span too."""
         self._computed(group, run.worker, run.start, run.stop, now)
 
     def _computed(
@@ -274,8 +274,8 @@ class SpanTasks:
         span = group.span
         if worker is not None:
             span.workers[worker] = None
-        # Times come corrected; see `clock_offsets`. If a clock was set, that is not enough: no run
-        # ends in the future, or starts before its span.
+        # The times are corrected (see `clock_offsets`). If a clock was set, that is not enough: no
+        # run ends in the future, or starts before its span.
         if stop > now:
             start -= stop - now
             stop = now
