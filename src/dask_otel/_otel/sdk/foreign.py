@@ -52,14 +52,14 @@ class ForeignExporter:
         self._options = options
 
     def send(self, request: bytes, _longest: float) -> Answer:
-        """Export; an error of the network is a no."""
+        """Export; a network error means failure."""
         try:
             with uninstrumented():
                 result = self.exporter.export(
                     self._decode(self._request.FromString(request)), **self._options
                 )
         except BaseException as error:
-            # Also SystemExit: it would end this thread without a word.
+            # SystemExit too: it would end this thread silently.
             return Answer(False, plain(words_of(error), mask_of_environment()))
         if result.name == "SUCCESS":
             return Answer(True)

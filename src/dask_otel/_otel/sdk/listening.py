@@ -131,9 +131,9 @@ def _answer(address: tuple[str, int], until: float, request: bytes) -> bytes | N
 
 
 def _handshake(address: tuple[str, int], until: float, protocol: str) -> str | None:
-    """Return the protocol that a handshake agreed on, or nothing; None if TLS is not spoken."""
+    """Return the negotiated protocol, or an empty string; None if the server speaks no TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Only to identify the server: nothing is sent to it, and no answer is trusted.
+    # Only to identify the server: we send it nothing, and trust no answer.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols([protocol])

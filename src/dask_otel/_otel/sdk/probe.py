@@ -138,7 +138,7 @@ def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
 
 
 def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Send each record to its sink, all at once; return what became of them in time."""
+    """Send all records to their sinks at once; return the results so far after `seconds`."""
     began = time.monotonic()
     results: list[dict[str, Any]] = []
     threads = []
@@ -154,7 +154,7 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
             "listener": None,
             "seconds": 0.0,
         }
-        # A daemon: one that hangs in an exporter holds up nothing.
+        # A daemon: if it hangs in an exporter, the process still ends.
         thread = threading.Thread(
             target=_send, args=(sink, record, began + seconds, result), name=_THREAD, daemon=True
         )
@@ -171,14 +171,14 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
 
 
 def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
-    """Send one record; if that fails, find out what listens."""
+    """Send one record; if that fails, identify the server."""
     began = time.monotonic()
     try:
         item = Row(sink.encode(record)) if isinstance(record, SpanRecord) else record
         answer: Answer = sink.send([item], until - began)
     except BaseException as error:
         answer = Answer(False, type(error).__name__)
-    # An application's own provider does not say what becomes of spans.
+    # An application's own provider does not report the result.
     ok = None if isinstance(sink, ProviderSpanSink) else answer.taken
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
     result["seconds"] = time.monotonic() - began

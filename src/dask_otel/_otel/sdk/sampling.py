@@ -77,12 +77,12 @@ class _Apart:
         self._rest_until = 0.0
 
     def ask(self, trace: Trace) -> _Question | None:
-        """Ask, and wait a moment; None if the sampler is busy, or resting after a late answer."""
+        """Ask, and wait briefly; None if the sampler is busy, or pausing after a late answer."""
         busy = self._last is not None and not self._last.answered.is_set()
         if busy or time.monotonic() < self._rest_until:
             return None
         question = _Question(trace)
-        # A daemon: a sampler that hangs must not hold up the end of the process.
+        # A daemon: if the sampler hangs, the process must still end.
         thread = threading.Thread(
             target=question.ask, args=(self._sampler,), name="dask-otel-sampler", daemon=True
         )
@@ -223,5 +223,5 @@ def make_sampler(resource: Resource) -> TraceSampler:
     for entry in entry_points(group="opentelemetry_traces_sampler", name=name):
         if entry.module != Sampler.__module__:
             return TraceSampler(_load_sampler(entry))
-    # A provider that processes nothing: the public way to the SDK's parsed sampler.
+    # A provider without processors is the public way to the SDK's configured sampler.
     return TraceSampler(TracerProvider(resource=resource, shutdown_on_exit=False).sampler)

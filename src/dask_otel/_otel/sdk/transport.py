@@ -341,7 +341,7 @@ def _words(kind: str, body: bytes) -> str:
 def _retry_after(value: str) -> float:
     """Return the seconds in a header, a number or a date; 0 for anything else."""
     if value.strip().isdecimal():
-        # What has more digits is no number of seconds, either.
+        # More digits are no number of seconds either.
         return float(value.strip()[:9])
     try:
         # HTTP dates are in GMT, whether they name it or not.

@@ -342,7 +342,7 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
-        """Limit future times to now: else a clock set back by an hour would cause an hour's wait."""
+        """Bring future times back: else a clock set back by an hour would cause an hour's wait."""
         self.reports.clock_set_back(now)
         self._long.clock_set_back(now)
         if self.notes is not None:
