@@ -110,7 +110,7 @@ def bounded_tracestate(text: object) -> str:
 
 
 def bounded_baggage(text: object) -> str:
-    """Return a baggage cut to its limit by whole entries, the last ones first."""
+    """Return a baggage without its last entries beyond the limit."""
     if not _is_header(text):
         return ""
     return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)

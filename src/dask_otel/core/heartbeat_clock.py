@@ -30,13 +30,13 @@ class HeartbeatClock:
     _before: float = inf
 
     def made(self, received: float, delay: float) -> float:
-        """Return when the heartbeat was made that has just been received."""
+        """Return when the heartbeat received just now was made."""
         age = received - self._started
         if age >= WINDOW:
             self._before = self._now if age < 2 * WINDOW else inf
             self._now = inf
             self._started = received
-        # Without `min`, which takes longer: each heartbeat comes here twice.
+        # `min` would be slower: this runs twice for each heartbeat.
         if delay < self._now:
             self._now = delay
         made = received - delay + (self._now if self._now < self._before else self._before)

@@ -294,15 +294,15 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One OpenTelemetry span that waits to be sent."""
+    """One waiting OpenTelemetry span."""
 
-    #: As OTLP has it; a `SpanRecord` where an application's provider takes it.
+    #: The span in OTLP; a `SpanRecord` for an application's provider.
     body: Any
-    #: The maker, if it is another run than this one.
+    #: Its origin, if another run made it.
     origin: Origin | None = None
     #: Number of its row in the spool; negative if it is in memory only, 0 without a spool.
     number: int = 0
-    #: How often it has failed alone, in a row.
+    #: Number of its failures alone, in a row.
     strikes: int = 0
 
 
@@ -322,7 +322,7 @@ class SpanRecord:
     links: tuple[Link, ...]
     #: Description of status ERROR; None leaves the status UNSET.
     error: str | None
-    #: Name of the root: the sampler decides once for a trace, by its id and this.
+    #: Name of the root: the sampler decides once for a trace, by its id and this name.
     root_name: str
     #: Whether the parent is the caller's span.
     remote_parent: bool = False
@@ -331,20 +331,20 @@ class SpanRecord:
 class Answer(NamedTuple):
     """The outcome of one request."""
 
-    #: Whether it was taken, perhaps but for some of it.
+    #: Whether the server accepted it, at least in part.
     taken: bool
-    #: Why it was not taken; empty if it was.
+    #: Why the server did not accept it; empty if it did.
     reason: str = ""
     #: Whether the server blames the content of the request.
     blames: bool = False
-    #: Whether no answer came: nothing listens, the name does not resolve, one side does not want
+    #: Whether there was no server: nothing listens, the name does not resolve, only one side uses
     #: TLS, or the new connection breaks.
     absent: bool = False
-    #: Seconds for which the server wants no other request; 0 if it does not name any.
+    #: Seconds to wait before the next request, as the server demands; 0 if it does not.
     pause: float = 0.0
-    #: Items that were not taken, although the request was.
+    #: Number of rejected items in an accepted request.
     lost: int = 0
-    #: The server's own words about a request that it took.
+    #: The server's message about an accepted request.
     said: str = ""
 
 

@@ -66,7 +66,7 @@ def redacted_value(
         return tuple([item for item in result if item is not None])
     if isinstance(value, str):
         return redacted(redact, name, value, sanitizer)
-    # A bool, int or float stays one if its text does.
+    # A bool, int or float stays one if its text is unchanged.
     text = plain_text(value, Sanitizer())
     answer = redacted(redact, name, text, sanitizer)
     return value if answer == text else answer
