@@ -377,7 +377,7 @@ class Journal:
     # ------------------------------------------------------------------------------- the end
 
     def _finish(self) -> float:
-        """Write what is left; let the lanes finish until the deadline."""
+        """Write the rest; let the lanes finish until the deadline."""
         deadline = self.deadline or 0.0
         lanes = self._lanes.values()
         # Even if no time is left for the exporters: writing is quick.

@@ -142,7 +142,7 @@ class NumberSeries(Series):
         )
 
     def confirm(self) -> None:
-        """Note that the last delta point was accepted."""
+        """Record that the last delta point was accepted."""
         self.confirmed, self.confirmed_ns = self.sent, self.sent_ns
 
 
@@ -236,7 +236,7 @@ class HistogramSeries(Series):
         return self._make(self.confirmed_ns, time_ns, self.total, self.take_exemplar(time_ns))
 
     def confirm(self) -> None:
-        """Note that the last delta point was accepted."""
+        """Record that the last delta point was accepted."""
         self.total, self.confirmed_ns = Distribution(), self.sent_ns
 
     def _is_finite_with(self, seconds: float) -> bool:

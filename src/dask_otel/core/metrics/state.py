@@ -14,7 +14,7 @@ rules for points (docs/telemetry.md):
 - Names and series are capped (`dask_otel.core.metrics.cardinality`). A series retires if it has
   not changed for long and its last value was accepted. If it returns, it starts again from zero.
 
-Everything here runs in one thread. The cost of `MetricState.apply` depends on the number of changes.
+Everything here runs in one thread. `MetricState.apply` costs as much as there are changes.
 """
 
 from __future__ import annotations
