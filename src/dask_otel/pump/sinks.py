@@ -53,14 +53,14 @@ class SpanSink(Sink, Protocol):
         """
 
     def send(self, rows: Sequence[Row], longest: float) -> Answer:
-        """Send one request, for so many seconds at most."""
+        """Send one request within `longest` seconds."""
 
 
 class MetricSink(Sink, Protocol):
     """A destination of metrics."""
 
     def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
-        """Send one request, for so many seconds at most."""
+        """Send one request within `longest` seconds."""
 
 
 #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.

@@ -138,7 +138,7 @@ def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
 
 
 def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Send all records to their sinks at once; return the results so far after `seconds`."""
+    """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
     results: list[dict[str, Any]] = []
     threads = []

@@ -53,7 +53,7 @@ _End: TypeAlias = tuple[float | None, float, _Seceded | None]
 class WorkerTasks:
     """The tasks that one worker may be running, and those that ended since its last cut."""
 
-    #: When the last heartbeat was taken, and the one before it.
+    #: When the last heartbeat was taken, and the previous one.
     cut: float
     cut_before: float
     #: Spans of the tasks that the scheduler has in processing here, by key.
