@@ -1,10 +1,10 @@
-"""Limits and names of the attributes that users give to their spans.
+"""Limits and names of users' span attributes.
 
 They keep their keys, so that semantic conventions (``enduser.id``, ``batch.id``) work. They must
 not overwrite the bridge's attributes: the namespaces ``dask.`` and ``otel.``, and the other keys of
 the exported span.
 
-Applied twice: in the client, which sends only what will be kept, and on the scheduler, where
+Applied twice: in the client, which sends only valid attributes, and on the scheduler, where
 anything can arrive.
 """
 
@@ -19,8 +19,8 @@ from typing import Final
 from dask_otel.core.records import AttributeValue
 from dask_otel.core.text import Sanitizer, attribute_text
 
-#: Attributes of one span; characters of a key and of a text; elements of an array; characters of
-#: all attributes together.
+#: Limits: attributes of one span; characters of a key and of a string; elements of an array;
+#: characters of all attributes together.
 COUNT_LIMIT: Final = 32
 KEY_LIMIT: Final = 128
 TEXT_LIMIT: Final = 1024
@@ -34,13 +34,13 @@ _INT64: Final = 2**63
 
 
 def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
-    """Return the attributes that a span keeps, and the number of those that it does not.
+    """Return the attributes that a span keeps, and the number of discarded ones.
 
     Parameters
     ----------
     given
-        Should be a mapping of texts to texts, numbers, booleans, or lists of one of these, but
-        can be anything. Values of other types become text; texts are cut.
+        Should map strings to strings, numbers, booleans, or lists of one of these, but can be
+        anything. Values of other types become strings; strings are truncated.
     """
     if not isinstance(given, Mapping):
         return {}, 0 if given is None else 1
@@ -49,7 +49,7 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
     total = 0
     try:
         size = len(given)
-        # Nobody writes more attributes by hand.
+        # Users hardly write more attributes by hand.
         for raw, value in islice(given.items(), 4 * COUNT_LIMIT):
             key = _key(raw, sanitizer)
             clean = None if key is None or key in kept else _value(value, sanitizer)
@@ -65,7 +65,7 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
 
 
 def _key(raw: object, sanitizer: Sanitizer) -> str | None:
-    """Return the key's text; None if it is no text, too long, or reserved."""
+    """Return the clean key; None if it is not a string, too long, or reserved."""
     if not isinstance(raw, str) or not 0 < len(raw) <= KEY_LIMIT:
         return None
     key = attribute_text(raw, sanitizer)
@@ -80,10 +80,10 @@ def _value(value: object, sanitizer: Sanitizer) -> AttributeValue | None:
         return tuple([attribute_text(item, sanitizer, TEXT_LIMIT) for item in value[:ARRAY_LIMIT]])
     if isinstance(value, bool):
         return value
-    # Includes NumPy's.
+    # Including NumPy's.
     if isinstance(value, Integral):
         number = int(value)
-        # A number beyond OTLP's range becomes text.
+        # A number beyond OTLP's range becomes a string.
         return (
             number if -_INT64 <= number < _INT64 else attribute_text(number, sanitizer, TEXT_LIMIT)
         )

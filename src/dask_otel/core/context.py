@@ -1,7 +1,7 @@
-"""Trace context as text, on its way with a submission.
+"""Trace context as text, for the way with a submission.
 
-The form is W3C Trace Context, whatever propagators an application has configured, because both
-ends are ours. Anything can come over the wire: nothing here raises.
+The form is always W3C Trace Context, whatever propagators an application has configured, because
+both ends are ours. Anything can arrive: nothing here raises.
 
 Sources of the rules: W3C Trace Context (level 1 and 2) and W3C Baggage.
 """
@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-#: Annotation with the caller's context from the client to the scheduler: a dict of texts with
+#: Annotation with the caller's context, from the client to the scheduler: a dict of strings with
 #: `TRACEPARENT`, and optionally `TRACESTATE`, `BAGGAGE` and `NESTED`.
 CARRIER_KEY: Final = "dask_otel.context"
 #: Annotation with the scheduler's decision for a task, to its worker: a traceparent.
@@ -27,18 +27,18 @@ STATE_KEY: Final = "dask_otel.state"
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
-#: Marks a carrier from inside a task.
+#: Marks a carrier from inside of a task.
 NESTED: Final = "nested"
 
-#: Characters of a tracestate, of a long entry in it, and of a baggage.
+#: Limits in characters: of a tracestate, of an entry in it, and of a baggage.
 MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
-#: Longer texts are ignored.
+#: Longer strings are ignored.
 _HUGE: Final = 65_536
 MAX_BAGGAGE: Final = 8192
 
 _SAMPLED: Final = 0x01
-#: The flag of a trace with a random id, which is passed on with the trace.
+#: The flag of a trace with a random id; it is propagated with the trace.
 RANDOM: Final = 0x02
 #: Characters of a traceparent of version 00, and a limit for later versions.
 _LENGTH: Final = 55
@@ -52,7 +52,7 @@ _HEADER: Final = re.compile(r"[\x20-\x7e\t]*", re.ASCII)
 
 
 class Traceparent(NamedTuple):
-    """A span, as W3C Trace Context identifies it."""
+    """A span's identity in W3C Trace Context."""
 
     trace_id: int
     span_id: int
@@ -68,17 +68,17 @@ class Caller(NamedTuple):
     """The content of a carrier."""
 
     parent: Traceparent
-    #: Valid as a header; empty if there is none.
+    #: A valid header value; empty if there is none.
     state: str = ""
     baggage: str = ""
-    #: Whether a user has opened the span inside a task.
+    #: Whether the user opened the span inside of a task.
     nested: bool = False
 
 
 def parse_traceparent(text: object) -> Traceparent | None:
-    """Return the span of a traceparent; None if it is not valid.
+    """Return the span of a traceparent; None if it is invalid.
 
-    Later versions than 00 are read like 00, as W3C Trace Context specifies.
+    Versions after 00 are read like 00, as W3C Trace Context specifies.
     """
     if not isinstance(text, str) or not _LENGTH <= len(text) <= _LONGEST:
         return None
@@ -110,7 +110,7 @@ def bounded_tracestate(text: object) -> str:
 
 
 def bounded_baggage(text: object) -> str:
-    """Return a baggage cut to its limit by whole entries, the last ones first."""
+    """Return a baggage without its last entries beyond the limit."""
     if not _is_header(text):
         return ""
     return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)
@@ -119,7 +119,7 @@ def bounded_baggage(text: object) -> str:
 def baggage_entries(text: str, wanted: Container[str]) -> dict[str, str]:
     """Return the wanted entries of a baggage, decoded; the last one of a repeated key.
 
-    Properties, after a semicolon, are ignored. ``+`` may stand for a blank, as in OpenTelemetry's
+    Properties after a semicolon are ignored. ``+`` may mean a space, as in OpenTelemetry's
     propagator for Python.
     """
     found = {}
@@ -163,7 +163,7 @@ def read_carrier(value: object) -> Caller | None:
     Parameters
     ----------
     value
-        The annotation `CARRIER_KEY`, from a client of any version or of the user, so anything.
+        The annotation `CARRIER_KEY`; a client of any version or a user can put anything there.
     """
     if not isinstance(value, Mapping):
         return None
@@ -182,8 +182,8 @@ def read_carrier(value: object) -> Caller | None:
 
 
 def caller_dask_id(parent: Traceparent) -> str:
-    """Return the Dask span id of work that is submitted under a caller's span alone.
+    """Return the Dask span id of work with a caller's span, but without a Dask span.
 
-    Text, as Dask requires, and the same for all work under that span.
+    It is a string, as Dask requires, and the same for all work under that span.
     """
     return f"caller-{parent.trace_id:032x}-{parent.span_id:016x}"

@@ -1,12 +1,12 @@
 """Deterministic trace and span ids: computable anywhere, without any propagation.
 
 One rule (see the telemetry contract): BLAKE2b over the UTF-8 text of Dask's span id,
-16 bytes for a trace id, 8 for a span id; zero, which OpenTelemetry calls invalid,
+16 bytes for a trace id, 8 for a span id; zero, which is invalid in OpenTelemetry,
 becomes 1.
 
-Why a hash and not the uuid itself: OpenTelemetry's ratio samplers compare the low 64 bits
-of the trace id, and in a uuid4 these always begin with binary 10, so every ratio up to
-one half would sample nothing.
+The uuid itself won't do: OpenTelemetry's ratio samplers compare the low 64 bits of the trace
+id, and in a uuid4 these always begin with binary 10, so every ratio up to one half would sample
+nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Hashable
 from hashlib import blake2b
 from typing import Final
 
-#: Hashed instead of a task's key that has no text.
+#: Hashed if a task's key has no text.
 _UNREADABLE: Final = "<unreadable>"
 
 
 def _digest(text: str, size: int) -> int:
-    # A lone surrogate can't come over Dask's comms, but an id made inside the scheduler's
-    # process could hold one: it must not raise.
+    # A lone surrogate can't arrive over Dask's comms, but an id made inside the scheduler's
+    # process could contain one: it must not raise.
     raw = text.encode("utf-8", "backslashreplace")
     return int.from_bytes(blake2b(raw, digest_size=size).digest(), "big") or 1
 
@@ -73,16 +73,16 @@ def task_span_id(dask_id: str, key: Hashable, run: int) -> int:
     dask_id
         Dask's id of the span of the task's TaskGroup.
     key
-        The task's.
+        The task's key.
     run
         Dask's number of the run (``TaskState.run_id``): new for each message that sends a task
-        to a worker, which knows it, too.
+        to a worker; the worker knows it too.
     """
     return _digest(f"{dask_id}~{run}/{key_text(key)}", 8)
 
 
 def is_sampled(key: Hashable, ratio: float) -> bool:
-    """Whether the ratio selects a task for a span. Worker and scheduler decide alike.
+    """Whether the ratio selects a task for a span. Worker and scheduler get the same answer.
 
     Parameters
     ----------
@@ -95,9 +95,9 @@ def is_sampled(key: Hashable, ratio: float) -> bool:
 def key_text(key: Hashable) -> str:
     """Return a task's key as text that is the same in every process. Never raises.
 
-    Dask's keys are texts, bytes, numbers, and tuples of these. An instance of a subclass, such as
-    an enumeration's member or a NumPy number, may arrive in another process as the plain value. So
-    the methods of the subclass are not used.
+    Dask's keys are strings, bytes, numbers, and tuples of these. An instance of a subclass, such as
+    an enum's member or a NumPy number, may arrive in another process as the plain value, so the
+    subclass's methods are not used.
     """
     if type(key) is str:
         return key

@@ -1,7 +1,7 @@
 """Masks secrets in addresses, variables and free text.
 
-People mail reports and paste log lines into issues. So everything that is not known to be harmless
-is masked: users, passwords and queries of addresses, parts of a path that look like a token, the
+Users mail reports and paste log lines into issues. So everything that may not be harmless is
+masked: users, passwords and queries of addresses, parts of a path that look like a token, the
 values of headers and of unknown variables.
 """
 
@@ -20,7 +20,7 @@ _SHORTEST: Final = 4
 _SECRET_NAME: Final = re.compile(
     r"auth|cred|key|pass|pwd|secret|session|sign|token|cookie|user", re.IGNORECASE
 )
-#: Only from the beginning of a word: from each of its characters, a long word takes for ever.
+#: Matches only at the start of a word: trying each character of a long word would take for ever.
 _URL: Final = re.compile(r"(?<![A-Za-z0-9+.\-])[A-Za-z0-9+.\-]+://[^\s'\"<>()]+")
 _ASSIGNED: Final = re.compile(
     r"(?i)((?:authorization|api[-_ ]?key|access[-_ ]?key|password|passwd|secret|token)['\"]?\s*[:=]"
@@ -69,7 +69,7 @@ def masked_url(address: str) -> str:
     if parts.netloc:
         host = parts.netloc.rpartition("@")[2]
     if not _HOST.fullmatch(host):
-        # For example headers or a key, which belong into another variable.
+        # For example headers or a key, which belong in another variable.
         return _NO_URL
     if not parts.netloc:
         return _short(host + slash + _masked_path(path))
@@ -87,7 +87,7 @@ def _masked_path(path: str) -> str:
 
 
 def masked_headers(value: str) -> str:
-    """Return the names of headers that a variable holds, without their values."""
+    """Return the names of a variable's headers, without the values."""
     names = [item.partition("=")[0].strip() for item in value.split(",") if "=" in item]
     # An item without a name is a value, and may be secret.
     return ",".join(f"{name}={MASK}" for name in names if _HEADER_NAME.fullmatch(name)) or MASK
@@ -95,11 +95,11 @@ def masked_headers(value: str) -> str:
 
 def masked_path(value: str) -> str:
     """Return the name of a file; masked if it looks like the file's content."""
-    # A header or an address belongs into another variable.
+    # A header or an address belongs in another variable.
     other = "://" in value or ("/" not in value and ("=" in value or "@" in value))
     if other or "-----BEGIN" in value or not value.isprintable():
         return MASK
-    # A key in base64 has capitals, small letters and digits; so long a name hardly ever has.
+    # A key in base64 has upper case, lower case and digits, unlike most names of this length.
     runs = [run for run in _BASE64.findall(value) if not (run.islower() or run.isupper())]
     return MASK if any(any(c.isdigit() for c in run) for run in runs) else _short(value)
 
@@ -127,7 +127,7 @@ def _masked_attributes(value: str) -> str:
 
 
 def secrets_of(variables: Mapping[str, str]) -> set[str]:
-    """Return the secrets in some variables, in the forms in which a text may have them."""
+    """Return the secrets in some variables, in all forms that a text may contain."""
     found: set[str] = set()
     for name, value in variables.items():
         if _HEADERS.fullmatch(name):
@@ -141,7 +141,7 @@ def secrets_of(variables: Mapping[str, str]) -> set[str]:
     return {text for text in found if len(text) >= _SHORTEST and text.lower() not in _NO_SECRETS}
 
 
-#: Parts of headers' values that are no secrets.
+#: Parts of headers' values that are not secret.
 _NO_SECRETS: Final = frozenset({"bearer", "basic", "true", "false"})
 
 
@@ -166,7 +166,7 @@ class Mask:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        # The longest first, as one can be a part of another.
+        # The longest first, because one can be part of another.
         self._secrets = sorted(set(secrets), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:

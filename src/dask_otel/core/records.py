@@ -1,13 +1,13 @@
 """The core's output, in two steps.
 
-Records of the first step cross from the event loop to the export thread: `FinishedSpan` and
-`MetricBatch` have Dask's raw values. Their texts, ids and attributes cost more than collecting
-the values, so the thread makes them.
+Records of the first step go from the event loop to the export thread: `FinishedSpan` and
+`MetricBatch` have Dask's raw values. Strings, ids and attributes cost more than collecting the
+values, so the thread makes them.
 
 Records of the second step go to the exporters: `SpanRecord` and `MetricRecord` are OpenTelemetry's
-data model in plain Python. Every string is clean and cut, every number has its final type.
+data model in plain Python. Every string is clean and truncated, every number has its final type.
 
-No record is changed after the hand-over: two threads read it.
+No record changes after the hand-over: two threads read it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Tags: TypeAlias = tuple[Hashable, ...]
 WorkerMetricKey: TypeAlias = tuple[Hashable, ...]
 
 Outcome: TypeAlias = Literal["memory", "erred", "cancelled"]
-#: Before the work was done, the scheduler closed (``error``) or the bridge was taken off
-#: (``unknown``).
+#: ``error`` and ``unknown``: before the work was done, the scheduler closed, or the bridge was
+#: removed.
 Result: TypeAlias = Literal["success", "cancellation", "unknown", "error", "failure"]
 
 
@@ -95,7 +95,7 @@ class Incident:
 class TaskCounts:
     """Tasks of a span, all and by outcome; the last four count events, not tasks.
 
-    A task asks itself to be `rescheduled` (``Reschedule``): such a run is not `retried`.
+    A task requests to be `rescheduled` (``Reschedule``): such a run is not `retried`.
     """
 
     tasks: int = 0
@@ -133,25 +133,25 @@ class FinishedGroup:
 class TaskRun(NamedTuple):
     """One run of a task. Times are seconds since the epoch."""
 
-    #: For how long it computed, as the worker measured it.
+    #: Compute seconds, measured by the worker.
     seconds: float
     #: Dask's number of the run.
     number: int
     key: Hashable
     #: The worker's name, as in its metrics.
     worker: str | None
-    #: When it computed.
+    #: Its compute times.
     start: float
     stop: float
-    #: Which of the task's runs it was; None if unknown.
+    #: The number of this run of the task; None if unknown.
     attempt: int | None = None
     #: Seconds in the scheduler's queue; None if not measured.
     queued: float | None = None
     #: Size and type of the result; None for a run that failed.
     nbytes: int | None = None
     type: str | None = None
-    #: What the worker did before the computing: ``transfer`` or ``disk-read``, its start, and its
-    #: seconds as the worker measured them.
+    #: The worker's actions before computing: ``transfer`` or ``disk-read``, its start, and its
+    #: seconds, measured by the worker.
     parts: tuple[tuple[str, float, float], ...] = ()
 
 
@@ -168,19 +168,19 @@ class FinishedTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanDescription:
-    """The facts of a generation that are known while it is open, too."""
+    """The facts of a generation that are known even while it is open."""
 
     identity: SpanIdentity
     #: When it was enqueued (generation 1) or got its first new work.
     start: float
-    #: When the first task of it or of the tree below started computing, as Dask's
-    #: ``Span.start``; None if nothing started.
+    #: The first compute start in it or the tree below, as in Dask's ``Span.start``; None if
+    #: nothing started.
     first_start: float | None = None
     #: ``type`` of each collection in the span's metadata.
     collections: tuple[str, ...] = ()
     #: (file, line, function) of the client's submission, if Dask collected code.
     code: tuple[str, int, str | None] | None = None
-    #: Tags of another span, if Dask booked its work here.
+    #: Tags of another span, if Dask assigned that span's work to this one.
     requested: Tags | None = None
     #: Whether it began after its parent was exported.
     late: bool = False
@@ -194,7 +194,7 @@ class SpanDescription:
 class FinishedSpan(SpanDescription):
     """One generation of a Dask span, complete and ready for export."""
 
-    #: When the last work of it or of the tree below ended.
+    #: The end of the last work in it or the tree below.
     stop: float
     result: Result
     complete: bool
@@ -208,7 +208,7 @@ class FinishedSpan(SpanDescription):
     #: Dask's ``active_cpu_seconds`` over ``[start, stop]`` and its "idle or other spans".
     active_cpu: float
     dask_idle: float
-    #: Own seconds of context ``execute``, by activity, as Dask spells it.
+    #: Own seconds of context ``execute``, by Dask's name of the activity.
     activities: Mapping[Hashable, float]
     #: Own share of the cluster's idle seconds, and that plus own execute seconds; None if not
     #: measured.
@@ -217,7 +217,7 @@ class FinishedSpan(SpanDescription):
     groups: tuple[FinishedGroup, ...] = ()
     #: Groups beyond the cap.
     dropped_groups: int = 0
-    #: Runs of own tasks for spans of their own: failed ones, then the longest first.
+    #: Runs of own tasks that become spans: failed ones, then the others, the longest first.
     tasks: tuple[FinishedTask, ...] = ()
     #: Runs beyond the cap.
     dropped_tasks: int = 0
@@ -245,7 +245,7 @@ class Progress:
     #: From the last sign to now; both are the generation's start if the ordinal is 0.
     start: float
     stop: float
-    #: Own tasks so far, and those of the ended spans below; None if the ordinal is 0.
+    #: Own tasks so far, and tasks of finished spans below; None if the ordinal is 0.
     counts: TaskCounts | None = None
 
     @property
@@ -258,9 +258,9 @@ class Progress:
 class OpenNote(SpanDescription):
     """An open generation, for its export if the scheduler is lost."""
 
-    #: When the note was made. Two notes are equal if nothing else has changed.
+    #: When the note was made. The comparison of notes ignores it.
     time: float = field(compare=False)
-    #: Own tasks so far, and those of the ended spans below; None if there is none.
+    #: Own tasks so far, and tasks of finished spans below; None if there are none.
     counts: TaskCounts | None = None
 
 
@@ -284,25 +284,25 @@ class Link(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The maker of a span, as the bytes that a request has of it."""
+    """The origin of a span, as encoded in a request."""
 
-    #: Of the resource, with ``service.instance.id`` and the like.
+    #: The resource, with ``service.instance.id`` and the like.
     resource: bytes
-    #: Of the instrumentation scope, with the bridge's version.
+    #: The instrumentation scope, with the bridge's version.
     scope: bytes
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One OpenTelemetry span that waits to be sent."""
+    """One waiting OpenTelemetry span."""
 
-    #: As OTLP has it; a `SpanRecord` where an application's provider takes it.
+    #: The span in OTLP; a `SpanRecord` for an application's provider.
     body: Any
-    #: The maker, if it is another run than this one.
+    #: Its origin, if another run made it.
     origin: Origin | None = None
     #: Number of its row in the spool; negative if it is in memory only, 0 without a spool.
     number: int = 0
-    #: How often it has failed alone, in a row.
+    #: Number of its failures alone, in a row.
     strikes: int = 0
 
 
@@ -322,7 +322,7 @@ class SpanRecord:
     links: tuple[Link, ...]
     #: Description of status ERROR; None leaves the status UNSET.
     error: str | None
-    #: Name of the root: the sampler decides once for a trace, by its id and this.
+    #: Name of the root: the sampler decides once for a trace, by its id and this name.
     root_name: str
     #: Whether the parent is the caller's span.
     remote_parent: bool = False
@@ -331,20 +331,20 @@ class SpanRecord:
 class Answer(NamedTuple):
     """The outcome of one request."""
 
-    #: Whether it was taken, perhaps but for some of it.
+    #: Whether the server accepted it, at least in part.
     taken: bool
-    #: Why it was not taken; empty if it was.
+    #: Why the server did not accept it; empty if it did.
     reason: str = ""
     #: Whether the server blames the content of the request.
     blames: bool = False
-    #: Whether no answer came: nothing listens, the name does not resolve, one side does not want
+    #: Whether there was no server: nothing listens, the name does not resolve, only one side uses
     #: TLS, or the new connection breaks.
     absent: bool = False
-    #: Seconds for which the server wants no other request; 0 if it does not name any.
+    #: Seconds to wait before the next request, as the server demands; 0 if it does not.
     pause: float = 0.0
-    #: Items that were not taken, although the request was.
+    #: Number of rejected items in an accepted request.
     lost: int = 0
-    #: The server's own words about a request that it took.
+    #: The server's message about an accepted request.
     said: str = ""
 
 

@@ -6,9 +6,9 @@ lose the whole batch, so all text that leaves the core is cleaned here. Each fun
 returns text that encodes as UTF-8, has no NUL, and is not longer than its limit; none
 raises. A `Sanitizer` counts the changed values by kind.
 
-Kinds: ``type`` (no string, made into text), ``repr`` (could not be made into text),
+Kinds: ``type`` (not a string, converted), ``repr`` (conversion failed),
 ``nul``, ``surrogate``, ``cut``, ``empty``, and, from the modules that use this one,
-``value`` (no finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``,
+``value`` (not a finite number), ``shape``, ``unknown_key``, ``unknown_metric``, ``error``,
 ``reserved`` (a user's attribute with a key of the bridge), ``redact`` (the operator's function
 failed on a text).
 """
@@ -32,7 +32,7 @@ LABEL_LIMIT: Final = 200
 ARRAY_LIMIT: Final = 64
 
 CUT: Final = "…"
-#: Replaces NUL (backends cut there) and lone surrogates (no encoder takes them).
+#: Replaces NUL (backends truncate there) and lone surrogates (encoders refuse them).
 REPLACEMENT: Final = "\ufffd"
 #: Replaces a value whose ``str`` raises.
 UNREADABLE: Final = "<unreadable>"
@@ -69,7 +69,7 @@ def plain_text(value: object, sanitizer: Sanitizer) -> str:
         return value
     try:
         if isinstance(value, str):
-            # The characters, as Dask compares and hashes it: an Enum's str() would differ.
+            # The plain string, by which Dask compares and hashes it: an Enum's str() would differ.
             return str.__str__(value)
         sanitizer.count("type")
         if isinstance(value, bytes):
@@ -90,13 +90,13 @@ def clean_text(text: str, sanitizer: Sanitizer) -> str:
             text.encode()
         except UnicodeEncodeError:
             sanitizer.count("surrogate")
-            # Through UTF-16 a pair of surrogates becomes its character.
+            # UTF-16 turns a pair of surrogates into its character.
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 
 def attribute_text(value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT) -> str:
-    """Return an attribute's text, at most `limit` characters; a cut one ends in ``…``."""
+    """Return an attribute's text, at most `limit` characters; a truncated one ends in ``…``."""
     text = value if type(value) is str else plain_text(value, sanitizer)
     if len(text) > limit:
         sanitizer.count("cut")
@@ -109,7 +109,7 @@ def attribute_text(value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_L
 def attribute_array(
     values: Iterable[object], sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT
 ) -> tuple[str, ...]:
-    """Return an array attribute; a cut one ends with the element ``…``."""
+    """Return an array attribute; a truncated one ends with the element ``…``."""
     items = tuple(values)
     if len(items) > ARRAY_LIMIT:
         sanitizer.count("cut")
@@ -120,10 +120,10 @@ def attribute_array(
 def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE_LIMIT) -> str:
     """Return a stacktrace of at most `limit` bytes.
 
-    It is cut at its beginning: the last frames and the error itself are at the end.
+    Its beginning is cut: the last frames and the error itself are at the end.
     """
     text = clean_text(plain_text(value, sanitizer), sanitizer)
-    # At most four bytes a character, so most stacktraces need not be encoded.
+    # A character has at most four bytes, so most stacktraces need not be encoded.
     if len(text) * 4 <= limit:
         return text
     raw = text.encode()
@@ -132,7 +132,7 @@ def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE
     sanitizer.count("cut")
     mark = CUT.encode()
     room = max(limit - len(mark), 0)
-    # The rest of a character that was cut is ignored.
+    # Ignores the rest of a cut character.
     return CUT + raw[len(raw) - room :].decode("utf-8", "ignore")
 
 
@@ -148,7 +148,7 @@ def _escaped(tag: object, sanitizer: Sanitizer) -> str:
 def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
     """Return a Dask span's full name: its tags joined with ``/``, of any length.
 
-    ``/`` and ``\\`` inside a tag are written ``\\/`` and ``\\\\``, so that different tags
+    ``/`` and ``\\`` inside a tag become ``\\/`` and ``\\\\``, so that different tags
     have different names. Not cleaned yet: use `attribute_text` or `label_text`.
     """
     return "/".join([_escaped(tag, sanitizer) for tag in tags])
@@ -175,8 +175,8 @@ def label_text(value: object, sanitizer: Sanitizer, limit: int = LABEL_LIMIT) ->
 def suffix_text(value: object, sanitizer: Sanitizer) -> str:
     """Return an activity as the last part of an attribute's name.
 
-    Anything but ASCII letters, digits, ``_`` and ``-`` becomes ``_``: two activities can
-    get the same suffix, and their seconds are then summed.
+    All characters except ASCII letters, digits, ``_`` and ``-`` become ``_``. If two activities get
+    the same suffix, their seconds are summed.
     """
     if type(value) is str and _IS_SUFFIX(value):
         return value

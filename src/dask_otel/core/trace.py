@@ -1,4 +1,4 @@
-"""A trace as one root knows it: its id, and what was decided about it, once."""
+"""One root's view of a trace: its id and its sampling decision."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from dask_otel.core.context import RANDOM, Caller, Traceparent
 
 
 class Trace(int):
-    """A trace id, with what was decided for one root's part of that trace.
+    """A trace id with the sampling decision for one root's part of the trace.
 
     It compares, hashes and formats as the number. Several roots can be in one trace, if a caller
     submits them there. Each root has its own object and its own decision, which its spans,
     continuations and exemplars share. So equal traces can have different decisions: keep the
     object, don't look one up by its number.
 
-    It is a number because trace ids travel in six kinds of records to the exporters' threads
-    (identities, their first generations, span records, deltas, observations, exemplars), of which
-    all need the decision. Otherwise each had one more field, or there was one more bounded table.
+    It is a number because six kinds of records carry trace ids to the exporters' threads
+    (identities, their first generations, span records, deltas, observations, exemplars), and all
+    need the decision. Otherwise each would need one more field, or there would be one more bounded
+    table.
 
     Parameters
     ----------
     trace_id
         128 bits.
     name
-        First tag of the root, as the user gave it: samplers may go by names.
+        First tag of the root, as the user gave it: samplers may decide by names.
     caller
-        Whose trace it is; None for one of our own.
+        The owner of the trace; None for a trace of our own.
     """
 
-    #: The span that the root hangs below; None in a trace of our own.
+    #: The root's parent span; None in a trace of our own.
     caller: Traceparent | None
     #: The caller's tracestate.
     state: str
     name: Hashable
-    #: Whether it is sampled; None before the first question. Set once, by the sampler.
+    #: Whether it is sampled; None until the sampler decides, once.
     sampled: bool | None
 
     def __new__(cls, trace_id: int, name: Hashable = "", caller: Caller | None = None) -> Trace:
@@ -57,5 +58,5 @@ class Trace(int):
 
     @classmethod
     def of(cls, trace_id: int, name: Hashable) -> Trace:
-        """Return the trace itself; for a bare number, a new trace of our own."""
+        """Return the trace itself; for a plain number, a new trace of our own."""
         return trace_id if isinstance(trace_id, cls) else cls(trace_id, name)

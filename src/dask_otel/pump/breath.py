@@ -1,17 +1,16 @@
-"""Breath: a thread of ours lets the event loop have the GIL before that has to ask for it.
+"""Breath: our threads release the GIL before the event loop has to request it.
 
 A thread that computes in Python keeps the GIL until another one has waited for 5 ms
-(``sys.getswitchinterval``, which belongs to the whole process and is not ours to change). The
-scheduler's event loop would wait that long each time it wakes up. So our threads sleep for a
-moment after each half a millisecond of work: a waiting thread gets the GIL at once. If no thread
+(``sys.getswitchinterval``, a setting of the whole process that we must not change). The
+scheduler's event loop would wait that long each time it wakes up. So our threads sleep briefly
+after each half millisecond of work, and a waiting thread gets the GIL at once. If no thread
 took it, they work a little longer, up to a millisecond.
 
-Measured on two cores: nine in ten times a loop that wakes
-up each millisecond waits for 3 to 6 ms at most, and for 13 to 23 ms without any breath. In three
-runs beside a loop that did little else, what was left of the throughput was 0.83 to 0.91, and
-0.77 to 0.84 with half a millisecond always: that is why the time depends on the demand. Beside a
-loop that computed for half of the time there was no difference. A second pause between
-two batches changed nothing.
+Measured on two cores: for a loop that wakes up each millisecond, the 90th percentile of the wait
+is 3 to 6 ms, and 13 to 23 ms without breaths. In three runs beside a loop that did little else,
+0.83 to 0.91 of the throughput remained, and 0.77 to 0.84 with a fixed half millisecond: hence the
+adaptive time. Beside a loop that computed half of the time there was no difference. A second
+pause between two batches changed nothing.
 """
 
 from __future__ import annotations
@@ -20,23 +19,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Seconds of work between two breaths, where somebody else wants the GIL and where nobody does.
+#: Seconds of work between two breaths: if another thread wants the GIL, and the limit if none does.
 WORK: Final = 0.0005
 LONGEST_WORK: Final = 0.001
-#: Seconds of a breath: shorter ones end before a waiting thread is awake.
+#: Seconds of a breath: a shorter one ends before a waiting thread is awake.
 PAUSE: Final = 0.0001
-#: A breath that took so many seconds was not over before somebody else had had the GIL.
+#: If a breath took longer than this many seconds, another thread had the GIL meanwhile.
 TAKEN: Final = 0.0003
 
 
 class Breath:
-    """Call it after each small piece of work; it sleeps where it is time. For one thread.
-
-    Parameters
-    ----------
-    clock, sleep
-        Seconds, and what waits for some.
-    """
+    """Call it after each small piece of work; it sleeps when a pause is due. For one thread."""
 
     def __init__(
         self,
@@ -49,7 +42,7 @@ class Breath:
         self._next = 0.0
 
     def __call__(self) -> None:
-        """Sleep if the last breath is long enough ago."""
+        """Sleep if a pause is due."""
         now = self._clock()
         if now < self._next:
             return

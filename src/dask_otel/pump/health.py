@@ -13,7 +13,7 @@ from dask_otel.core.endpoints.explaining import UNKNOWN, answered, explain
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds without a second message for a destination that fails, works and fails again.
+#: Least seconds between two warnings about a destination that fails, works and fails again.
 QUIET: Final = 600.0
 
 
@@ -24,18 +24,18 @@ Series: TypeAlias = tuple[Hashable, ...]
 class Health:
     """Logs once that a destination fails, and once that it works again.
 
-    Spans and metrics mostly go to the same place and then fail together: one object serves
-    all sinks of one name, so that there is one warning. A flaky destination gets one every ten
-    minutes at most.
+    Spans and metrics mostly go to the same destination and fail together: one object serves all
+    sinks of one name, so that there is one warning. A flaky destination causes at most one
+    warning every ten minutes.
 
     Parameters
     ----------
     name
-        Of the destination.
+        The destination's name.
     now
         Seconds on a monotonic clock.
     advice
-        What to do if it fails; by default the advice for an endpoint.
+        What to do after a failure; by default the advice for an endpoint.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Health:
         self._name = name
         self._endpoint = Endpoint.named(name)
         self._advice = advice
-        #: For the message: the records that the bridge keeps.
+        #: The records that the bridge keeps, for the message.
         self.keeps = "what fits its queue"
         self._now = now
         self._failing: set[str] = set()
         self._nobody = False
-        #: Of the last failure.
+        #: The reason of the last failure.
         self._reason = ""
         #: Whether the present failure was logged, and when the last one was.
         self._warned = False
@@ -58,11 +58,11 @@ class Health:
         self._lock = threading.Lock()
 
     def expect_nobody(self) -> None:
-        """Be silent that nobody is there, which is known, until somebody is."""
+        """Don't report a missing server until one answers: it was reported already."""
         self._nobody = True
 
     def ok(self, signal: str) -> None:
-        """Take note of a success with `signal`: ``"spans"`` or ``"metrics"``."""
+        """Record a success with `signal`: ``"spans"`` or ``"metrics"``."""
         with self._lock:
             first, self._nobody = self._nobody, False
             if first:
@@ -74,16 +74,16 @@ class Health:
             logger.info("dask-otel exports to %s %s", self._name, "now" if first else "again")
 
     def failed(self, signal: str, reason: str) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         self._reason = reason
         endpoint, standard = self._endpoint, "traces" if signal == "spans" else signal
         if self._nobody and endpoint is not None and answered(endpoint, standard, reason):
-            # Somebody came, and takes nothing.
+            # There is a server now, and it refuses.
             self._nobody = False
         level = self._level(signal)
         if level is None:
             return
-        # In the words of ``dask-otel doctor``.
+        # The same advice as in ``dask-otel doctor``.
         advice = self._advice or "The exporter is not one of OTLP's: see its own documentation."
         if not self._advice and endpoint is not None:
             advice = str(explain(endpoint, standard, reason) or UNKNOWN)
@@ -99,13 +99,13 @@ class Health:
         )
 
     def condition(self) -> dict[str, Any]:
-        """Return what fails now, and why it did last, as plain data. Any thread may ask."""
+        """Return the failing signals and the last reason, as plain data. Any thread may call it."""
         with self._lock:
             failing = sorted(self._failing)
             return {"destination": self._name, "failing": failing, "reason": self._reason}
 
     def said(self, items: str, lost: int, count: int, words: str) -> None:
-        """Take note of the words of a server that took data, but for `lost` of `count` items."""
+        """Record the message of a server that accepted data, except `lost` of `count` items."""
         message = "takes the %s, and says: %s. It is shown once."
         values: tuple[Any, ...] = (items, words)
         if lost:
@@ -120,7 +120,7 @@ class Health:
         logger.log(level, f"dask-otel: %s {message}", self._name, *values)
 
     def gave_up(self, signal: str, what: str) -> None:
-        """Take note of what could not be exported before the end."""
+        """Log the records that could not be exported before the end."""
         if self._nobody:
             return
         logger.log(
@@ -131,9 +131,9 @@ class Health:
         )
 
     def _level(self, signal: str) -> int | None:
-        """Return how loud a failure is: the first one of the destination is a warning.
+        """Return the log level of a failure: a warning for the first one of the destination.
 
-        None: it is known, or one like it was logged not long ago.
+        None if it is known, or if a similar one was logged recently.
         """
         with self._lock:
             new = signal not in self._failing
@@ -165,7 +165,7 @@ class Tally:
                 self._totals[series] = self._totals.get(series, 0) + count
 
     def since(self, seen: dict[Series, int]) -> dict[Series, float]:
-        """Return what was added since `seen`, and bring `seen` up to date."""
+        """Return the increases since `seen`, and update `seen`."""
         with self._lock:
             totals = self._totals.copy()
         new: dict[Series, float] = {

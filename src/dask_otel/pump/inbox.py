@@ -1,4 +1,4 @@
-"""The queue between the event loop and the journal: bounded, and filled without a wait."""
+"""The queue between the event loop and the journal: bounded; adding to it never blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentity
 
-#: What is translated.
+#: Items to translate.
 Item: TypeAlias = FinishedSpan | Progress | OpenNote
 
 
@@ -18,18 +18,18 @@ class Inbox:
     Parameters
     ----------
     backlog
-        OpenTelemetry spans that may wait.
+        Limit of waiting OpenTelemetry spans.
     """
 
     def __init__(self, backlog: int) -> None:
         self.backlog = backlog
-        #: Whether nothing is taken out any more.
+        #: Whether `take` returns nothing any more.
         self.given_up = False
-        #: The identity of a span that has ended without room for it: its note is to be removed.
+        #: An identity stands for a finished span without room: its note must be removed.
         self._items: deque[Item | SpanIdentity] = deque()
         # Two counters, each written by one thread: no lock.
         self._offered = self._taken = 0
-        #: Held to count what is left, once.
+        #: Held to count the remaining spans only once.
         self._giving_up = threading.Lock()
 
     def __len__(self) -> int:
@@ -37,16 +37,16 @@ class Inbox:
 
     @property
     def waiting(self) -> int:
-        """OpenTelemetry spans that wait."""
+        """The number of waiting OpenTelemetry spans."""
         return self._offered - self._taken
 
     @property
     def has_room_for_notes(self) -> bool:
-        """Whether notes may come; they are made later if not."""
+        """Whether there is room for notes; if not, they are made later."""
         return len(self._items) < self.backlog
 
     def offer(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span; False if there is no room: then its end alone is queued."""
+        """Queue a finished span. If there is no room, queue its identity only and return False."""
         weight, waiting = finished.weight, self.waiting
         if waiting and waiting + weight > self.backlog:
             if isinstance(finished, FinishedSpan):
@@ -57,12 +57,12 @@ class Inbox:
         return True
 
     def put_light(self, item: OpenNote | SpanIdentity) -> None:
-        """Queue an item without weight; bounded all the same, in case the disk hangs for ever."""
+        """Queue an item without weight; bounded too, in case the disk hangs for ever."""
         if len(self._items) < 2 * self.backlog:
             self._items.append(item)
 
     def take(self) -> Item | SpanIdentity | None:
-        """Return the next item; None if there is none, or nothing is taken out any more."""
+        """Return the next item; None if there is none, or after `give_up`."""
         with self._giving_up:
             if not self._items or self.given_up:
                 return None
@@ -72,7 +72,7 @@ class Inbox:
             return item
 
     def give_up(self) -> int:
-        """Let nothing out any more; return how many OpenTelemetry spans are left, once."""
+        """Close the exit; return the number of remaining OpenTelemetry spans, once."""
         with self._giving_up:
             left = 0 if self.given_up else self.waiting
             self.given_up = True

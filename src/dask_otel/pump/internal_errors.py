@@ -1,4 +1,4 @@
-"""The pump's own errors: counted, logged once of each kind, and then over."""
+"""The pump's own errors: counted, and logged once for each type."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 class InternalErrors:
-    """Takes the unexpected errors of one thread.
+    """Handles the unexpected errors of one thread.
 
     Parameters
     ----------
     tally
         Counts them.
     kind
-        The label of the count, and a word for the log.
+        The metric's label, and the thread's name in the log.
     """
 
     def __init__(self, tally: Tally, kind: str) -> None:
@@ -29,7 +29,7 @@ class InternalErrors:
 
     def take(self, error: BaseException) -> None:
         """Count and log an error; never raises."""
-        # Where memory has run out, this can fail as well, and the thread must live on.
+        # If memory has run out, this can fail too, and the thread must survive.
         with suppress(Exception):
             self._tally.add(semconv.OTEL_INTERNAL_ERRORS.name, self._kind)
             name = type(error).__name__

@@ -1,14 +1,14 @@
-"""The journal: the thread that writes finished spans, and notes of open ones, into the spool.
+"""The journal: the thread that writes finished spans and notes of open spans into the spool.
 
-It stands between the event loop and the lanes of those sinks whose spans are spooled:
+It stands between the event loop and the lanes of the sinks with a spool:
 
-- What comes is translated and encoded once, and written in one transaction with all that came
-  meanwhile. An exporter that hangs delays none of it.
-- The spool is the queue of the lanes: they are fed its rows, in their order, while they have room.
-  Rows that have left a lane are removed with the next write.
-- If the spool can't be opened, written or read, spans go to the lanes from memory, as without one,
-  until it can be: the scheduler before this one may still have it, or its volume is not there yet.
-  The spool never stops the export.
+- Each item is translated and encoded once. One transaction writes all items that have arrived
+  meanwhile. An exporter that hangs does not delay it.
+- The spool is the queue of the lanes: they get its rows in order while they have room. The next
+  write removes the rows that have left a lane.
+- If the spool can't be opened, written or read, spans go to the lanes from memory, as without a
+  spool, until it works: the previous scheduler may still hold it, or its volume is not mounted
+  yet. The spool never stops the export.
 """
 
 from __future__ import annotations
@@ -35,50 +35,50 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: OpenTelemetry spans that may wait to be written: for as long as the disk takes.
+#: Limit of the OpenTelemetry spans that wait for the disk.
 BACKLOG: Final = 10_000
-#: OpenTelemetry spans, and notes, of one transaction.
+#: OpenTelemetry spans of one transaction, and notes.
 _AT_ONCE: Final = 256
-#: Rows that are read at once.
+#: Rows of one read.
 _ROWS: Final = 64
 #: Seconds between two signs of life, while any span is open.
 ALIVE: Final = 1.0
-#: Seconds, at the end, to write the last spans, also if there is no time left.
+#: Seconds to write the last spans at the end, even after the deadline.
 MOMENT: Final = 1.0
-#: Seconds between two looks at lanes that finish, and at a spool in trouble.
+#: Seconds between two checks of finishing lanes and of a spool in trouble.
 _LOOK: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """What the pump must know of the spool."""
+    """The pump's interface to the spool."""
 
-    #: As the setting has it.
+    #: The setting's value.
     path: str
     max_bytes: int
-    #: Opens it, in the thread that will use it. Raises OSError, in words, if it can't be used.
+    #: Opens it in the thread that will use it. Raises OSError with a message if it is unusable.
     open: Callable[[], Store]
     #: The key of each span sink's rows; empty for a sink without a spool.
     keys: Sequence[str]
 
 
 class Journal:
-    """The thread that has the spool.
+    """The thread that owns the spool.
 
     Parameters
     ----------
     spool
-        What is opened.
+        The spool to open.
     lanes
-        Of the sinks whose spans go there.
+        The lanes of the sinks with a spool.
     translate
-        Makes OpenTelemetry spans of what comes; called in this thread.
+        Makes OpenTelemetry spans of an item; called in this thread.
     tally
-        Counts what is lost here.
+        Counts the losses here.
     wake
-        Wakes the thread; the lanes set it, too.
+        Wakes the thread; the lanes set it too.
     backlog
-        OpenTelemetry spans that may wait to be written.
+        Limit of the OpenTelemetry spans that wait for the disk.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Journal:
         wake: threading.Event,
         backlog: int = BACKLOG,
     ) -> None:
-        #: Set when it is known whether the spool can be used.
+        #: Set after the first attempt to open the spool.
         self.opened = threading.Event()
-        #: Whether, while closing, all that came is written, and whether the thread is over.
+        #: While closing: whether all items are written, and whether the thread has ended.
         self.written = self.closed = False
         self.deadline: float | None = None
-        #: What the spool held when it was opened, in words; empty without one.
+        #: A description of the spool's content when it was opened; empty without a spool.
         self.found = ""
         self._spool = spool
         self._lanes = {lane.key: lane for lane in lanes}
@@ -104,7 +104,7 @@ class Journal:
         self._wake = wake
         self._store: Store | None = None
         self._inbox = Inbox(backlog)
-        #: Open spans: notes to write, which of them the spool has, notes to remove.
+        #: Open spans: notes to write, notes in the spool, notes to remove.
         self._notes: dict[Ids, OpenNote] = {}
         self._noted: set[Ids] = set()
         self._ended: set[Ids] = set()
@@ -125,7 +125,7 @@ class Journal:
         self._thread.start()
 
     def offer(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span; False, counted, if there is no room. Called by the loop."""
+        """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
         taken = self._inbox.offer(finished)
         if not taken:
             self._drop("queue_full", finished.weight * len(self._lanes))
@@ -133,35 +133,35 @@ class Journal:
         return taken
 
     def note(self, note: OpenNote) -> None:
-        """Queue a note of an open span. Called by the loop, while there is room for notes."""
+        """Queue a note of an open span, if there is room. Called by the event loop."""
         self._inbox.put_light(note)
         self._rouse()
 
     def _rouse(self) -> None:
-        # Cheaper than to set it once more.
+        # Cheaper than setting it again.
         if not self._wake.is_set():
             self._wake.set()
 
     @property
     def has_room_for_notes(self) -> bool:
-        """Whether notes may come; they are made later if not. Asked by the loop."""
+        """Whether there is room for notes; if not, they are made later. For the event loop."""
         return self._inbox.has_room_for_notes
 
     @property
     def usable(self) -> bool:
-        """Whether there is a spool now, as far as that is known."""
+        """Whether the spool was usable at the last attempt."""
         return self._store is not None or not self.opened.is_set()
 
     @property
     def size(self) -> int:
-        """OpenTelemetry spans that wait in memory alone, for the sink that has most of them."""
+        """OpenTelemetry spans that wait in memory only: the maximum over the sinks."""
         if self._inbox.given_up:
             return 0
         return self._inbox.waiting + max((lane.size for lane in self._lanes.values()), default=0)
 
     @property
     def levels(self) -> dict[str, int]:
-        """What the spool holds, by metric; empty if it can't be used."""
+        """The spool's levels by metric; empty if it is unusable."""
         if self._store is None:
             return {}
         return {
@@ -183,12 +183,12 @@ class Journal:
         }
 
     def close(self, deadline: float) -> None:
-        """Ask it to write what is left, and to close the spool; returns at once."""
+        """Request to write the rest and to close the spool; returns at once."""
         self.deadline = deadline
         self._wake.set()
 
     def abandon(self) -> None:
-        """Count what it has not taken in as lost: it hangs, or its time is up."""
+        """Count the unread items as lost: the thread hangs, or its time is up."""
         left = self._inbox.give_up()
         if left:
             self._drop("shutdown", left * len(self._lanes))
@@ -237,7 +237,7 @@ class Journal:
         self._health.works(f"now uses the {self.found}")
 
     def _work(self) -> float:
-        """Write and feed until nothing is to be done; return how long that may last."""
+        """Write and feed until nothing is left to do; return the seconds until the next look."""
         if self._store is None and not self._health.rest:
             self._open()
         while self._step():
@@ -248,7 +248,7 @@ class Journal:
         return ALIVE if self._noted or self._notes else 60.0
 
     def _step(self) -> bool:
-        """Write what came, and feed the lanes; whether there is more to do."""
+        """Write new items, and feed the lanes; return whether there is more to do."""
         finished = self._take_in()
         for lane in self._lanes.values():
             self._settled += lane.take_settled()
@@ -259,7 +259,7 @@ class Journal:
         fed = False
         try:
             if self._health.trouble:
-                # What is written where nothing can be read would be stuck.
+                # If reading fails, rows written now would be stuck.
                 self._feed(store)
             late = self._noted and time.monotonic() - self._written_at >= ALIVE
             news = finished or self._notes or self._ended or self._settled
@@ -272,13 +272,13 @@ class Journal:
             self._give(finished)
         except BaseException as error:
             self._errors.take(error)
-            # Not the disk's fault: the same would happen again.
+            # Not the disk's fault: a retry would fail again.
             self._notes.clear()
             self._give(finished)
         return bool(self._inbox or (self._notes and not self._health.trouble)) or fed
 
     def _take_in(self) -> list[Encoded]:
-        """Encode about one transaction's worth of finished spans; notes are kept."""
+        """Encode the finished spans of about one transaction; collect the notes."""
         finished: list[Encoded] = []
         weight = 0
         while weight < _AT_ONCE and (item := self._inbox.take()) is not None:
@@ -290,7 +290,7 @@ class Journal:
                 continue
             if not isinstance(item, Progress):
                 self._notes.pop(ids, None)
-                # Also if there is no row: it may not be wanted, or can't be written.
+                # Even without a row: the span may be unsampled, or impossible to encode.
                 self._ended |= self._noted & {ids}
             if not isinstance(item, SpanIdentity):
                 weight += item.weight
@@ -298,7 +298,7 @@ class Journal:
         return finished
 
     def _encoded(self, item: Item, ids: Ids | None) -> list[Encoded]:
-        """Return the rows of an item; errors are counted, but not those of a note."""
+        """Return the rows of an item; count errors, except a note's."""
         encoded: list[Encoded] = []
         try:
             self._breathe()
@@ -317,7 +317,7 @@ class Journal:
     # ------------------------------------------------------------------------- the spool
 
     def _write(self, store: Store, finished: list[Encoded]) -> None:
-        """Write one transaction; `finished` is empty then."""
+        """Write one transaction, and empty `finished`."""
         notes = dict(islice(self._notes.items(), _AT_ONCE))
         noted = [row for ids, note in notes.items() for row in self._encoded(note, ids)]
         written = store.write(
@@ -336,14 +336,14 @@ class Journal:
         self._settled = []
         self._waiting, self._usage = store.count, store.size
         dropped = set(written.dropped)
-        # Those that are still in a lane's queue, or sent already, are not lost.
+        # Rows in a lane's queue, or sent already, are not lost.
         saved = sum(lane.cut_off(dropped) for lane in self._lanes.values())
         self._drop("spool_full", len(dropped) - saved)
         self._give(written.left_out)
         self._health.wrote(bool(dropped or written.left_out), self._usage)
 
     def _give(self, rows: Sequence[Encoded]) -> None:
-        """Give spans to the lanes from memory, and keep no more notes than there is room for."""
+        """Give spans to the lanes from memory, and discard notes beyond the limit."""
         for key, lane in self._lanes.items():
             own = [body for sink, ids, body in rows if sink == key and ids is None]
             if own:
@@ -353,11 +353,11 @@ class Journal:
             del self._notes[ids]
 
     def _feed(self, store: Store) -> bool:
-        """Feed the lanes that have room; whether any of them may take more."""
+        """Feed the lanes that have room; return whether any of them may take more."""
         more = False
         for lane in self._lanes.values():
             self._breathe()
-            # By whole requests: each read has its price. After trouble, one row is tried.
+            # In whole requests, since each read has a cost. After trouble, try one row.
             least = 1 if self._health.trouble else min(_ROWS, lane.batch_size)
             room = min(_ROWS, max(lane.room, 1 if self._health.trouble else 0))
             if lane.all_fed.is_set() or lane.fed >= store.last or room < least:
@@ -377,15 +377,15 @@ class Journal:
     # ------------------------------------------------------------------------------- the end
 
     def _finish(self) -> float:
-        """Write what is left; let the lanes finish until the deadline."""
+        """Write the rest; let the lanes finish until the deadline."""
         deadline = self.deadline or 0.0
         lanes = self._lanes.values()
-        # Also if no time is left for the exporters: this takes a moment.
+        # Even if no time is left for the exporters: writing is quick.
         until = max(deadline, time.monotonic() + MOMENT)
         while self._inbox and time.monotonic() < until:
             self._step()
         self.written = True
-        # As much as would have been in their queues without a spool; the rest stays in it.
+        # As many rows as their queues would hold without a spool; the rest stays in it.
         for _ in range(0, max(lane.window for lane in lanes), _ROWS):
             if not self._step():
                 break
@@ -399,7 +399,6 @@ class Journal:
 
     def _let_go(self) -> float:
         """Remove the last rows that were sent, and close the spool."""
-        # What a lane still sends is not removed: it would be sent, and counted, again.
         for lane in self._lanes.values():
             lane.all_fed.set()
             lane.abandon()
@@ -407,7 +406,7 @@ class Journal:
         store = self._store
         if store is None:
             return 0.0
-        # What is open now was not exported: it is lost with the scheduler, or was counted.
+        # Spans still open were not exported: they are lost with the scheduler, or were counted.
         self._notes.clear()
         try:
             if self._settled or self._ended:
@@ -416,7 +415,7 @@ class Journal:
             self._health.failed(error)
         finally:
             self._store = None
-            # Spans that were not written leave their notes.
+            # If spans were not written, keep their notes.
             store.close(clean=not self._inbox.waiting)
         self._waiting = waiting = store.count
         if waiting:

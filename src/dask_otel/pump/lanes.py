@@ -1,4 +1,4 @@
-"""The threads of the pump, one for each sink: a dead endpoint delays no other one."""
+"""The threads of the pump, one for each sink: a dead endpoint does not delay the others."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_o
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Batches of metrics that may wait; more are made one, or pile up in one on the event loop.
+#: Limit of waiting metric batches; more are merged, here or on the event loop.
 MAX_METRIC_BATCHES: Final = 4
-#: Seconds to rest after an error that should not have been.
+#: Seconds to rest after an unexpected error.
 _AFTER_ERROR: Final = 1.0
-#: Requests of one export of metrics that may fail in a row before the others are left for the
-#: next one; so are they after one that took longer than so many seconds: nobody is there.
+#: If this many requests of one metrics export fail in a row, or one fails after more than this
+#: many seconds, there is probably no server: the other requests wait for the next export.
 _FAILED_REQUESTS: Final = 3
 _PROMPT: Final = 1.0
-#: Seconds between two tries at the end, where nobody is.
+#: Seconds between two attempts at the end, if there is no server.
 _MOMENT: Final = 0.1
-#: Below this many seconds of schedule delay each span wakes the thread: no polling.
+#: With a shorter schedule delay, in seconds, each span wakes the thread: no polling.
 AT_ONCE: Final = 0.05
 
 
@@ -49,7 +49,7 @@ class Lane:
 
     def __init__(self, name: str, sink: Sink, tally: Tally) -> None:
         self.wake = threading.Event()
-        #: Set when everything is exported or counted, and when the thread is over.
+        #: Set when everything is exported or counted, and when the thread ends.
         self.settled = threading.Event()
         self.closed = threading.Event()
         #: On the monotonic clock; None until closing.
@@ -58,7 +58,7 @@ class Lane:
         self._sink = sink
         self._tally = tally
         self._errors = InternalErrors(tally, "export")
-        # A daemon: one that hangs in an exporter must not hold up the end of the process.
+        # A daemon: if it hangs in an exporter, the process must still end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -91,9 +91,9 @@ class Lane:
             return _AFTER_ERROR
 
     def _comes_back(self, answer: Answer) -> bool:
-        """At the end, wait for somebody to be there, or as long as the server wants.
+        """At the end, wait until a server is there, or as long as the server wants.
 
-        False if it is no use.
+        False if waiting is pointless.
         """
         now = time.monotonic()
         if 0.0 < answer.pause < (self.deadline or 0.0) - now:
@@ -105,11 +105,11 @@ class Lane:
         return True
 
     def work(self) -> float:
-        """Do the work that is due; return the seconds until there may be more."""
+        """Do the due work; return the seconds until there may be more."""
         raise NotImplementedError
 
     def finish(self) -> float | None:
-        """Do the rest, before the deadline."""
+        """Do the remaining work before the deadline."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -118,7 +118,7 @@ class Lane:
 
 
 class SpanLane(Lane):
-    """Carries finished spans to one span sink.
+    """Exports finished spans to one span sink.
 
     Parameters
     ----------
@@ -154,21 +154,21 @@ class SpanLane(Lane):
 
     @property
     def size(self) -> int:
-        """OpenTelemetry spans that wait."""
+        """The number of waiting OpenTelemetry spans."""
         if self._outlet.abandoned:
             return 0
         return self._offered - self._taken + len(self._outlet.queue)
 
     @property
     def succeeded_at(self) -> float | None:
-        """When the sink last took a span, on the monotonic clock; None before that."""
+        """When the sink last accepted a span, on the monotonic clock; None before the first one."""
         return self._outlet.succeeded_at
 
     def offer(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span; False, counted, if there is no room. Called by the loop."""
+        """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
         weight = finished.weight
         waiting = self.size
-        # A span with more groups than the whole queue still gets through an empty one.
+        # An empty queue accepts even a span with more groups than its size.
         if waiting and waiting + weight > self._limits.queue_size:
             self._tally.add(semconv.OTEL_DROPPED.name, "traces", "queue_full", count=weight)
             return False
@@ -182,7 +182,7 @@ class SpanLane(Lane):
     def work(self) -> float:
         """Export the waiting spans, in small batches."""
         self._take_in()
-        # As long as there is more that need not wait.
+        # While more spans are due.
         while self.deadline is None and (
             self._outlet.pump() or (self._inbox and not self._outlet.queue)
         ):
@@ -193,7 +193,7 @@ class SpanLane(Lane):
         return wait
 
     def _take_in(self) -> None:
-        """Translate and encode about one batch: more would keep the GIL from the event loop."""
+        """Translate and encode about one batch: more would block the event loop by the GIL."""
         breathe = self._breathe
         while self._inbox and len(self._outlet.queue) < self._outlet.policy.room:
             breathe()
@@ -220,10 +220,10 @@ class SpanLane(Lane):
         self._outlet.queue.append(Row(body))
 
     def _gone(self, rows: Sequence[Row]) -> None:
-        """Take note of rows that have left the queue for good."""
+        """Record rows that have left the queue for good."""
 
     def finish(self) -> float | None:
-        """Export the rest until the deadline, and count the spans that could not be."""
+        """Export the rest until the deadline, and count the remaining spans as dropped."""
         deadline = self.deadline or 0.0
         while time.monotonic() < deadline:
             self._take_in()
@@ -237,7 +237,7 @@ class SpanLane(Lane):
         return None
 
     def abandon(self) -> None:
-        """Count the rest as lost, translated or not, and nothing after that."""
+        """Count the rest, translated or not, as lost; later results don't count."""
         if not self._outlet.abandoned:
             left = self.size
             self._outlet.abandoned = True
@@ -250,7 +250,7 @@ class SpanLane(Lane):
 
 
 class MetricLane(Lane):
-    """Carries the metrics' changes into the series, and their points to one metric sink.
+    """Adds metric batches to the series, and exports their points to one metric sink.
 
     Parameters
     ----------
@@ -263,11 +263,11 @@ class MetricLane(Lane):
     own
         Returns the pump's own counts since the last call.
     before_last
-        Called before the last export; returns when all other counts are in.
+        Called before the last export; returns when all other counts are complete.
     interval
-        The least number of seconds between two exports; batches may come more often.
+        Least seconds between two exports; batches may arrive more often.
     hurried
-        Whether each batch is exported all the same, for now.
+        Whether to ignore the interval for now, and export each batch.
     """
 
     def __init__(
@@ -283,10 +283,10 @@ class MetricLane(Lane):
         hurried: Callable[[], bool],
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
-        #: The lanes of other sinks; one whose exporter hangs is relieved by this one.
+        #: The lanes of other sinks; this one merges their batches if their exporters hang.
         self.peers: Sequence[MetricLane] = ()
         self._batches: deque[MetricBatch] = deque()
-        # Batches are taken one at a time, by whichever thread. The event loop only appends.
+        # Held by the thread that takes batches out. The event loop only appends.
         self._taking = threading.Lock()
         self._exporter = sink
         self._state = state
@@ -297,11 +297,11 @@ class MetricLane(Lane):
         self._interval = interval
         self._hurried = hurried
         self._exported_at = time.monotonic()
-        #: Until when the server wants to be left alone.
+        #: The server requests a pause until this time.
         self._not_before = 0.0
-        #: Time of the last batch that was added up and not exported yet.
+        #: Time of the last batch that was added to the series and not exported yet.
         self._pending_ns: int | None = None
-        #: When the last export that succeeded began, on the monotonic clock; None before that.
+        #: Start of the last successful export, on the monotonic clock; None before the first one.
         self.succeeded_at: float | None = None
         #: Time of the last export, if it failed; the last answer.
         self._unsent_ns: int | None = None
@@ -317,17 +317,17 @@ class MetricLane(Lane):
         self.wake.set()
 
     def relieve(self) -> None:
-        """Make one batch of those that wait, if they are too many. Called by another lane.
+        """Merge the waiting batches if there are too many. Called by another lane.
 
-        This lane's thread hangs in its exporter then. If batches were held back for it, the
-        others would get none; if they were kept as they come, they would grow without limit.
+        Then this lane's thread hangs in its exporter. If the event loop held batches back for it,
+        the other lanes would get none; if all were queued, memory would grow without limit.
         """
         if not self.accepts():
             self._guarded(self._merge)
 
     def _merge(self) -> None:
         with self._taking:
-            # What the event loop appends meanwhile comes after these.
+            # The event loop may append meanwhile, behind these.
             count = len(self._batches)
             if count > 1:
                 merged = merge([self._batches[index] for index in range(count)], Breath())
@@ -340,7 +340,7 @@ class MetricLane(Lane):
             return self._batches.popleft() if self._batches else None
 
     def work(self) -> float:
-        """Add up everything that waits, and export it once, if it is time."""
+        """Add all waiting batches to the series, and export them once, if due."""
         for peer in self.peers:
             peer.relieve()
         now = time.monotonic()
@@ -361,21 +361,21 @@ class MetricLane(Lane):
         return 60.0
 
     def finish(self) -> None:
-        """Export the last batches, with the counts of what became of the last spans."""
+        """Export the last batches, including the results of the last spans."""
         self._before_last()
         self._work(due=True)
         while self._unsent_ns is not None and self._comes_back(self._answer):
             self._export(self._unsent_ns)
 
     def abandon(self) -> None:
-        """Say that the thread hangs in its exporter, and stays behind."""
+        """Log that the thread hangs in its exporter and is left behind."""
         self._health.gave_up("metrics", "the last metrics")
 
     def _export(self, time_ns: int) -> None:
         sent = self._send(time_ns)
         ok = sent is not None
         if self._state.settled(ok, rejected=not ok and self._answer.blames):
-            # It was refused because of its zero points; the values alone are in order.
+            # The request was refused because of its zero points; the values alone are fine.
             sent = self._send(time_ns)
             ok = sent is not None
             self._state.settled(ok)
@@ -387,10 +387,10 @@ class MetricLane(Lane):
             self._health.failed("metrics", self._answer.reason)
 
     def _send(self, time_ns: int) -> int | None:
-        """Return how many points were sent; None where a request failed.
+        """Return how many points were sent; None if a request failed.
 
-        A flaky endpoint may refuse one request of many: the others are sent all the same, or
-        those of the last instruments would hardly ever be.
+        A flaky endpoint may refuse one request of many. The others are sent anyway; else the last
+        instruments would hardly ever arrive.
         """
         limit = self._limits.max_points
         sent = failed = 0
@@ -413,7 +413,7 @@ class MetricLane(Lane):
         return sent if complete else None
 
     def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
-        """Count what was accepted, and what was not; returns how many points were."""
+        """Count the accepted and rejected points; return the number of accepted ones."""
         size = _size(part)
         lost = min(answer.lost, size)
         self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
@@ -428,7 +428,7 @@ def _size(records: Sequence[MetricRecord]) -> int:
 
 
 def _parts(records: Iterable[MetricRecord], limit: int | None) -> Iterator[list[MetricRecord]]:
-    """Yield the records in parts of at most so many points, as far as single ones allow."""
+    """Yield parts of at most `limit` points, or of one record if that has more."""
     part: list[MetricRecord] = []
     size = 0
     for record in records:

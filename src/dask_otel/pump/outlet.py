@@ -16,20 +16,20 @@ from dask_otel.pump.sinks import MetricSink, SpanSink
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Failures in a row, without backoff, before the rest is given up at the end. So many quick ones
-#: cost nothing; slow ones end at the deadline.
+#: Failures in a row, without backoff, before the rest is dropped at the end. Quick failures cost
+#: nothing; slow ones end at the deadline.
 LAST_TRIES: Final = 10
 
 
 def send(sink: SpanSink | MetricSink, items: Sequence[Any], longest: float) -> Answer:
-    """Send one request, for so many seconds at most; whatever the sink raises is a no."""
+    """Send one request within `longest` seconds; an exception of the sink means refusal."""
     try:
         return sink.send(items, longest)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
-            # A person has interrupted a command.
+            # The user has interrupted a command.
             raise
-        # Also SystemExit: it would end this thread without a word.
+        # SystemExit too: it would end this thread silently.
         logger.debug("dask-otel: an exporter raised", exc_info=True)
         return Answer(False, type(error).__name__)
 
@@ -40,11 +40,11 @@ class Outlet:
     Parameters
     ----------
     sink
-        Where rows go.
+        The destination of rows.
     batch_size
         Rows of one request.
     tally
-        Counts what became of each row.
+        Counts the result of each row.
     health
         Writes the log.
     now
@@ -66,9 +66,9 @@ class Outlet:
         self.queue = self.policy.queue
         #: Set when another thread has counted the rest, because the sink hangs.
         self.abandoned = False
-        #: When the sink last took a record; None before that.
+        #: When the sink last accepted a record; None before the first one.
         self.succeeded_at: float | None = None
-        #: Of the last request.
+        #: The answer to the last request.
         self.answer = Answer(True)
         self._sink = sink
         self._tally = tally
@@ -78,7 +78,7 @@ class Outlet:
         self._warned: set[str] = set()
 
     def pump(self, until: float = math.inf) -> bool:
-        """Make one try. Returns whether the next one may follow at once."""
+        """Make one attempt. Returns whether the next one may follow at once."""
         batch = self.policy.next(self._now())
         if not batch:
             return False
@@ -104,11 +104,11 @@ class Outlet:
             failed = failed + 1 if len(self.queue) == before else 0
             self.policy.doubt = True
             if self.answer.absent or self.answer.pause > 0.0:
-                # The lane knows how long that is worth a wait.
+                # The lane decides how long to wait for it.
                 return
 
     def lose(self, row: Row | None, why: str, reason: str = "rejected") -> None:
-        """Drop one row for a reason of its own, and say so the first time."""
+        """Drop one row for a reason of its own, and log the first one."""
         if row is not None and self._gone is not None:
             self._gone([row])
         self._drop(reason, 1)

@@ -1,22 +1,23 @@
 """Which rows to send next, and what an answer means for the queue: no I/O, no thread, no clock.
 
-A server answers for a whole batch. A no can mean that nothing gets through, that it is bad luck, or
-that one row spoils the batch: it is refused as invalid, or the batch is too large. What tells them
-apart is whether *another* row gets through at that time:
+A server answers for a whole batch. A refusal can mean an outage, bad luck, or that one row spoils
+the batch: the row is invalid, or the batch is too large. The test is whether *another* row gets
+through at that time:
 
-- A batch that failed is kept and tried again with backoff, for as long as there is room.
-- After some failures in a row, or one that says "invalid", a single row is tried instead, any of
-  the queue. If it gets through, the server is alive, and the head of the queue is suspect.
-- A suspect batch is halved until it gets through. A row that fails alone, while another one gets
-  through directly before or after it, is dropped if the answer blames it; else it goes to a random
-  place in the queue, to be tried alone again.
-- A flaky server (one of two behind a balancer is broken) refuses healthy rows as well, and lets
-  others through directly before and after. Poison never gets through, and luck is bad for others as
-  often. So a row is dropped after three such failures in a row where nothing else ever fails; where
-  other requests failed that later got through, after as many as would be chance once in a million.
+- A failed batch is kept and retried with backoff while there is room.
+- After some failures in a row, or one answer "invalid", any single row of the queue is tried
+  instead. If it gets through, the server is alive, and the head of the queue is suspect.
+- A suspect batch is halved until it gets through. If a row fails alone, while another one gets
+  through directly before or after it, it is dropped if the answer blames it; else it moves to a
+  random place in the queue, to be tried alone again.
+- A flaky server (one of two behind a balancer is broken) refuses healthy rows too, and accepts
+  others directly before and after. A poisoned row never gets through; bad luck hits other rows as
+  often. So if nothing else ever fails, a row is dropped after three such failures in a row. If
+  other requests failed and later got through, it takes as many failures as would be chance once
+  in a million.
 
-So an outage or a flaky server drops nothing while there is room, and a poisoned row costs itself
-alone.
+So an outage or a flaky server drops nothing while there is room, and a poisoned row costs only
+itself.
 """
 
 from __future__ import annotations
@@ -30,36 +31,36 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from dask_otel.core.records import Answer, Row
 from dask_otel.pump.sinks import LONGEST_BACKOFF, pause_of
 
-#: Failures in a row before a batch is suspected of being the reason itself.
+#: Failures in a row before the batch itself is suspected.
 SUSPICIOUS_AFTER: Final = 3
 FIRST_BACKOFF: Final = 1.0
-#: Seconds for which a success shows that the server takes other rows.
+#: Seconds for which a success proves that the server accepts other rows.
 _FRESH: Final = 1.0
-#: Failures of a row alone, next to successes of others, that it takes at least to drop it.
+#: Least failures of a row alone, next to successes of others, before it is dropped.
 LEAST_STRIKES: Final = 3
-#: How likely they may be by chance, as far as the server is known.
+#: Their highest probability by chance, judged by the server's past answers.
 CHANCE: Final = 1e-6
-#: How many requests without suspects are remembered.
+#: How many results of requests without suspects are remembered.
 _REMEMBERED: Final = 128
 
-#: The head of the queue; a single row, as nothing gets through; another one, after a row that
-#: failed alone.
+#: The head of the queue; a single row, if nothing gets through; another row, after a row failed
+#: alone.
 _Trial: TypeAlias = Literal["head", "single", "witness"]
 
 
 class Outcome(NamedTuple):
     """What an answer means."""
 
-    #: Rows that have arrived.
+    #: Delivered rows.
     sent: Sequence[Row] = ()
-    #: The row that is dropped, and why.
+    #: The dropped row and the reason.
     rejected: tuple[Row, str] | None = None
-    #: Whether nothing is to be sent for a while.
+    #: Whether to send nothing for a while.
     failed: bool = False
 
 
 class Policy:
-    """Decides over the queue in front of one server.
+    """Manages the queue in front of one server.
 
     Parameters
     ----------
@@ -73,25 +74,25 @@ class Policy:
         self._batch_size = self._size = batch_size
         #: Failures in a row.
         self._failures = 0
-        #: Whether the batch itself may be the reason: a single row is tried next.
+        #: Whether the batch itself may be the reason; then a single row is next.
         self.doubt = False
-        #: Whether the server takes other rows than those at the head.
+        #: Whether the server accepts rows, except those at the head.
         self._suspect = False
-        #: When the last try succeeded; None if it failed.
+        #: When the last attempt succeeded; None if it failed.
         self._alive_at: float | None = None
         self._trial: _Trial = "head"
-        #: The answer to the row at the head, which has failed alone.
+        #: The answer to the head row, if that has failed alone.
         self._alone: Answer | None = None
-        #: Failures of the batch at the head, as it is, and of nothing that is suspect.
+        #: Failures of the batch at the head, unchanged and without suspects.
         self._unexplained = 0
-        #: Requests without suspects that got through: True; their failures before: False.
+        #: Of requests without suspects: True for a success, False for each failure before it.
         self._innocent: deque[bool] = deque(maxlen=_REMEMBERED)
 
     @property
     def room(self) -> int:
-        """How many rows it makes sense to have at hand.
+        """How many rows to hold in memory.
 
-        More after failures: what gets through may be behind what does not.
+        More after failures: rows that get through may stand behind rows that don't.
         """
         return self._batch_size * max(1, self._failures - SUSPICIOUS_AFTER + 2)
 
@@ -108,7 +109,7 @@ class Policy:
             return [self.queue[random.randrange(count)]]
         self._trial = "head"
         batch = list(islice(self.queue, self._size))
-        # One under suspicion is tried alone.
+        # A suspect row is tried alone.
         suspects = (index for index, row in enumerate(batch) if row.strikes)
         return batch[: max(1, next(suspects, len(batch)))]
 
@@ -132,7 +133,7 @@ class Policy:
             failures += self._unexplained
             self._unexplained = 0
             if self._suspect:
-                # Back to whole batches step by step: there may be more of that kind.
+                # Back to whole batches step by step: there may be more such rows.
                 self._size = min(self._batch_size, self._size * 2)
                 self._suspect = self._size < self._batch_size
         else:
@@ -148,7 +149,7 @@ class Policy:
         return Outcome(batch, rejected)
 
     def _isolate(self, batch: Sequence[Row], answer: Answer, alive: bool, now: float) -> Outcome:
-        """Take a suspect batch apart: smaller ones are next, or a row failed alone."""
+        """Split a suspect batch, or handle a row that failed alone."""
         self._failures += 1
         if len(batch) > 1:
             self._unexplained = 0
@@ -157,30 +158,30 @@ class Policy:
         self._alone = answer
         if alive:
             return Outcome(rejected=self._judge())
-        # Another one is to show whether the server is there.
+        # Another row is next, to test whether the server is alive.
         return Outcome() if len(self.queue) > 1 else self._outage(answer, now)
 
     def _judge(self) -> tuple[Row, str] | None:
-        """Drop the row at the head, which failed alone next to a success, or try it again later."""
+        """Drop the head row, which failed alone next to a success, or postpone it."""
         answer, self._alone = self._alone, None
         assert answer is not None
         self._unexplained = 0
         row = self.queue.popleft()
         if answer.blames or self._is_no_chance(row):
             return row, answer.reason
-        # A random place: an endpoint that fails in turns must not meet it each time.
+        # A random place: if an endpoint fails in turns, the row must not hit each failure.
         self.queue.insert(random.randrange(len(self.queue) + 1), row)
         return None
 
     def _is_no_chance(self, row: Row) -> bool:
         row.strikes += 1
         failed = self._innocent.count(False)
-        # The rule of succession: few observations prove little.
+        # The rule of succession, since few observations prove little.
         rate = (failed + 1) / (len(self._innocent) + 2)
         return bool(row.strikes >= LEAST_STRIKES and rate**row.strikes <= CHANCE)
 
     def _outage(self, answer: Answer, now: float) -> Outcome:
-        """Nothing gets through any more."""
+        """Handle an outage: nothing gets through."""
         self._alone = None
         self._suspect = False
         self._size = self._batch_size

@@ -1,19 +1,19 @@
 """The pump: threads that carry records from the event loop to the exporters.
 
-Why not the SDK's batch processor: it drops silently, loses a batch that failed, ignores its
-flush timeout, and can block a shutdown for half a minute. A scheduler lives for months.
+The SDK's batch processor won't do, since a scheduler runs for months: it drops silently, loses a
+failed batch, ignores its flush timeout, and can block a shutdown for half a minute.
 
-- The event loop hands over without waiting: an append to a deque.
+- The event loop hands over records without blocking: an append to a deque.
 - Queues are bounded, and dropped records are counted by reason.
-- Encoding is pure Python and holds the GIL, so our threads sleep for a moment again and again
-  (`dask_otel.pump.breath`): the event loop gets its turn.
-- With a spool, a thread between the event loop and the sinks writes the records to the disk
+- Encoding is pure Python and holds the GIL, so our threads sleep briefly and often
+  (`dask_otel.pump.breath`) to let the event loop run.
+- With a spool, a thread between the event loop and the sinks writes the spans to the disk
   (`dask_otel.pump.journal`).
-- A batch that failed is kept and tried again; one that keeps failing while others get through
-  is taken apart (`dask_otel.pump.outlet`).
-- Each sink has a thread of its own: a dead endpoint delays no other one.
+- A failed batch is kept and retried; if it keeps failing while others get through, it is split
+  (`dask_otel.pump.policy`).
+- Each sink has its own thread: a dead endpoint does not delay the others.
 - Closing has a hard deadline. The threads are daemons: one that hangs in an exporter is left
-  behind, and holds up nothing.
+  behind, and does not block the end of the process.
 
 Nothing here knows OpenTelemetry or Dask.
 """
@@ -39,39 +39,39 @@ from dask_otel.pump.spooled import SpooledLane
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
-#: The spans' part of the time to close; the rest is for the last metrics, which count them.
+#: The spans' share of the closing time; the rest is for the last metrics, which count the spans.
 _SPANS_SHARE: Final = 0.6
-#: The part of it in which the journal waits for exporters, at most.
+#: The share in which the journal waits for exporters, at most.
 _SPOOL_SHARE: Final = 0.95
 
 
 class Pump:
-    """What the bridge knows of export. Its methods return at once.
+    """The bridge's interface to the export. Its methods return at once.
 
     Parameters
     ----------
     span_sinks
         Exporters of spans.
     metric_sinks
-        Exporters of metrics, each with a state of its own.
+        Exporters of metrics, each with its own state.
     translate
-        Makes OpenTelemetry spans of a finished Dask span, or one of a note of an open one; called
-        in the threads of the span sinks, and in that of the spool.
+        Makes OpenTelemetry spans of a finished Dask span, or one of a note of an open span; called
+        in the threads of the span sinks and of the spool.
     limits
         Sizes and times.
     sanitized
-        Drains how many values the translation had to change, by kind.
+        Returns and resets the number of values that the translation had to change, by kind.
     page
-        The page for scrapers, with its state. It is renewed with every batch of metrics, in a
-        thread of its own like any other sink, but counts as no export.
+        The page for scrapers, with its state. It is renewed with every batch of metrics, in its
+        own thread like any other sink, but does not count as an export.
     metric_interval
-        The least number of seconds between two exports of a metric sink.
+        Least seconds between two exports of a metric sink.
     hurried
-        By name of a metric sink, whether it takes every batch, whatever the interval.
+        By name of a metric sink, whether it ignores the interval and exports every batch.
     nobody_at
-        Names of sinks for which a message has already said that nobody is there.
+        Names of sinks that were already reported as missing.
     spool
-        Where spans of some sinks wait on the disk; None without.
+        Stores spans of some sinks on the disk; None without one.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Pump:
         for name in nobody_at:
             self._healths[name].expect_nobody()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
-        #: Those that take finished spans from the event loop, and those that the journal feeds.
+        #: The lanes that the event loop feeds, and the lanes that the journal feeds.
         self._direct: list[SpanLane] = []
         spooled: list[SpooledLane] = []
         wake = threading.Event()
@@ -107,7 +107,7 @@ class Pump:
                 health.keeps = "spans in its spool"
                 spooled.append(SpooledLane(sink, key, limits, self._tally, health, wake.set))
                 continue
-            # What had to be changed is counted once, however many sinks there are.
+            # Count changed values once, however many sinks there are.
             counted = translate if self._direct or any(keys) else self._translate_and_count
             self._direct.append(SpanLane(sink, counted, limits, self._tally, health))
         self._spans: list[SpanLane] = [*self._direct, *spooled]
@@ -120,7 +120,7 @@ class Pump:
             health = self._healths[made.name]
             self._add_metric_lane(made, state, limits, self._tally, health, metric_interval, often)
         if page is not None:
-            # All of it at once: there is no request that could become too large.
+            # All at once: there is no request that could become too large.
             whole = replace(limits, max_points=None)
             self._add_metric_lane(*page, whole, Tally(), Health(page[0].name))
         for lane in self._metrics:
@@ -144,14 +144,14 @@ class Pump:
         )
 
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
-        """Return the pump's counts that are not in `seen`, which gets them, and its levels."""
+        """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
         batch = MetricBatch(increments=self._tally.since(seen))
         lanes_of: dict[str, Sequence[SpanLane | MetricLane]]
         lanes_of = {"traces": self._spans, "metrics": self._metrics}
         for signal, lanes in lanes_of.items():
             times = [lane.succeeded_at for lane in lanes]
             known = [at for at in times if at is not None]
-            # Of the lane for which it is longest; absent while one has had no success yet.
+            # The longest over the lanes; absent until each has succeeded once.
             if known and len(known) == len(times):
                 age = time.monotonic() - min(known)
                 batch.set_level(semconv.OTEL_EXPORT_LAST_SUCCESS_AGE.name, signal, value=age)
@@ -164,12 +164,12 @@ class Pump:
         return batch
 
     def _waiting(self) -> int:
-        """Return how many spans wait in memory alone, for the sink that has most of them."""
+        """Return how many spans wait in memory only: the maximum over the sinks."""
         sizes = [lane.size for lane in self._spans]
         return max(sizes if self.journal is None else [*sizes, self.journal.size], default=0)
 
     def open_spool(self, patience: float) -> str:
-        """Start the journal; return the spool's content in words. Waits so long at most."""
+        """Start the journal; return the spool's description. Waits `patience` seconds at most."""
         if self.journal is None:
             return ""
         self.journal.start()
@@ -183,8 +183,8 @@ class Pump:
             lane.start()
 
     def offer_span(self, finished: FinishedSpan | Progress) -> bool:
-        """Queue a finished span without waiting; False, counted, if there is no room."""
-        # Each sink gets its chance, whatever the others say.
+        """Queue a finished span without waiting; False (counted) if there is no room."""
+        # Offer it to each sink, even if another one has no room.
         taken = [lane.offer(finished) for lane in self._direct]
         if self.journal is not None:
             taken.append(self.journal.offer(finished))
@@ -192,7 +192,7 @@ class Pump:
 
     @property
     def takes_notes(self) -> bool:
-        """Whether notes of open spans are of use."""
+        """Whether notes of open spans are used."""
         return self.journal is not None and self.journal.usable
 
     @property
@@ -206,45 +206,45 @@ class Pump:
             self.journal.note(note)
 
     def accepts_metrics(self) -> bool:
-        """Whether a batch can be handed over; if not, go on filling the one at hand.
+        """Whether a batch can be handed over; if not, continue to fill the present one.
 
-        False only while every metric exporter hangs for several intervals: nothing is lost
-        then, and what waits stays bounded by the number of series. If only some of them hang,
-        the threads of the others see to it.
+        False only while every metric exporter hangs for several intervals. Nothing is lost then,
+        and the number of series bounds the waiting data. If only some exporters hang, the threads
+        of the others merge the waiting batches.
         """
         return not self._metrics or any(lane.accepts() for lane in self._metrics)
 
     def offer_metrics(self, batch: MetricBatch) -> None:
-        """Queue a batch of metrics without waiting. It must not be changed any more."""
+        """Queue a batch of metrics without waiting. The caller must not change it afterwards."""
         for lane in self._metrics:
             lane.offer(batch)
 
     def request_close(self, seconds: float) -> None:
-        """Ask the threads to export the rest, for so long at most; returns at once."""
+        """Request the threads to export the rest within `seconds`; returns at once."""
         now = time.monotonic()
         share = _SPANS_SHARE if self._metrics else 1.0
         for lane in self._spans:
             lane.close(now + seconds * share)
         if self.journal is not None:
-            # A little earlier than the bridge lets go: it has the last rows to settle.
+            # A little before the bridge's deadline: the journal has to settle the last rows.
             self.journal.close(now + seconds * min(share, _SPOOL_SHARE))
         for other in self._metrics:
             other.close(now + seconds)
 
     @property
     def closed(self) -> bool:
-        """Whether all threads have exported or counted what they had."""
+        """Whether all threads have exported or counted their records."""
         if self.journal is not None and not self.journal.closed:
             return False
         return all(lane.closed.is_set() for lane in self._lanes)
 
     @property
     def written(self) -> bool:
-        """Whether all that is to be kept on the disk is there, since the close was requested."""
+        """Whether everything to store on the disk is written, after `request_close`."""
         return self.journal is None or self.journal.written
 
     def release(self) -> None:
-        """Leave threads that hang behind, with a message."""
+        """Leave hanging threads behind, with a message."""
         for lane in self._lanes:
             if not lane.settled.is_set():
                 lane.abandon()
@@ -252,11 +252,11 @@ class Pump:
             self.journal.abandon()
 
     def counts(self) -> dict[Series, float]:
-        """Return what was exported and dropped so far, by metric and labels."""
+        """Return the counts of exported and dropped records, by metric and labels."""
         return self._tally.since({})
 
     def condition(self) -> dict[str, Any]:
-        """Return how each destination does, and what waits, as plain data. Any thread may ask."""
+        """Return the state of destinations and queues as plain data. Any thread may call it."""
         condition = {
             "destinations": [health.condition() for health in self._healths.values()],
             "waiting": self._waiting(),
@@ -279,7 +279,7 @@ class Pump:
         return records
 
     def _settle_spans(self) -> None:
-        """Wait until it is known what became of the last spans; called by metrics threads."""
+        """Wait until the results of the last spans are counted; called by metrics threads."""
         for lane in self._spans:
             if lane.deadline is not None:
                 lane.settled.wait(max(0.0, lane.deadline - time.monotonic()))

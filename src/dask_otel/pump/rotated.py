@@ -1,6 +1,6 @@
-"""Lines into files that are rotated, bounded in number, and never left with half a line.
+"""Rotated files of lines: bounded in number, and never with half a line.
 
-Names are numbered and never used twice: a file that somebody reads is not renamed under them.
+Names are numbered and never reused: no file is renamed while somebody reads it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _FLAGS: Final = (
     os.O_WRONLY
     | os.O_APPEND
     | os.O_CREAT
-    # A file that is there belongs to somebody else.
+    # An existing file belongs to another process.
     | os.O_EXCL
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-#: Names that are tried when others are taken.
+#: Names to try if files with such names exist.
 _MOST_TAKEN: Final = 10_000
 
 
 def obstacle(folder: Path) -> str:
-    """Make a folder; return why nothing can be written into it, empty if it can."""
+    """Make a folder; return why it is not writable, or an empty string if it is."""
     try:
         _make(folder)
         with TemporaryFile(dir=folder) as file:
@@ -47,25 +47,25 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        # It says no more than that something is there.
+        # The original error says only that the path exists.
         raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(folder)) from None
 
 
 class RotatedFile:
-    """Takes lines. What is written has left the process: a killed one loses nothing of it.
+    """Writes lines. A written line has left the process, so that a kill loses none of them.
 
-    Nothing is touched before the first line. For one thread.
+    Touches nothing before the first line. For one thread.
 
     Parameters
     ----------
     folder
-        Where the files are; made where it is missing.
+        The files' folder; made if it is missing.
     prefix, suffix
-        What stands before and after the number in the files' names.
+        The parts of the files' names before and after the number.
     max_size
         Bytes after which a new file begins.
     max_files
-        Files that are kept of this run; the oldest are removed.
+        Limit of this run's files; the oldest are removed.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class RotatedFile:
         self._number = 0
         self._descriptor: int | None = None
         self._size = 0
-        #: The present file is the last one.
+        #: The last one is the present file.
         self._paths: deque[Path] = deque()
         self._told = False
 
     @property
     def is_first(self) -> bool:
-        """Whether all that was written is in one file."""
+        """Whether all lines are in one file."""
         return self._number <= 1
 
     def write(self, lines: Sequence[bytes]) -> None:
@@ -94,7 +94,7 @@ class RotatedFile:
         Raises
         ------
         OSError
-            If they could not be written; they can be given again.
+            If they could not be written; the caller may retry.
         """
         if not lines:
             return
@@ -108,32 +108,32 @@ class RotatedFile:
             whole = data.count(b"\n", 0, written)
             if self._took_back() or not whole:
                 raise
-            # They stay where they are: only the others are still to be written, elsewhere. If
-            # they can't be, all come again, and readers see those twice.
+            # The whole lines stay, and only the others are written again, into another file. If
+            # that fails too, the caller retries all, and readers see the former twice.
             self.write(lines[whole:])
             return
         self._size += len(data)
 
     def close(self) -> None:
-        """Flush what was written to the disk, and let go of the file."""
+        """Flush the file to the disk, and close it."""
         descriptor = self._descriptor
         if descriptor is None:
             return
         try:
             os.fsync(descriptor)
         except OSError as error:
-            # Some file systems find out only now.
+            # Some file systems detect errors only now.
             logger.warning("dask-otel: %s may not be whole on the disk: %s", self._paths[-1], error)
         finally:
             self._let_go()
 
     def _present(self, size: int) -> int:
-        """Return the descriptor of a file that has room for so many bytes."""
+        """Return the descriptor of a file with room for `size` bytes."""
         if self._descriptor is not None:
             if self._size and self._size + size > self._max_size:
                 self.close()
             elif self._moved(self._descriptor):
-                # Somebody has removed it, or its folder: what is written would be nowhere.
+                # The file or its folder was removed: writing would go nowhere.
                 self._let_go()
         return self._open() if self._descriptor is None else self._descriptor
 
@@ -159,7 +159,7 @@ class RotatedFile:
         else:
             raise FileExistsError(f"{path} and the {_MOST_TAKEN} before it are there")
         with suppress(OSError):
-            # A umask may have taken the owner's rights; some file systems have none.
+            # A umask may have removed the owner's permissions; some file systems have none.
             os.chmod(path, _MODE)
         self._descriptor, self._size = descriptor, 0
         self._paths.append(path)
@@ -181,18 +181,18 @@ class RotatedFile:
                 oldest.unlink()
 
     def _took_back(self) -> bool:
-        """Undo what was written of lines that could not be written as a whole, if that works."""
+        """Undo a partial write; return whether that worked."""
         descriptor = self._descriptor
         if descriptor is None:
             return False
         try:
             os.ftruncate(descriptor, self._size)
         except OSError:
-            # A broken disk: half a line may stay, and nothing comes after it.
+            # A broken disk: half a line may stay, as the file's end.
             self._let_go()
             if self._size:
                 return False
-            # Or each try would leave one, and push out those that hold something.
+            # Else each retry would leave an empty file, and push out those with content.
             try:
                 self._paths.pop().unlink()
             except OSError:

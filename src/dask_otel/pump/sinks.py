@@ -11,37 +11,37 @@ from typing import Any, Final, Protocol
 
 from dask_otel.core.records import Answer, MetricRecord, Row, SpanRecord
 
-#: Seconds between two tries at most, whatever a server wants.
+#: Longest time between two attempts, in seconds, whatever a server wants.
 LONGEST_BACKOFF: Final = 30.0
 
 
 def pause_of(answer: Answer) -> float:
-    """Return for how many seconds a server is left alone, because it wants to be."""
+    """Return the pause in seconds that a server requests, limited."""
     return min(LONGEST_BACKOFF, answer.pause)
 
 
 class Sink(Protocol):
     """One destination, used by one thread."""
 
-    #: For people: the exporter and its endpoint.
+    #: The exporter and its endpoint, for people.
     name: str
-    #: What to do if it fails; empty for the advice for an endpoint.
+    #: What to do after a failure; empty for the advice for an endpoint.
     advice: str
-    #: At the end, seconds for which it is worth waiting for somebody to be there.
+    #: Seconds to wait for a server at the end.
     patience: float
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
 
 
 class SpanSink(Sink, Protocol):
-    """Where spans go."""
+    """A destination of spans."""
 
-    #: Why spans get lost although a request was taken: the reason in `dask.otel.dropped`.
+    #: The reason in `dask.otel.dropped` for spans that are lost in an accepted request.
     loss: str
 
     def wants(self, record: SpanRecord) -> bool:
-        """Whether the span is sampled: one that is not never enters the queue."""
+        """Whether the span is sampled; an unsampled one never enters the queue."""
 
     def encode(self, record: SpanRecord) -> Any:
         """Return the body of a row.
@@ -53,14 +53,14 @@ class SpanSink(Sink, Protocol):
         """
 
     def send(self, rows: Sequence[Row], longest: float) -> Answer:
-        """Send one request, for so many seconds at most."""
+        """Send one request within `longest` seconds."""
 
 
 class MetricSink(Sink, Protocol):
-    """Where metrics go."""
+    """A destination of metrics."""
 
     def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
-        """Send one request, for so many seconds at most."""
+        """Send one request within `longest` seconds."""
 
 
 #: Points of one metrics request: more would hold the GIL, and fill gRPC's 4 MiB.
@@ -75,6 +75,5 @@ class PumpLimits:
     batch_size: int = 128
     #: Longest time that a finished span waits for others.
     schedule_delay: float = 1.0
-    #: None for deltas, which go in one request: of several, one could be lost and the others
-    #: not.
+    #: None for deltas, which go in one request: if there were several, some could be lost.
     max_points: int | None = MAX_POINTS

@@ -1,4 +1,4 @@
-"""The spool's troubles: when it is tried again, and what the log says."""
+"""The spool's problems: when to retry, and what to log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds until a spool in trouble is tried again: the first, and the longest.
+#: Seconds until a failing spool is retried: the first and the longest pause.
 FIRST_RETRY: Final = 1.0
 LONGEST_RETRY: Final = 30.0
-#: The part of a full spool that must be free before it counts as one that has room: more than a
-#: write drops at once, or the log would say so each time.
+#: The share of a full spool that must be free before it counts as having room again. It is more
+#: than a write drops at once; else each write would be logged.
 _FREE: Final = 0.1
 _NOT_OPENED: Final = (
     "dask-otel runs without a spool: otel.spool.path is %s, and %s. The scheduler is not affected, "
@@ -33,7 +33,7 @@ class SpoolHealth:
     Parameters
     ----------
     path, max_bytes
-        Of the spool.
+        The spool's.
     now
         Seconds on a monotonic clock.
     """
@@ -44,9 +44,9 @@ class SpoolHealth:
         self._path = path
         self._max_bytes = max_bytes
         self._now = now
-        #: What is wrong with the disk; empty if nothing is.
+        #: The problem with the disk; empty if there is none.
         self.trouble = ""
-        #: Whether old spans are dropped, as there is no room.
+        #: Whether old spans are dropped for lack of room.
         self.full = False
         #: Bytes in use when the last ones were dropped: less than `max_bytes`.
         self._full_at = 0
@@ -54,15 +54,15 @@ class SpoolHealth:
 
     @property
     def rest(self) -> float:
-        """Seconds until it is tried again."""
+        """Seconds until the next retry."""
         return max(0.0, self._retry_at - self._now())
 
     def try_now(self) -> None:
-        """Let it be tried at once: it is the last time."""
+        """Allow a retry at once: it is the last one."""
         self._retry_at = 0.0
 
     def failed(self, error: Exception, opening: bool = False) -> None:
-        """Note trouble with the disk; while opening, also that another process has the spool."""
+        """Record a problem with the disk or, while opening, that another process has the spool."""
         if not self.trouble:
             level, text = (logging.ERROR, _NOT_OPENED) if opening else (logging.WARNING, _FAILED)
             logger.log(level, text, self._path, error)
@@ -71,13 +71,13 @@ class SpoolHealth:
         self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
 
     def works(self, words: str) -> None:
-        """Note that it can be used; `words` are logged after trouble."""
+        """Record a success; `words` are logged after a failure."""
         if self.trouble:
             logger.info("dask-otel %s", words)
         self.trouble, self._retry_at, self._retry_after = "", 0.0, FIRST_RETRY
 
     def wrote(self, dropped: bool, usage: int) -> None:
-        """Note a write: whether spans were dropped for it, and the bytes in use."""
+        """Record a write: whether it dropped spans, and the bytes in use."""
         if dropped:
             self._full_at = usage
             if not self.full:
@@ -94,7 +94,7 @@ class SpoolHealth:
 
 
 def found(path: str, waiting: int, recovered: int) -> str:
-    """Return what is in a spool at the start, in words."""
+    """Return a description of a spool's content at the start."""
     if not waiting:
         return f"spool {path}"
     spans = "a span of an earlier run waits"

@@ -1,7 +1,7 @@
-"""The lane of a sink whose spans are in the spool: the journal feeds it, and removes what it sent.
+"""The lane of a sink with a spool: the journal feeds it rows, and removes the rows it has sent.
 
-A row in its queue is in the spool as well, or, if the spool can't be written or is full, in memory
-alone. A row of the spool can't get lost here: at the end it simply stays there.
+A row in its queue is also in the spool, or in memory only if the spool is full or can't be written.
+A row of the spool can't get lost here: at the end it simply stays there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dask_otel.pump.sinks import PumpLimits, SpanSink
 
 
 class SpooledLane(SpanLane):
-    """Carries rows out of the spool to one span sink.
+    """Exports rows of the spool to one span sink.
 
     Parameters
     ----------
     sink
         The exporter.
     key
-        Which rows of the spool are its own.
+        The key of its rows in the spool.
     limits
-        Sizes and times. The queue's size is a window: what does not fit waits in the spool.
+        Sizes and times. The queue's size is a window: the other rows wait in the spool.
     tally, health
         Counts and messages.
     notify
@@ -46,18 +46,18 @@ class SpooledLane(SpanLane):
         # The journal translates.
         super().__init__(sink, lambda _: (), limits, tally, health)
         self.key = key
-        #: How many rows its queue may have, and how many go in one request.
+        #: Rows of its queue, at most, and of one request.
         self.window, self.batch_size = limits.queue_size, limits.batch_size
-        #: Number of the last row that it was fed.
+        #: Number of the last row fed to it.
         self.fed = 0
-        #: Set by the journal, while closing: nothing comes any more.
+        #: Set by the journal while closing: there are no more rows.
         self.all_fed = threading.Event()
-        #: Whether it takes nothing any more, and what was left is counted.
+        #: Whether it accepts no more rows, and the rest is counted.
         self.over = False
         self._notify = notify
-        # For the journal, the lane, and the thread that gives up on an exporter that hangs.
+        # Shared by the journal, the lane, and the thread that gives up on a hanging exporter.
         self._accounts = threading.Lock()
-        #: Numbers of rows in the queue: of the spool, and, negative, in memory alone.
+        #: Numbers of rows in the queue: those in the spool, and those in memory only (negative).
         self._kept: set[int] = set()
         self._alone: set[int] = set()
         self._given = 0
@@ -68,12 +68,12 @@ class SpooledLane(SpanLane):
 
     @property
     def size(self) -> int:
-        """OpenTelemetry spans that wait here, and nowhere else."""
+        """OpenTelemetry spans that wait in memory only."""
         return len(self._alone)
 
     @property
     def room(self) -> int:
-        """How many more rows may wait."""
+        """How many more rows fit."""
         return 0 if self.over else self.window - len(self._kept) - len(self._alone)
 
     def encoded(self, record: SpanRecord, counted: bool) -> bytes | None:
@@ -94,10 +94,10 @@ class SpooledLane(SpanLane):
         self._wake_for_more()
 
     def give(self, bodies: Sequence[bytes]) -> None:
-        """Queue spans that are in memory alone, and count those without room."""
+        """Queue spans that are in memory only, and count those without room as dropped."""
         with self._accounts:
             reason = "shutdown" if self.over else "queue_full"
-            # More than the whole queue still gets through an empty one.
+            # An empty queue accepts even more rows than its size.
             fit = len(bodies) if self.room == self.window else min(len(bodies), max(0, self.room))
             for body in bodies[:fit]:
                 self._given -= 1
@@ -107,13 +107,13 @@ class SpooledLane(SpanLane):
         self._wake_for_more()
 
     def take_settled(self) -> list[int]:
-        """Return the rows that are to be removed, once."""
+        """Return each row to remove, once."""
         with self._accounts:
             settled, self._settled = self._settled, []
         return settled
 
     def cut_off(self, dropped: set[int]) -> int:
-        """Keep rows that the full spool has dropped; return how many are here or sent already."""
+        """Keep rows that the full spool dropped; return how many of them are queued or sent."""
         with self._accounts:
             sent = dropped.intersection(self._settled)
             here = self._kept & dropped
@@ -131,7 +131,7 @@ class SpooledLane(SpanLane):
     def _gone(self, rows: Sequence[Row]) -> None:
         with self._accounts:
             for row in rows:
-                # After the end, it is counted or left in the spool.
+                # After the end, the row was counted or stays in the spool.
                 if row.number in self._kept:
                     self._kept.discard(row.number)
                     self._settled.append(row.number)
@@ -143,7 +143,7 @@ class SpooledLane(SpanLane):
             self._outlet.queue.append(self._inbox.popleft())
 
     def finish(self) -> float:
-        """Export what comes until the deadline, and count what is lost."""
+        """Export rows until the deadline, and count the losses."""
         deadline = self.deadline or 0.0
         if self._emptied(deadline):
             self.all_fed.wait(max(0.0, deadline - time.monotonic()))
@@ -152,7 +152,7 @@ class SpooledLane(SpanLane):
         return 0.0
 
     def _emptied(self, deadline: float) -> bool:
-        """Export the queue; False if that is no use any more."""
+        """Export the queue; False if that is pointless."""
         queue = self._outlet.queue
         while not self.over and time.monotonic() < deadline:
             self._take_in()
@@ -165,7 +165,7 @@ class SpooledLane(SpanLane):
         return False
 
     def abandon(self) -> None:
-        """Count what is in memory alone as lost, and take no more.
+        """Count the rows in memory only as lost, and accept no more.
 
         Called by the lane at its end, or by another thread if it hangs in its exporter.
         """

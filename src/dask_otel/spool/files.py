@@ -1,6 +1,6 @@
-"""The spool's file: who may own it, how it is made, what it occupies.
+"""The spool's file: its owner, its creation, its size.
 
-Names, keys and tracebacks can hold data, so files are for their owner alone.
+Names, keys and tracebacks can hold data, so only the owner may read the files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BESIDE: Final = ("-journal", "-wal", "-shm")
 
 
 class SpoolError(OSError):
-    """A file can't be the spool; the text says which, why, and what to do."""
+    """A file can't be the spool; the message names it, the reason, and what to do."""
 
 
 def place(path: str) -> Path:
@@ -36,7 +36,7 @@ def place(path: str) -> Path:
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """Return the name of a file that goes with the spool's."""
+    """Return the name of a file beside the spool's."""
     return path.with_name(path.name + suffix)
 
 
@@ -46,7 +46,7 @@ def check(path: Path) -> bool:
     Raises
     ------
     SpoolError
-        If there is no folder for it, or it is a link, no plain file, or another user's.
+        If its folder is missing, or if it is a link, not a plain file, or another user's.
     """
     if not path.parent.is_dir():
         raise SpoolError(
@@ -79,7 +79,7 @@ def _check_owner(path: Path) -> bool:
 
 
 def make(path: Path) -> None:
-    """Make the file if it is missing, for its owner alone."""
+    """Make the file if it is missing; only its owner may read it."""
     os.close(os.open(path, FLAGS, MODE))
     with suppress(OSError):
         # Umasks change the mode, and so does Kubernetes with `fsGroup`.
@@ -93,5 +93,5 @@ def remove(path: Path) -> None:
 
 
 def disk_use(path: Path) -> int:
-    """Return the bytes of the file and of those beside it."""
+    """Return the size of the file and of the files beside it, in bytes."""
     return sum(each.stat().st_size for each in (path, *_others(path)) if each.exists())

@@ -1,8 +1,8 @@
-"""One process at a time has a spool: a lock that the kernel frees, also after ``kill -9``.
+"""The spool's lock: one process at a time has a spool. The kernel frees it even after ``kill -9``.
 
-It is on a file of its own beside the spool. SQLite's locks would neither keep two schedulers of one
-process apart nor let ``dask-otel spool`` read meanwhile. A forked child releases its copy at once,
-since it may outlive its parent.
+It is on its own file beside the spool. SQLite's locks would neither separate two schedulers of one
+process nor let ``dask-otel spool`` read meanwhile. A forked child releases its copy at once, since
+it may outlive its parent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from dask_otel.spool import files
 from dask_otel.spool.files import SpoolError
 
-#: A reader has the lock for a moment, and a process that ends a little longer.
+#: A reader has the lock for a moment, an ending process a little longer.
 _TRIES: Final = 10
 _PAUSE: Final = 0.05
 
@@ -25,7 +25,7 @@ _held: set[int] = set()
 
 
 def take(spool: Path) -> int:
-    """Return a descriptor that has the lock of a spool, within half a second.
+    """Lock a spool within half a second; return the lock's descriptor.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def take(spool: Path) -> int:
 
 
 def release(spool: Path, descriptor: int) -> None:
-    """Remove the lock's file, then release it: who waits for it sees that it is another one."""
+    """Remove the lock's file, then release it: a waiting process notices the new file."""
     with suppress(OSError):
         files.beside(spool, ".lock").unlink()
     _held.discard(descriptor)
@@ -63,7 +63,7 @@ def release(spool: Path, descriptor: int) -> None:
 
 
 def holder(spool: Path) -> str | None:
-    """Return the process that has a spool, such as "process 4711"; None if none has."""
+    """Return the process that has a spool, such as "process 4711"; None if it is free."""
     path = files.beside(spool, ".lock")
     try:
         descriptor = _try(path, files.FLAGS & ~os.O_CREAT)
@@ -76,11 +76,11 @@ def holder(spool: Path) -> str | None:
 
 
 def _try(path: Path, flags: int) -> int | None:
-    """Return a descriptor that has the lock; None if another one has it."""
+    """Return the lock's descriptor; None if another process has the lock."""
     descriptor = os.open(path, flags, files.MODE)
     taken = False
     try:
-        # The process that had it may have removed the file meanwhile: then it is another one.
+        # The previous process may have removed the file meanwhile; then the path is another file.
         taken = _lock(descriptor) and os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         pass
@@ -100,7 +100,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(descriptor: int) -> bool:
-        # A byte behind the number, which others may read.
+        # Lock a byte behind the process number, so that others may read that.
         os.lseek(descriptor, 1 << 20, os.SEEK_SET)
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)

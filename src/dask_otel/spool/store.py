@@ -1,13 +1,13 @@
 """The spool's store: one table of spans, as the bytes that are sent.
 
-A row is a span that has ended, or the note of an open one (`ids` is set): the span as it would be
-exported if its scheduler died now. Notes of earlier runs are sent like ended spans, with the last
-sign of life of their run as their end. So nothing is changed or repaired after a kill.
+A row is a finished span, or the note of an open one (`ids` is set): the span that would be exported
+if its scheduler died now. Notes of earlier runs are sent like finished spans; they end at their
+run's last sign of life. So nothing is changed or repaired after a kill.
 
-Each write is one transaction. SQLite's rollback journal makes it whole or undone, whenever the
-process is killed: what has been written is in the file, and nowhere else. Nothing is forced to the
-disk (``synchronous=OFF``): what a process has written is the kernel's, and survives the process.
-The journal stays allocated, so that on a full disk spans that were sent can still be removed.
+Each write is one transaction. Whenever the process is killed, SQLite's rollback journal makes it
+complete or undone. Nothing is forced to the disk (``synchronous=OFF``): written bytes belong to the
+kernel, and survive the process. The journal stays allocated, so that even on a full disk rows that
+were sent can be removed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from dask_otel.spool.files import SpoolError
 __all__ = ["SpoolError", "Store", "Written"]
 
 VERSION: Final = 1
-#: "dOTs", where SQLite's header has the application's number.
+#: "dOTs", the application's number in SQLite's header.
 APPLICATION: Final = 0x644F5473
 _MAGIC: Final = b"SQLite format 3\0"
 PAGE: Final = 4096
 #: Bytes of the journal: allocated at the start, and kept after a large transaction.
 JOURNAL: Final = 1 << 16
-#: Rows that are removed from a full disk at once: their pages have room in the journal.
+#: Rows to remove at once on a full disk: the journal has room for their pages.
 _FEW: Final = 8
-#: Rows that are dropped at once to make room.
+#: Rows to drop at once to make room.
 _DROPPED: Final = 16
-#: Bytes of a row beside its body.
+#: Bytes of a row besides its body.
 _ROW: Final = 40
-#: Seconds to wait for a reader (``dask-otel spool``), which reads for a moment at a time.
+#: Seconds to wait for a reader (``dask-otel spool``), which reads briefly each time.
 _BUSY: Final = 5.0
 _TABLES: Final = f"""
     BEGIN IMMEDIATE;
@@ -63,36 +63,36 @@ _TABLES: Final = f"""
     CREATE UNIQUE INDEX notes ON rows (run, ids, sink) WHERE ids IS NOT NULL;
     COMMIT;
 """
-#: Rows that can be sent; the parameter is the present run.
+#: The condition for rows to send; the parameter is the present run.
 _WAITS: Final = "(ids IS NULL OR run != ?)"
 
-#: Which span is noted, for the writer alone.
+#: The identity of a noted span; only the writer interprets it.
 Ids: TypeAlias = bytes
-#: The key of a sink, which open span is noted (None for one that has ended), and its bytes.
+#: A sink's key, the identity of a noted open span (None for a finished one), and the bytes.
 Encoded: TypeAlias = tuple[str, "Ids | None", bytes]
-#: Checks the bytes of a span, and lets it end at a time at the soonest; None for damaged ones.
+#: Checks a span's bytes, and moves its end to a given time if that is later; None if damaged.
 Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
 
 _connections: set[sqlite3.Connection] = set()
 
 
 class Written(NamedTuple):
-    """What a write had no room for."""
+    """The rows without room in a write."""
 
     #: Numbers of waiting rows that were dropped.
     dropped: Sequence[int] = ()
-    #: Rows of this write that are not in the file.
+    #: Rows of this write that were not written.
     left_out: Sequence[Encoded] = ()
 
 
 class Store:
-    """An open spool. Made by `open`; for the thread that has opened it.
+    """An open spool. Made by `open`; for the thread that opened it.
 
-    Methods raise OSError for trouble with the disk.
+    Methods raise OSError for problems with the disk.
     """
 
-    #: Number of the last row that waits; how many do; how many of them earlier runs left open;
-    #: bytes of the file that hold something.
+    #: The last waiting row's number; the number of waiting rows; of those that earlier runs left
+    #: open; bytes in use.
     last = count = recovered = size = 0
 
     def __init__(
@@ -110,7 +110,7 @@ class Store:
         self._execute = connection.execute
         self._limit = float("inf") if max_bytes is None else rows_limit(max_bytes)
         self._stat = os.stat(path)
-        #: Number of the present run; 0, which no run has, if nothing is written.
+        #: Number of the present run; 0 (no run's number) for a reader.
         self._run = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
 
@@ -123,14 +123,14 @@ class Store:
         now_ns: int,
         reread: Reread,
     ) -> Store:
-        """Open a spool; it is made if it is missing.
+        """Open a spool, and make it if it is missing.
 
         Parameters
         ----------
         path
             Absolute; see `dask_otel.spool.files.place`.
         max_bytes
-            Limit of the file, as near as is practical; None for none.
+            Approximate limit of the file; None for no limit.
         origin
             Resource and scope of the run that writes; None to read and settle only.
         now_ns
@@ -141,9 +141,9 @@ class Store:
         Raises
         ------
         SpoolError
-            If it can't be used: in use, no spool, not ours, of a later version, damaged, no folder.
+            If it is unusable: in use, no spool, not ours, of a later version, damaged, no folder.
         OSError
-            If the disk makes trouble.
+            If the disk fails.
         """
         if not files.check(path) and origin is None:
             raise SpoolError(f"there is no {path}")
@@ -176,11 +176,11 @@ class Store:
             if not _number(self._connection, "application_id"):
                 execute(f"PRAGMA page_size = {PAGE}")
                 self._connection.executescript(_TABLES)
-            # Rows that are written into a damaged table may never be found again.
+            # Rows written into a damaged table may never be found again.
             (found,) = execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
-            # Also after a larger transaction, the journal keeps its first bytes.
+            # The journal keeps its first bytes, even after a larger transaction.
             execute("PRAGMA journal_mode = PERSIST")
             execute(f"PRAGMA journal_size_limit = {JOURNAL}")
         with self._transaction():
@@ -215,24 +215,24 @@ class Store:
         settled: Sequence[int] = (),
         alive_ns: int,
     ) -> Written:
-        """Write all of it in one transaction, or nothing.
+        """Write everything in one transaction, or nothing.
 
         Parameters
         ----------
         rows
-            Notes of open spans, each of which replaces the one before, and spans that have ended.
+            Finished spans, and notes of open spans; a note replaces the previous one of its span.
         over
             Spans whose notes are removed first.
         settled
-            Numbers of rows that wait no more.
+            Numbers of rows to remove.
         alive_ns
             The present time: the run's sign of life.
 
         Raises
         ------
         OSError
-            If the disk makes trouble: full, read-only, broken, or the file was removed. Nothing
-            has changed then, except that settled rows are removed if that is possible.
+            If the disk is full, read-only or broken, or the file was removed. Then nothing has
+            changed, except that settled rows are removed if possible.
         """
         if not os.path.samestat(os.stat(self.path), self._stat):
             raise FileNotFoundError(2, "the spool was replaced by another file", str(self.path))
@@ -315,7 +315,7 @@ class Store:
     # --------------------------------------------------------------------------- reading
 
     def waiting(self, sink: str, after: int, limit: int) -> list[Row]:
-        """Return waiting rows of a sink with higher numbers than `after`, the lowest first.
+        """Return a sink's waiting rows with numbers above `after`, the lowest first.
 
         The body of a damaged row is None.
         """
@@ -325,7 +325,7 @@ class Store:
                 f"WHERE id > ? AND sink = ? AND {_WAITS} ORDER BY id LIMIT ?",
                 (after, sink, self._run, limit),
             ).fetchall()
-        # Other numbers are those of a damaged file: it would be read for ever.
+        # A damaged file may return other numbers, and would be read for ever.
         return [self._row(*row) for row in found if row[0] > after]
 
     def _row(self, number: int, run: int, ids: Ids | None, body: bytes) -> Row:
@@ -337,7 +337,7 @@ class Store:
         return Row(self._reread(body, 0 if ids is None else alive_ns, origin), origin, number)
 
     def adopt(self, sinks: Sequence[str]) -> None:
-        """Give the rows of all other sinks to the first of these."""
+        """Give the rows of sinks that are not in `sinks` to the first of them."""
         marks = ",".join("?" * len(sinks))
         with self._transaction() as execute:
             execute(f"UPDATE rows SET sink = ? WHERE sink NOT IN ({marks})", (sinks[0], *sinks))
@@ -345,12 +345,12 @@ class Store:
     # -------------------------------------------------------------------------- the end
 
     def close(self, clean: bool) -> None:
-        """Close the file, and remove it if nothing waits in it.
+        """Close the file, and remove it if it is empty.
 
         Parameters
         ----------
         clean
-            Whether the run has ended: its notes are removed. If not, they stay as after a kill.
+            Whether the run has ended: its notes are removed. Else they stay, as after a kill.
         """
         empty = False
         try:
@@ -360,7 +360,7 @@ class Store:
                 there = os.path.samestat(os.stat(self.path), self._stat)
                 empty = there and execute("SELECT 1 FROM rows").fetchone() is None
             with suppress(sqlite3.Error):
-                # The journal is removed.
+                # This removes the journal.
                 self._execute("PRAGMA journal_mode = DELETE")
         finally:
             disconnect(self._connection)
@@ -371,9 +371,9 @@ class Store:
 
 
 def check_header(path: Path) -> None:
-    """Raise SpoolError for a file that is no spool: SQLite would write to it.
+    """Raise SpoolError for a file that is not a spool: SQLite would write to it.
 
-    A file that is missing or empty can become one.
+    A missing or empty file can become a spool.
     """
     try:
         with path.open("rb") as file:
@@ -390,12 +390,12 @@ def check_header(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a spool's file.
+    """Connect to a spool's file.
 
     Raises
     ------
     SpoolError
-        If a later version has written it.
+        If a later version wrote it.
     OSError, sqlite3.Error
         If it can't be read.
     """
@@ -406,9 +406,9 @@ def connect(path: Path) -> sqlite3.Connection:
         with _as_os_error():
             for pragma in (
                 "synchronous = OFF",
-                # Some builds overwrite what is removed, for which a full disk has no room.
+                # Some builds overwrite removed rows, which fails on a full disk.
                 "secure_delete = OFF",
-                # Spans go into no other file.
+                # Write spans to no other file.
                 "temp_store = MEMORY",
                 "trusted_schema = OFF",
             ):
@@ -426,13 +426,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def disconnect(connection: sqlite3.Connection) -> None:
-    """Close what `connect` has opened."""
+    """Close a connection of `connect`."""
     _connections.discard(connection)
     connection.close()
 
 
 def _after_fork() -> None:
-    """Never close the parent's connections: SQLite would roll back what the parent writes."""
+    """Never close the parent's connections: SQLite would roll back the parent's transaction."""
     for connection in _connections:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
@@ -454,10 +454,10 @@ def _number(connection: sqlite3.Connection, pragma: str) -> int:
 
 
 def _fitting(time_ns: int) -> int:
-    """Return a time that SQLite can hold."""
+    """Limit a time to SQLite's range."""
     return max(0, min(time_ns, 2**63 - 1))
 
 
 def rows_limit(max_bytes: int) -> int:
-    """Return how many of the bytes are for rows; the journal has the others."""
+    """Return the bytes available for rows; the others are for the journal."""
     return max_bytes * 7 // 8 - JOURNAL

@@ -1,4 +1,4 @@
-"""OpenTelemetry's API, for what runs beside the user's code: no SDK, no exporter.
+"""OpenTelemetry's API, for processes with the user's code: no SDK, no exporter.
 
-What is done with it is up to the user's own provider and instrumentations.
+The user's own provider and instrumentations decide its effect.
 """

@@ -1,8 +1,8 @@
 """The caller's context: the current span, its tracestate and the baggage.
 
-The configured propagators decide *whether* the trace context and the baggage travel; the form
-is W3C's whatever theirs is, as both ends are ours: with ``OTEL_PROPAGATORS=b3`` the trace goes
-on, and the scheduler needs no propagator.
+The configured propagators decide *whether* the trace context and the baggage travel. The form is
+always W3C's, since both ends are ours: with ``OTEL_PROPAGATORS=b3`` the trace continues, and the
+scheduler needs no propagator.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ logger = logging.getLogger("distributed.dask_otel")
 ENVIRONMENT_TRACEPARENT: Final = "TRACEPARENT"
 ENVIRONMENT_TRACESTATE: Final = "TRACESTATE"
 
-#: The name of a span without one.
+#: The name of a nameless span.
 NAMELESS: Final = "traced"
 
 
 @cache
 def _propagators() -> tuple[Callable[..., None], Callable[[], object]]:
-    """Return what writes a context into a carrier, and what returns the current propagators.
+    """Return two functions: one writes a context into a carrier, one returns the propagators.
 
-    OpenTelemetry raises at import, and again at each further one, if a propagator that
-    ``OTEL_PROPAGATORS`` names is not installed: then W3C's is used.
+    If a propagator in ``OTEL_PROPAGATORS`` is not installed, OpenTelemetry raises at each import:
+    then W3C's is used.
     """
     try:
         from opentelemetry import propagate
@@ -55,24 +55,24 @@ def _propagators() -> tuple[Callable[..., None], Callable[[], object]]:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         return TraceContextTextMapPropagator().inject, lambda: None
-    # It looks the propagators up each time: an application may set others.
+    # Look the propagators up each time: an application may set others.
     return propagate.inject, propagate.get_global_textmap
 
 
 def _written(context: Context | None = None) -> dict[str, str]:
-    """Return what the propagators write of a context, by default of the current one."""
+    """Return the propagators' carrier for a context, by default the current one."""
     carrier: dict[str, str] = {}
     _propagators()[0](carrier, context)
     return carrier
 
 
 def prepare() -> None:
-    """Load the configured propagators now, and not with the first submission."""
+    """Load the configured propagators now, before the first submission."""
     _propagators()
 
 
 def active_span() -> Span | None:
-    """Return the span that is current in this context; None if there is none."""
+    """Return the current span of this context; None if there is none."""
     span = get_current_span()
     if span is INVALID_SPAN or not span.get_span_context().is_valid:
         return None
@@ -80,9 +80,9 @@ def active_span() -> Span | None:
 
 
 def identity_of(span: Span) -> tuple[object, object]:
-    """Return two objects that, while both are the same, make `caller_of` say the same.
+    """Return two objects: while both are the same, `caller_of` returns the same.
 
-    But for the baggage, which is no part of the span.
+    Except for the baggage, which is not part of the span.
     """
     return span.get_span_context(), _propagators()[1]()
 
@@ -94,20 +94,20 @@ def parent_of(span: Span) -> Traceparent:
 
 
 def caller_of(span: Span, baggage: bool) -> Caller | None:
-    """Return the current span with its tracestate and baggage, as the propagators let it travel.
+    """Return the current span with the tracestate and baggage that the propagators allow.
 
     Parameters
     ----------
     span
-        What `active_span` gave.
+        The result of `active_span`.
     baggage
         Whether baggage travels at all.
 
     Returns
     -------
     caller
-        None where the configured propagators let no trace context travel
-        (``OTEL_PROPAGATORS=none``, or ``baggage`` alone).
+        None if the configured propagators send no trace context
+        (``OTEL_PROPAGATORS=none``, or only ``baggage``).
     """
     written = _written()
     carried = written.pop(BAGGAGE, "")
@@ -117,16 +117,15 @@ def caller_of(span: Span, baggage: bool) -> Caller | None:
 
 
 def name_of(span: Span | None) -> str:
-    """Return the span's name if it has one: spans of an SDK do."""
+    """Return the span's name, if it has one, as an SDK's spans do."""
     name = getattr(span, "name", None)
     return name if isinstance(name, str) and name else NAMELESS
 
 
 def environment_caller() -> Caller | None:
-    """Return the caller that the environment names; None if there is none.
+    """Return the caller in the environment; None if there is none.
 
-    Batch systems, CI and shell steps hand their context over in ``TRACEPARENT`` and
-    ``TRACESTATE``.
+    Batch systems, CI and shell steps pass their context in ``TRACEPARENT`` and ``TRACESTATE``.
     """
     text = os.environ.get(ENVIRONMENT_TRACEPARENT)
     if text is None:

@@ -1,4 +1,4 @@
-"""The current OpenTelemetry context: made for a parent span, and read for its ids."""
+"""The current OpenTelemetry context: makes one for a parent span, and reads its ids."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def remote_parent(
 ) -> Context:
     """Return a context in which a span of another process is the current one.
 
-    The span records nothing, and needs no provider: it is a parent for what the user's own makes.
+    The span records nothing and needs no provider: it is a parent for the spans of the user's own
+    provider.
 
     Parameters
     ----------
@@ -57,7 +58,7 @@ def remote_parent(
             trace_state=None if state is None else TraceState.from_header([state]),
         )
     )
-    # Not on top of the current context, which belongs to the process that started the worker.
+    # Not based on the current context, which belongs to the process that started the worker.
     context = set_span_in_context(span, Context())
     if baggage is not None:
         context = _BAGGAGE.extract({"baggage": baggage}, context)
@@ -65,12 +66,12 @@ def remote_parent(
 
 
 def remote_child(context: Context, parent: int, child: int) -> Context:
-    """Return the context of a child, which another process will export, of a context's span.
+    """Return the context of a child of the current span; another process exports the child.
 
     Parameters
     ----------
     context
-        Returned as it is where another span than the parent is the current one.
+        Returned unchanged if its current span is not the parent.
     parent, child
         Span ids.
     """
@@ -82,7 +83,7 @@ def remote_child(context: Context, parent: int, child: int) -> Context:
 
 
 class Ids(NamedTuple):
-    """The current span's ids, as texts of hex digits."""
+    """The current span's ids, as hex digits."""
 
     trace_id: str
     span_id: str
@@ -90,7 +91,7 @@ class Ids(NamedTuple):
 
 
 def current_ids() -> Ids | None:
-    """Return the ids of the current span; None where there is none."""
+    """Return the ids of the current span; None if there is none."""
     span = get_current_span().get_span_context()
     return _texts(span.trace_id, span.span_id, span.trace_flags) if span.is_valid else None
 

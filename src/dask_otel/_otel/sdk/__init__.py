@@ -1,5 +1,5 @@
-"""The SDK's part: exporters and the data that they take.
+"""The SDK's part: exporters and their data.
 
-Slow to import, and it may block: it is used in threads of the bridge's own, never on the
-scheduler's event loop.
+It is slow to import and may block, so only the bridge's own threads use it, never the scheduler's
+event loop.
 """

@@ -1,9 +1,9 @@
-"""Records to the bytes of OTLP, once; requests are put together of these bytes.
+"""Encodes records to OTLP bytes, once; requests are assembled from these bytes.
 
-A span or a metric is encoded when it is about to wait. Its bytes wait in the queue or in the spool,
-and become part of a request as they are: a request is the head of a resource, the head of a scope,
-and the bytes of the items, each with a tag and its length. OTLP gives these parts the same numbers
-for traces and for metrics.
+A span or a metric is encoded before it is queued. Its bytes wait in the queue or in the spool, and
+become part of a request unchanged: a request is the head of a resource, the head of a scope, and
+the bytes of the items, each with a tag and its length. OTLP gives these parts the same numbers for
+traces and for metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dask_otel.core.records import (
 from dask_otel.core.text import CUT
 from dask_otel.core.trace import Trace
 
-#: How the types of values are called in OTLP. A bool is an int as well: the order counts.
+#: OTLP's names for the types of values. The order matters, since a bool is also an int.
 _VALUES: Final = {
     str: "string_value",
     bool: "bool_value",
@@ -50,14 +50,15 @@ _VALUES: Final = {
 }
 _KINDS: Final = {"internal": 1, "server": 2}
 _ERROR: Final = 2
-#: Kinds of metrics: the number of their field, and its message.
+#: By kind of metric: the number of its field, and its message.
 _DATA: Final[dict[str, tuple[int, Any]]] = {
     "gauge": (5, Gauge),
     "sum": (7, Sum),
     "histogram": (9, Histogram),
 }
 _TEMPORALITY: Final = {"delta": 1, "cumulative": 2}
-#: Flags of a span or a link: it is known whether the parent or the linked span is remote; it is.
+#: Flags of a span or a link: "it is known whether the parent or the linked span is remote", and "it
+#: is remote".
 _KNOWN, _REMOTE = 0x100, 0x200
 
 _LIMITS: Final = (
@@ -73,14 +74,14 @@ _LIMITS: Final = (
 
 
 class Encoder:
-    """Encodes what one scheduler exports, within the limits of the standard variables.
+    """Encodes one scheduler's records, within the limits of the standard variables.
 
     Parameters
     ----------
     resource
         Attributes of the resource.
     version
-        Of the bridge, for the instrumentation scope.
+        The bridge's version, for the instrumentation scope.
 
     Raises
     ------
@@ -90,7 +91,7 @@ class Encoder:
 
     def __init__(self, resource: Mapping[str, Any], version: str) -> None:
         for variable in _LIMITS:
-            # The SDK raises as well, in old versions without naming the variable.
+            # The SDK raises too, but old versions don't name the variable.
             count(variable, 0)
         self._limits = SpanLimits()
         scope = InstrumentationScope(name=semconv.SCOPE_NAME, version=version)
@@ -105,8 +106,8 @@ class Encoder:
         Raises
         ------
         TypeError, ValueError
-            If its name or the like is no text that can be encoded. An attribute that can't be is
-            left out, and counted as dropped.
+            If its name or a similar field can't be encoded. An attribute that can't be encoded is
+            left out and counted as dropped.
         """
         return _checked_if_needed(partial(self._span, record))
 
@@ -166,26 +167,26 @@ class Encoder:
         return b"".join([_request(origin, bodies) for origin, bodies in runs.items()])
 
     def metrics(self, records: Iterable[MetricRecord], breathe: Callable[[], None]) -> bytes:
-        """Return a request with all points of some metrics; it breathes between two points."""
+        """Return a request with all points of some metrics; calls `breathe` between two points."""
         return _request(self.origin, [_metric(record, breathe) for record in records])
 
 
 def reread(body: bytes, end_ns: int, origin: Origin) -> bytes | None:
-    """Return the bytes of a span that may have waited in a file; None where they are damaged.
+    """Check and return the bytes of a span from a file; None if they are damaged.
 
     Parameters
     ----------
     body
-        Whatever the file holds.
+        The file's bytes.
     end_ns
-        When the span has ended at the soonest: it may have been open.
+        The earliest end of the span, which may have been open.
     origin
         Its resource and scope. Damaged ones would make a server refuse the whole request.
     """
     span = _span_of(body)
     if span is None or not _is_whole(origin):
         return None
-    # That may be damaged as well.
+    # This value may be damaged too.
     if not isinstance(end_ns, int) or span.end_time_unix_nano >= end_ns:
         return body
     span.end_time_unix_nano = end_ns
@@ -199,7 +200,7 @@ def _is_whole(origin: Origin) -> bool:
 
 
 def span_name(body: bytes) -> str | None:
-    """Return the name of the span that the bytes hold; None where they are damaged."""
+    """Return the name of an encoded span; None if the bytes are damaged."""
     span = _span_of(body)
     return None if span is None else str(span.name)
 
@@ -210,13 +211,13 @@ def _span_of(body: bytes) -> Any:
 
 
 def resource_of(origin: Origin) -> dict[str, str]:
-    """Return the texts among the attributes of a run's resource; none where it is damaged."""
+    """Return the string attributes of a run's resource; none if it is damaged."""
     of = _parsed(ResourceSpans, origin.resource) or ResourceSpans()
     return {pair.key: pair.value.string_value for pair in of.resource.attributes}
 
 
 def _parsed(message: Any, content: bytes) -> Any:
-    """Return the message that some bytes hold; None where they are damaged."""
+    """Return the parsed message; None if the bytes are damaged."""
     try:
         return message.FromString(content)
     except (DecodeError, TypeError):
@@ -224,7 +225,7 @@ def _parsed(message: Any, content: bytes) -> Any:
 
 
 def _checked_if_needed(make: Callable[[bool], Any]) -> bytes:
-    """Return the bytes of a message; of one that can't be encoded, with attributes checked."""
+    """Return the bytes of a message; if it can't be encoded, retry with checked attributes."""
     try:
         return _bytes(make(False))
     except (TypeError, ValueError):
@@ -262,10 +263,10 @@ def _attributes(
     *,
     checked: bool,
 ) -> dict[str, Any]:
-    """Return the fields of the first attributes, with long texts cut.
+    """Return the fields of the first attributes, with long strings truncated.
 
-    With `checked`, those that can't be encoded are left out: numbers that are too large, texts that
-    are no Unicode.
+    With `checked`, attributes that can't be encoded are left out: numbers that are too large,
+    strings that are not Unicode.
     """
     pairs = []
     for key, value in list(attributes.items())[:most]:
@@ -295,7 +296,7 @@ def _value(value: Any, length: int | None) -> Any:
     if isinstance(value, (tuple, list)):
         return {"array_value": {"values": [_value(item, length) for item in value]}}
     found = ({name: kind(value)} for kind, name in _VALUES.items() if isinstance(value, kind))
-    # Of another type, it is refused where it is encoded.
+    # If it has another type, encoding fails.
     return next(found, value)
 
 
@@ -303,7 +304,7 @@ def _value(value: Any, length: int | None) -> Any:
 
 
 def _metric(record: MetricRecord, breathe: Callable[[], None]) -> bytes:
-    # A counter, or one that also goes down.
+    # A counter or an up-down counter.
     kind = record.instrument if record.instrument in _DATA else "sum"
     number, message = _DATA[kind]
     about: dict[str, Any] = {}

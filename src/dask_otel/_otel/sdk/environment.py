@@ -1,4 +1,4 @@
-"""The standard variables that the bridge itself obeys, and how it reads them."""
+"""The standard variables that the bridge itself reads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from dask_otel.core.masking import masked_path
 from dask_otel.core.records import Temporality
 from dask_otel.settings.problems import ConfigurationError
 
-#: Shorter intervals are seconds taken for milliseconds, and would keep the scheduler busy.
+#: Shorter intervals are probably seconds instead of milliseconds, and would load the scheduler.
 _LEAST_INTERVAL_MS: Final = 100
-#: Seconds: a file tells the story of one run, often of minutes.
+#: In seconds: a file records one run, often of minutes.
 _FILE_INTERVAL: Final = 5.0
-#: Three years: as good as never, and what every clock can wait for. Of longer times some raise.
+#: Three years, which means never. Some clocks raise for longer waits.
 _NEVER: Final = {"seconds": 1e8, "milliseconds": 1e11}
-#: A count. Python reads no number of thousands of digits.
+#: A count. Python refuses numbers of thousands of digits.
 _COUNT: Final = re.compile("[0-9]{1,15}")
 _QUEUE_SIZE: Final = 2048
-#: Smaller than the SDK's 512, because a batch that fails is sent again as a whole.
+#: Smaller than the SDK's 512, because a failed batch is sent again as a whole.
 _BATCH_SIZE: Final = 128
 
 #: A header in a variable, as OpenTelemetry's own exporters read it.
@@ -41,22 +41,22 @@ _environment_lock = threading.Lock()
 
 @contextmanager
 def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> Iterator[None]:
-    """Set variables that the environment does not set, while exporters are made.
+    """Set variables that are missing in the environment, while exporters are made.
 
     Parameters
     ----------
     defaults
         Variables with their values.
     win
-        Whether they win over the environment, because that is an application's.
+        Whether they override the environment, because it belongs to an application.
 
     Notes
     -----
-    The SDK's parts read ``os.environ`` and nothing else, the exporters' loaders and the resource's
-    detectors among them: there is no argument to pass instead. It takes 20 ms, 150 ms where the
-    exporters are imported, and changes nothing where there are no defaults of ours. A blank
-    ``OTEL_*`` variable counts as not set, as specified; several of the SDK's parts take
-    it for a value, so it is hidden from them. Afterwards the environment is as it was.
+    The SDK's parts, including the exporters' loaders and the resource's detectors, read only
+    ``os.environ``: there is no argument to pass instead. It takes 20 ms, or 150 ms if the exporters
+    are imported, and changes nothing without defaults of ours. A blank ``OTEL_*`` variable counts
+    as not set, as specified; several of the SDK's parts take it for a value, so it is hidden from
+    them. Afterwards the environment is restored.
     """
     with _environment_lock:
         hidden = {
@@ -77,7 +77,7 @@ def defaults_for_environment(defaults: Mapping[str, str], win: bool = False) -> 
 
 
 def known_variables() -> set[str]:
-    """Return the variables that OpenTelemetry's installed packages say they read."""
+    """Return the variables that OpenTelemetry's installed packages declare."""
     modules = [entry.load() for entry in entry_points(group="opentelemetry_environment_variables")]
     values = [value for module in modules for value in vars(module).values()]
     return {value for value in values if isinstance(value, str) and value.startswith("OTEL_")}
@@ -89,13 +89,13 @@ def is_disabled() -> bool:
 
 
 def first_set(*variables: str) -> tuple[str, str] | None:
-    """Return name and value of the first of some variables that is set."""
+    """Return the name and value of the first variable that is set."""
     values = ((variable, os.environ.get(variable, "").strip()) for variable in variables)
     return next((found for found in values if found[1]), None)
 
 
 def _short(text: str) -> str:
-    """Return a value for a message: a mistake can be of any length."""
+    """Shorten a value for a message: a mistake can have any length."""
     return repr(text) if len(text) <= 100 else f"{text[:99]!r}…"
 
 
@@ -105,10 +105,10 @@ def _read(
     variables: Sequence[str],
     shown: Callable[[str], str] = _short,
 ) -> _Value | None:
-    """Return what `parse` makes of the first variable that is set; None if none is.
+    """Return the parsed value of the first variable that is set; None if none is.
 
-    A `_Refusal` says what is wrong with the value, any other ``ValueError`` only that it is wrong.
-    `shown` returns the value for the message: it may be secret.
+    A `_Refusal` explains the error in the value; any other ``ValueError`` means only that it is
+    wrong. `shown` returns the value for the message, since it may be secret.
     """
     found = first_set(*variables)
     if found is None:
@@ -119,12 +119,12 @@ def _read(
     except ValueError as error:
         problem = str(error) if isinstance(error, _Refusal) else ""
         message = f"{variable} is {shown(text)}{problem}. Allowed: {allowed}."
-        # Without its cause, which may hold the value.
+        # Without the cause, which may contain the value.
         raise ConfigurationError([message]) from None
 
 
 class _Refusal(ValueError):
-    """The end of a sentence: what is wrong with a value."""
+    """The error in a value, as the end of a sentence."""
 
 
 def choice(allowed: Sequence[str], *variables: str) -> str | None:
@@ -133,7 +133,7 @@ def choice(allowed: Sequence[str], *variables: str) -> str | None:
     Raises
     ------
     ConfigurationError
-        If it is none of the allowed ones.
+        If it is not allowed.
     """
     return _read(lambda text: allowed[allowed.index(text.lower())], ", ".join(allowed), variables)
 
@@ -144,7 +144,7 @@ def number(least: float, unit: str, *variables: str) -> float | None:
     Raises
     ------
     ConfigurationError
-        If it is no finite number, or too small.
+        If it is not a finite number, or too small.
     """
 
     def parse(text: str) -> float:
@@ -157,12 +157,12 @@ def number(least: float, unit: str, *variables: str) -> float | None:
 
 
 def count(variable: str, least: int) -> int | None:
-    """Return the value of a variable that holds a whole number; None if it is not set.
+    """Return the value of a variable with a whole number; None if it is not set.
 
     Raises
     ------
     ConfigurationError
-        If it holds something else, or too little.
+        If it is not a whole number, or too small.
     """
 
     def parse(text: str) -> int:
@@ -181,12 +181,12 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
     variables
         Their names.
     folder
-        Whether a folder of such files is allowed as well.
+        Whether a folder of such files is allowed too.
 
     Raises
     ------
     ConfigurationError
-        If the file can't be read, or holds nothing of the kind.
+        If the file can't be read, or contains no PEM.
     """
 
     def parse(text: str) -> str:
@@ -199,7 +199,7 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
         return text
 
     allowed = "a file in PEM format that the scheduler can read"
-    # People put the key itself there, where its file's name belongs.
+    # Some users put the key itself there, instead of its file's name.
     return _read(
         parse,
         f"{allowed}, or a folder of such files" if folder else allowed,
@@ -209,19 +209,19 @@ def pem_file(*variables: str, folder: bool = False) -> str | None:
 
 
 def headers(charset: str, *variables: str) -> dict[str, str]:
-    """Return the headers in the first variable that is set; no message shows a value.
+    """Return the headers in the first variable that is set; messages never contain a value.
 
     Parameters
     ----------
     charset
-        What values may consist of, once decoded.
+        The charset of decoded values.
     variables
         Their names.
 
     Raises
     ------
     ConfigurationError
-        If there is one that could not be sent.
+        If a header can't be sent.
     """
 
     def parse(text: str) -> dict[str, str]:
@@ -243,7 +243,7 @@ def headers(charset: str, *variables: str) -> dict[str, str]:
 
 
 def _header(item: str, charset: str) -> tuple[str, str] | None:
-    """Return name and value of a header that can be sent."""
+    """Return name and value of a header; None if it can't be sent."""
     found = _HEADER.fullmatch(item)
     value = unquote(found["value"]).strip() if found else ""
     # A character outside the charset becomes another one.
@@ -253,21 +253,21 @@ def _header(item: str, charset: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the standard variables say about the pump. Times in seconds."""
+    """The pump's settings in the standard variables. Times in seconds."""
 
     queue_size: int
     batch_size: int
     schedule_delay: float
     metric_interval: float
-    #: The same for files; None where the variable says it for all.
+    #: The same for files; None if the variable is set, and so applies to all.
     file_interval: float | None
     temporality: Temporality
-    #: Which measurements may have exemplars.
+    #: The filter for exemplars.
     exemplars: str
 
 
 def read_environment() -> Environment:
-    """Read the standard variables that the pump obeys.
+    """Read the standard variables of the pump.
 
     Raises
     ------

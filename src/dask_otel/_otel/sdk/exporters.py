@@ -1,7 +1,7 @@
-"""Where a signal goes, as the standard variables say: transports of ours, or others' exporters.
+"""The destinations in the standard variables: our own transports, or others' exporters.
 
-``otlp``, the default, is our transport. Any other name leads to the exporter that an installed
-package offers under it, as it is: console, a vendor's, OpenTelemetry's own ``otlp_proto_grpc`` and
+``otlp``, the default, is our transport. Any other name selects the exporter that an installed
+package registers under it: console, a vendor's, OpenTelemetry's own ``otlp_proto_grpc`` and
 ``otlp_proto_http``.
 """
 
@@ -47,13 +47,13 @@ _KINDS: Final = {"traces": SpanExporter, "metrics": MetricExporter}
 _PROTOCOLS: Final = ("grpc", "http/protobuf")
 #: By whether it is gRPC.
 _COMPRESSIONS: Final = {True: ("none", "gzip"), False: ("none", "gzip", "deflate")}
-#: OpenTelemetry's own exporters of OTLP, which obey the same variables.
+#: OpenTelemetry's own exporters of OTLP, which read the same variables.
 _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
 }
-#: Options that name a server, or how to reach it; a time or a temporality does not.
+#: Options that name a server or how to reach it, unlike a time or a temporality.
 _REACHING: Final = (
     "ENDPOINT",
     "PROTOCOL",
@@ -63,10 +63,10 @@ _REACHING: Final = (
     "CLIENT_KEY",
     "CLIENT_CERTIFICATE",
 )
-#: The default endpoint of gRPC. Seconds: it is on this machine.
+#: The default endpoint of gRPC, and seconds to reach it: it is on this machine.
 _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _AT_ONCE: Final = 1.0
-#: Of a request, in seconds.
+#: Timeout of a request, in seconds.
 _DEFAULT_TIMEOUT: Final = 10.0
 #: The sender and its version of OTLP, in the form of the specification.
 _AGENT: Final = (
@@ -78,30 +78,30 @@ class Sender(Protocol):
     """A transport; see `dask_otel._otel.sdk.transport.Transport`."""
 
     def send(self, request: bytes, longest: float, /) -> Answer:
-        """Send a request, for so many seconds at most; never raises."""
+        """Send a request within `longest` seconds; never raises."""
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A transport, and what goes with it."""
+    """A transport and its description."""
 
-    #: For people: its name or endpoint.
+    #: Its name or endpoint, for people.
     label: str
     transport: Sender
-    #: What a person can do where it fails; empty for what helps with an endpoint.
+    #: What to do after a failure; empty for the advice for an endpoint.
     advice: str = ""
-    #: Whether somebody named it, or the server that it sends to.
+    #: Whether the user configured it or its server.
     named: bool = True
     #: The key of its spans in the spool: its name in OTEL_TRACES_EXPORTER. None for a destination
-    #: that takes everything at once, so that nothing waits.
+    #: that accepts everything at once, so that nothing waits.
     key: str | None = None
 
 
 def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
-    """Make what sends some signals.
+    """Make the destinations of some signals.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ def make_destinations(signals: Iterable[str]) -> dict[str, list[Destination]]:
     Raises
     ------
     ConfigurationError
-        If there is no such exporter, it can't be made, or it is one that opens a port; what was
-        made before that is released.
+        If an exporter is missing, can't be made, or opens a port; the destinations made before it
+        are released.
     """
     made: dict[str, list[Destination]] = {signal: [] for signal in signals}
     with ExitStack() as undo:
@@ -137,7 +137,7 @@ def labels(signal: str) -> list[str]:
 
 
 def is_named(signal: str) -> bool:
-    """Whether the standard variables say where a signal goes: an exporter, or a server."""
+    """Whether the standard variables name a signal's exporter or server."""
     return bool(
         first_set(
             f"OTEL_{signal.upper()}_EXPORTER",
@@ -147,7 +147,7 @@ def is_named(signal: str) -> bool:
 
 
 def nobody_listens() -> bool:
-    """Whether nobody listens at the default endpoint."""
+    """Whether there is no server at the default endpoint."""
     try:
         socket.create_connection(_DEFAULT_ADDRESS, _AT_ONCE).close()
     except OSError as error:
@@ -158,12 +158,12 @@ def nobody_listens() -> bool:
 def _exporter_names(signal: str) -> list[str]:
     found = first_set(f"OTEL_{signal.upper()}_EXPORTER")
     wanted = [name.strip() for name in (found[1] if found else "otlp").split(",")]
-    # A name given twice would export everything twice.
+    # A repeated name would export everything twice.
     return list(dict.fromkeys(name for name in wanted if name and name.lower() != "none"))
 
 
 def _variables(signal: str, what: str) -> tuple[str, str]:
-    """Return the variables of an OTLP exporter's option, the one that wins first."""
+    """Return the variables of an OTLP exporter's option; the first one has priority."""
     return f"OTEL_EXPORTER_OTLP_{signal.upper()}_{what}", f"OTEL_EXPORTER_OTLP_{what}"
 
 
@@ -188,7 +188,7 @@ def _otlp(signal: str) -> Destination:
         pem_file(*_variables(signal, "CLIENT_KEY")),
         pem_file(*_variables(signal, "CLIENT_CERTIFICATE")),
     )
-    # The key is the same whatever the protocol: what waits may go by another one.
+    # The key does not depend on the protocol: waiting spans may be sent over another one.
     return Destination(_label(signal, "otlp"), transport, named=is_named(signal), key="otlp")
 
 
@@ -267,7 +267,7 @@ def _speaks_grpc(signal: str) -> bool:
 
 
 def _label(signal: str, name: str) -> str:
-    """Return the name of an exporter: its endpoint, for those of OTLP."""
+    """Return the name of an exporter: for OTLP, its endpoint."""
     if name != "otlp" and name not in _OTHERS:
         return name
     grpc = _speaks_grpc(signal) if name == "otlp" else name == _OTHERS[0]
@@ -277,7 +277,7 @@ def _label(signal: str, name: str) -> str:
 
 
 def export_timeout_millis(signal: str) -> float | None:
-    """Return the timeout of one export in the pump's own variable, if it is set."""
+    """Return the timeout of one export from the pump's own variable, if set."""
     return number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
 
 
@@ -294,7 +294,7 @@ def _foreign(signal: str, name: str) -> Destination:
         )
     try:
         factory = found[0].load() if found else MetricReader
-        # Before it is made: a pull exporter opens its port then.
+        # Check before making it, because a pull exporter opens its port then.
         if isinstance(factory, type) and issubclass(factory, MetricReader):
             raise _pull_exporter(variable, name)
         exporter = factory()
@@ -312,7 +312,7 @@ def _foreign(signal: str, name: str) -> Destination:
 
 
 def _masked(error: Exception) -> str:
-    """Return the words of an error without secrets: it may repeat the values of variables."""
+    """Return an error's message without secrets: it may repeat the values of variables."""
     return mask_of_environment()(repr(error))
 
 

@@ -1,8 +1,8 @@
 """A transport that writes OTLP/JSON into files, after OpenTelemetry's OTLP File Exporter
 (https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/).
 
-Why not OpenTelemetry Python's own, ``opentelemetry-exporter-otlp-json-file``: 0.66b1 is a
-pre-release that pins one minor release of the SDK (``~=1.45.1``, where the bridge takes 1.28 and
+OpenTelemetry Python's own ``opentelemetry-exporter-otlp-json-file`` won't do: 0.66b1 is a
+pre-release that pins one minor release of the SDK (``~=1.45.1``, while the bridge allows 1.28 and
 later), and it neither names, rotates nor bounds files.
 """
 
@@ -21,19 +21,19 @@ from dask_otel.pump.breath import Breath
 from dask_otel.pump.rotated import RotatedFile
 from dask_otel.settings.problems import ConfigurationError
 
-#: Of names that become part of a file's name.
+#: Characters of a name in a file's name.
 _LONGEST_NAME: Final = 60
 _ADVICE: Final = "Check otel.files.path: may the scheduler write there, and is there room?"
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """Where files are written, and how much: the section ``otel.files``."""
+    """The files' folder and limits: the section ``otel.files``."""
 
     path: str
     #: Bytes after which another file begins.
     max_size: int
-    #: Files of one signal.
+    #: Limit of the files of one signal.
     max_files: int
 
 
@@ -56,11 +56,11 @@ class FileTransport:
 
     @property
     def is_first(self) -> bool:
-        """Whether all that was written is in one file."""
+        """Whether all requests are in one file."""
         return self._file.is_first
 
     def send(self, request: bytes, _longest: float) -> Answer:
-        """Write all of it, or nothing."""
+        """Write the whole request or nothing."""
         lines = otlp_json.lines(self._message.FromString(request), self._breathe)
         try:
             self._file.write([line.encode() for line in lines])
@@ -70,42 +70,42 @@ class FileTransport:
 
 
 def file_destination(signal: str, target: FileTarget, run: str) -> Destination:
-    """Return what writes a signal into files.
+    """Return the destination that writes a signal into files.
 
     Parameters
     ----------
     signal
         ``"traces"`` or ``"metrics"``.
     target
-        Where to, and how much.
+        The folder and the limits.
     run
         The beginning of the files' names; see `run_name`.
 
     Raises
     ------
     ConfigurationError
-        If there can be no such folder.
+        If the folder is impossible.
     """
     try:
         folder = Path(target.path).expanduser().absolute()
     except (RuntimeError, OSError) as error:
-        # No such user, or no present folder.
+        # No such user, or no current folder.
         raise ConfigurationError([f"otel.files.path is {target.path!r}: {error}"]) from error
     file = RotatedFile(folder, f"{run}-", f"-{signal}.jsonl", target.max_size, target.max_files)
     return Destination(f"files in {folder}", FileTransport(signal, file), _ADVICE)
 
 
 def run_name(cluster: str, instance_id: str, started_ns: int) -> str:
-    """Return what the names of a bridge's files begin with.
+    """Return the prefix of the names of a bridge's files.
 
-    The cluster's name, the time of the start, and a part of the scheduler's id: several runs and
-    several schedulers share a folder, and a listing has the runs of a cluster in their order.
+    It is the cluster's name, the start time, and a part of the scheduler's id: several runs and
+    schedulers can share a folder, and a listing shows a cluster's runs in order.
     """
     start = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(started_ns / 1e9))
     return "-".join((_safe(cluster), start, _safe(instance_id.rpartition("Scheduler-")[2])[:8]))
 
 
 def _safe(name: str) -> str:
-    """Return a name of letters, digits and signs that mean nothing to shells and file systems."""
+    """Return a name with only characters that are harmless in shells and file systems."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "-" for c in name)
     return kept[:_LONGEST_NAME].strip("-.") or "dask"

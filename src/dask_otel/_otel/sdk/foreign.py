@@ -1,7 +1,7 @@
-"""Exporters of the SDK, of OpenTelemetry's own and of vendors: they take the SDK's objects.
+"""The SDK's exporters, OpenTelemetry's own and vendors': they accept the SDK's objects.
 
-The encoded request becomes the SDK's public data classes again, and goes through the exporter's
-public ``export``, which returns yes or no. The exporter retries and logs as it sees fit.
+The encoded request becomes the SDK's public data classes again, and goes to the exporter's public
+``export``, which returns success or failure. The exporter has its own retries and log messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dask_otel._otel.sdk.transport import (
 )
 from dask_otel.core.records import Answer
 
-#: OTLP's numbers of kinds begin with one for an unknown kind, the SDK's do not.
+#: OTLP's numbers of span kinds begin with one for an unknown kind; the SDK's don't.
 _KINDS: Final = {kind.value + 1: kind for kind in SpanKind}
 _REMOTE: Final = 0x200
 
@@ -39,9 +39,9 @@ class ForeignExporter:
     signal
         ``"traces"`` or ``"metrics"``.
     exporter
-        Of that signal.
+        The exporter of that signal.
     options
-        Of each export.
+        The arguments of each export.
     """
 
     def __init__(self, signal: str, exporter: Any, options: dict[str, Any]) -> None:
@@ -52,14 +52,14 @@ class ForeignExporter:
         self._options = options
 
     def send(self, request: bytes, _longest: float) -> Answer:
-        """Export; an error of the network is a no."""
+        """Export; a network error means failure."""
         try:
             with uninstrumented():
                 result = self.exporter.export(
                     self._decode(self._request.FromString(request)), **self._options
                 )
         except BaseException as error:
-            # Also SystemExit: it would end this thread without a word.
+            # SystemExit too: it would end this thread silently.
             return Answer(False, plain(words_of(error), mask_of_environment()))
         if result.name == "SUCCESS":
             return Answer(True)

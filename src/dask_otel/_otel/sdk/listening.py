@@ -1,8 +1,8 @@
-"""Find out what listens at an endpoint, with a socket of our own: exporters' errors are vague.
+"""Detects the protocol of a server with our own socket, because exporters' errors are vague.
 
-A server that closes the connection without a word may want TLS, or HTTP/2, or less of both. So the
-look speaks each of these, as little as possible: an ``OPTIONS *`` of HTTP/1, the first frame of
-HTTP/2, a TLS handshake. It sends no telemetry, and no header of the user's.
+If a server closes the connection silently, it may expect TLS or HTTP/2, or no TLS or HTTP/1. So the
+check tries each of them, as briefly as possible: an HTTP/1 ``OPTIONS *``, the first HTTP/2 frame, a
+TLS handshake. It sends no telemetry and none of the user's headers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from urllib.parse import urlsplit
 from dask_otel.core.endpoints.address import Endpoint, Listener
 
 _HTTP_1: Final = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-#: HTTP/2's preface, and an empty frame of settings.
+#: HTTP/2's preface, and an empty SETTINGS frame.
 _HTTP_2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-#: The types of the frames that an HTTP/2 server begins with: SETTINGS, GOAWAY.
+#: The types of an HTTP/2 server's first frame: SETTINGS, GOAWAY.
 _FRAMES: Final = (b"\4", b"\7")
 #: Seconds for each connection.
 _SLOWEST: Final = 1.0
-#: The answer of a TLS server, in plain HTTP, to a client without TLS; not Python's "HTTPStatus".
+#: A TLS server's answer, in plain HTTP, to a client without TLS; not Python's "HTTPStatus".
 _WANTS_TLS: Final = re.compile(rb"\bHTTPS\b")
-#: Why nobody can be seen, by the error of the connection; the first that fits.
+#: Why no server was found, by the error of the connection; the first match counts.
 _ABSENT: Final[tuple[tuple[type[Exception], Listener], ...]] = (
     (socket.gaierror, "unresolved"),
     (ConnectionRefusedError, "refused"),
     (TimeoutError, "silent"),
     (Exception, "unreachable"),
 )
-#: By whether HTTP/1 and HTTP/2 are understood: without TLS, and with it. Nothing follows from both
-#: at one port.
+#: By whether the server speaks HTTP/1 and HTTP/2: without TLS, and with it. Both at one port prove
+#: nothing.
 _PLAIN: Final[dict[tuple[bool, bool], Listener]] = {
     (True, False): "http",
     (False, True): "h2",
@@ -47,19 +47,19 @@ _TLS: Final[dict[tuple[bool, bool], Listener]] = {
 
 
 def look(endpoint: Endpoint, seconds: float) -> Listener | None:
-    """Return what listens at an endpoint.
+    """Return the kind of server at an endpoint.
 
     Parameters
     ----------
     endpoint
-        As it was configured.
+        The configured endpoint.
     seconds
-        The longest time that this may take.
+        The longest time for the check.
 
     Returns
     -------
     listener
-        None if it can't be known: the address is invalid, or a proxy is in between.
+        None if unknown: the address is invalid, or there is a proxy in between.
     """
     address = _address(endpoint)
     if address is None or _proxied(endpoint, address[0]):
@@ -74,7 +74,7 @@ def look(endpoint: Endpoint, seconds: float) -> Listener | None:
 
 def _address(endpoint: Endpoint) -> tuple[str, int] | None:
     url = endpoint.url if endpoint.scheme else f"//{endpoint.url}"
-    # gRPC's own default, as that of https, is 443.
+    # gRPC's own default is 443, like that of https.
     default = 80 if endpoint.scheme == "http" and endpoint.protocol == "HTTP" else 443
     try:
         parts = urlsplit(url)
@@ -117,7 +117,7 @@ def _answer(address: tuple[str, int], until: float, request: bytes) -> bytes | N
     try:
         with _connected(address, until) as connection:
             connection.sendall(request)
-            # A frame of HTTP/2 is short, and nothing may follow it.
+            # An HTTP/2 frame is short, and may be the only one.
             while len(found) < 1024 and found[3:4] not in _FRAMES:
                 part = connection.recv(1024)
                 if not part:
@@ -131,9 +131,9 @@ def _answer(address: tuple[str, int], until: float, request: bytes) -> bytes | N
 
 
 def _handshake(address: tuple[str, int], until: float, protocol: str) -> str | None:
-    """Return the protocol that a handshake agreed on, or nothing; None if TLS is not spoken."""
+    """Return the negotiated protocol, or an empty string; None if the server speaks no TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Only to identify the server: nothing is sent to it, and no answer is trusted.
+    # Only to identify the server: we send it nothing, and trust no answer.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols([protocol])
@@ -144,7 +144,7 @@ def _handshake(address: tuple[str, int], until: float, protocol: str) -> str | N
         ):
             return secured.selected_alpn_protocol() or ""
     except ssl.SSLError as error:
-        # It refuses in TLS's own words: a certificate is wanted, or another protocol.
+        # A TLS alert: the server requires a certificate or another protocol.
         return "" if "ALERT" in (error.reason or "").upper() else None
     except (OSError, ValueError):
         return None

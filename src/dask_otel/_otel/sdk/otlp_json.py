@@ -4,9 +4,9 @@ Protobuf's own JSON mapping with the two deviations of OTLP/JSON
 (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding): trace and span ids are
 hexadecimal and not base64, enums are integers and not names.
 
-Each line is a whole request of one resource and one scope, and at most a megabyte long where
-its items allow that: what reads lines has limits, the Collector's of 1 MiB. It begins with its
-items: the Collector knows a file by its first thousand bytes, and the resource is that of all.
+Each line is a whole request of one resource and one scope, of at most a megabyte if its items
+allow that, because readers have limits: the Collector's is 1 MiB. It begins with the items: the
+Collector identifies a file by its first thousand bytes, and the resource is the same in all files.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
-#: Characters of a line, unless a single item is longer. They are ASCII, and so bytes.
+#: Characters (ASCII, so bytes) of a line, unless a single item is longer.
 LONGEST_LINE: Final = 1_000_000
-#: Characters of the data points that one metric has in one piece.
+#: Characters of a metric's data points in one piece.
 _LONGEST_PIECE: Final = 250_000
 
 #: The bytes fields that OTLP/JSON writes in hexadecimal; all others stay base64.
 _ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
-#: The kinds of metrics, and what OTLP/JSON calls them.
+#: The kinds of metrics, and their names in OTLP/JSON.
 _KINDS: Final = {
     "gauge": "gauge",
     "sum": "sum",
@@ -36,7 +36,7 @@ _KINDS: Final = {
 
 
 def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
-    """Yield a request of traces or metrics as OTLP/JSON, in lines without their ends.
+    """Yield a request of traces or metrics as OTLP/JSON, in lines without line ends.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
 
 
 def _around(resource: Any, scope: Any, *names: str) -> tuple[str, str]:
-    """Return what stands before and after the items of a scope."""
+    """Return the text before and after the items of a scope."""
     outer, middle, inner = names
     tail = (
         f'],"scope":{_json(scope.scope)},"schemaUrl":{_text(scope.schema_url)}}}],'
@@ -70,7 +70,7 @@ def _around(resource: Any, scope: Any, *names: str) -> tuple[str, str]:
 
 
 def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str]:
-    """Yield metrics; one with many data points in several pieces."""
+    """Yield metrics; split one with many data points."""
     for metric in metrics:
         kind = metric.WhichOneof("data")
         if kind is None:
@@ -95,7 +95,7 @@ def _items(messages: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str
 
 
 def _parts(items: Iterable[str], longest: int) -> Iterator[str]:
-    """Yield items, separated by commas, in parts of so many characters at most."""
+    """Yield items, separated by commas, in parts of at most `longest` characters."""
     part: list[str] = []
     size = 0
     for item in items:
@@ -115,7 +115,7 @@ def _open(fields: dict[str, Any]) -> str:
 
 
 def _json(message: Any) -> str:
-    """Return a message as JSON; its ids, and those of its links or exemplars, in hexadecimal."""
+    """Return a message as JSON, with all ids in hexadecimal, also in links and exemplars."""
     fields = MessageToDict(message, use_integers_for_enums=True)
     for holder in (fields, *fields.get("links", ()), *fields.get("exemplars", ())):
         for name in _ID_FIELDS & holder.keys():

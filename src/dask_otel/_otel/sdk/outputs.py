@@ -1,12 +1,12 @@
-"""OpenTelemetry's side: the only package that imports the SDK, and what speaks OTLP.
+"""OpenTelemetry's side: the only package that imports the SDK and speaks OTLP.
 
-Records are encoded once (`encode`) and sent by a transport (`transport`). Of the SDK, the
-resource detectors and the samplers are used, an application's tracer provider, and others'
-exporters; not its batch processor and metric state: see `dask_otel.pump` and
+Records are encoded once (`encode`) and sent by a transport (`transport`). The bridge uses the SDK's
+resource detectors and samplers, an application's tracer provider, and others' exporters. It does
+not use the SDK's batch processor and metric state: see `dask_otel.pump` and
 `dask_otel.core.metrics.state`.
 
-Everything here is slow to import and may block (resource detectors): it is called in threads
-of the bridge's own, never on the scheduler's event loop.
+Everything here is slow to import and may block (resource detectors), so only the bridge's own
+threads call it, never the scheduler's event loop.
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ _SIGNALS: Final = ("traces", "metrics")
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Everything that the pump needs of OpenTelemetry."""
+    """Everything that the pump needs from OpenTelemetry."""
 
     environment: Environment
     span_sinks: tuple[ProviderSpanSink | ExporterSpanSink, ...]
     metric_sinks: tuple[ExporterMetricSink, ...]
-    #: By name of a metric sink, whether it takes metrics every `Environment.file_interval`.
+    #: By name of a metric sink, whether it exports at every `Environment.file_interval`.
     hurried: Mapping[str, Callable[[], bool]]
-    #: Whether a trace is sampled, for exemplars; None lets all of them through.
+    #: Whether a trace is sampled, for exemplars; None allows all.
     sampled: Callable[[int], bool] | None
     #: Whether a trace is sampled.
     decides: Callable[[Trace], bool]
     #: Attributes of the resource, and resource and scope of the exported spans as bytes.
     resource: Mapping[str, Any]
     origin: Origin
-    #: The default endpoint, if something goes there because nobody named another one, and nobody
-    #: listens there.
+    #: The default endpoint, if it is used for lack of another one and there is no server.
     nobody_at: str | None
 
 
@@ -77,24 +76,24 @@ def build(
     started_ns: int = 0,
     own_provider: bool = False,
 ) -> Outputs | None:
-    """Make the exporters that the standard variables name, and those that write files.
+    """Make the exporters in the standard variables, and those that write files.
 
     Parameters
     ----------
     environment
-        Defaults for variables that are not set; with `own_provider` they win.
+        Defaults for variables that are not set; with `own_provider` they override the environment.
     service_name, instance_id, service_version, cluster_name
         For the resource; see `dask_otel._otel.sdk.resource.make_resource`.
     version
         Of the bridge, for the instrumentation scope.
     files
-        Where files are written; None for no files. With files, a signal is sent elsewhere only if
-        the standard variables name a destination.
+        The files' folder and limits; None for no files. With files, a signal is sent elsewhere only
+        if the standard variables name a destination.
     started_ns
         Start of the bridge, for the names of the files.
     own_provider
-        Whether to leave alone a tracer provider that the application has set; its environment
-        is then not the bridge's either.
+        Whether to ignore a tracer provider that the application has set; then its environment is
+        not the bridge's either.
 
     Returns
     -------
@@ -111,19 +110,19 @@ def build(
             return None
         read = read_environment()
         resource = make_resource(service_name, instance_id, service_version, cluster_name)
-        # Its constructor reads all limits: before what would have to be closed.
+        # The constructor reads all limits: make it before things that must be closed.
         encoder = Encoder(resource.attributes, version)
         provider = None if own_provider else application_provider()
         sampler = make_sampler(resource) if provider is None else TraceSampler(provider.sampler)
         to_file: dict[str, list[Destination]] = {}
         hurried = {}
         if files is not None:
-            # Before the others, which would have to be closed.
+            # Before the others, which must be closed after an error.
             cluster = str(resource.attributes.get(semconv.CLUSTER_NAME, service_name))
             run = run_name(cluster, instance_id, started_ns)
             to_file = {signal: [file_destination(signal, files, run)] for signal in _SIGNALS}
             if read.file_interval is not None:
-                # Until one file is full: the older ones of a long run are to stay, too.
+                # Only until one file is full, so that a long run keeps its older files longer.
                 (written,) = to_file["metrics"]
                 hurried[written.label] = partial(getattr, written.transport, "is_first")
         made = make_destinations(
@@ -132,7 +131,7 @@ def build(
             if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
         )
         traces, metrics = ([*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS)
-    # The process has its own environment again: what follows reads none of it, and may wait.
+    # The environment is restored; the rest does not read it, and may block.
     return Outputs(
         read,
         (
@@ -150,7 +149,7 @@ def build(
 
 
 def build_for_spool(environment: Mapping[str, str], version: str) -> list[ExporterSpanSink]:
-    """Make the exporters of traces that the standard variables name, for spans of earlier runs.
+    """Make the trace exporters in the standard variables, for spans of earlier runs.
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
     Returns
     -------
     sinks
-        Those whose rows wait in a spool. None with ``OTEL_SDK_DISABLED``, or where none is named.
+        The sinks with a key in the spool; empty with ``OTEL_SDK_DISABLED`` or without exporters.
 
     Raises
     ------
@@ -172,7 +171,7 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
     with defaults_for_environment(environment):
         if is_disabled():
             return []
-        # Each span brings its own.
+        # Each span has its own.
         resource = Resource.get_empty()
         encoder = Encoder({}, version)
         sampler = make_sampler(resource)

@@ -1,7 +1,7 @@
-"""A test span and a test counter to each configured endpoint, and what became of them.
+"""Sends a test span and a test counter to each configured endpoint, and reports the results.
 
-They go the way that everything goes: encoded and sent by the same sinks, made of the same
-variables. The first answer counts.
+The same sinks as always encode and send them, made from the same variables. The first answer
+counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dask_otel.core.endpoints.address import Endpoint
 from dask_otel.core.records import Answer, MetricRecord, NumberPoint, Row, SpanRecord
 from dask_otel.settings.problems import ConfigurationError
 
-#: Seconds to find out what listens.
+#: Seconds to identify the server.
 _LOOK: Final = 4.0
 _THREAD: Final = "dask-otel-doctor"
 
@@ -44,25 +44,25 @@ def probe(
     Parameters
     ----------
     environment, service_name, service_version, cluster_name, version, files, own_provider
-        As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`. What is
-        written into files is removed again.
+        As for the scheduler's own exporters; see `dask_otel._otel.sdk.outputs.build`. Files written
+        here are removed again.
     seconds
         The longest time to wait for answers.
 
     Returns
     -------
     found
-        Plain data: ``problems`` of the configuration, ``disabled``, the ids to find the telemetry
-        by (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, for each signal at
-        each destination: ``signal`` (``"traces"`` or ``"metrics"``), ``destination`` as the
-        scheduler's log calls it, ``ok`` (None if nobody can tell), ``reason`` and ``advice`` where
-        it failed, how many items were ``lost`` although the request was taken and what the server
-        ``said``, the ``listener`` if there was a look (`look`), and ``seconds``.
+        Plain data: ``problems`` of the configuration, ``disabled``, the ids for finding the
+        telemetry (``run``, ``trace_id``, ``span_id``, ``sent_ns``), and ``results``, one for each
+        signal at each destination: ``signal`` (``"traces"`` or ``"metrics"``), ``destination`` as
+        in the scheduler's log, ``ok`` (None if unknown), ``reason`` and ``advice`` after a failure,
+        the number of items ``lost`` in an accepted request and the server's message (``said``), the
+        ``listener`` if it was checked (`look`), and ``seconds``.
     """
     run = secrets.token_hex(8)
     trace_id, span_id = secrets.randbits(128) or 1, secrets.randbits(64) or 1
     sent_ns = time.time_ns()
-    # No scheduler's: its files have names of their own.
+    # Not a scheduler's id, so that its files have different names.
     instance = f"doctor-{run}"
     found: dict[str, Any] = {
         "run": run,
@@ -138,7 +138,7 @@ def _counter(run: str, now_ns: int, temporality: Any) -> MetricRecord:
 
 
 def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict[str, Any]]:
-    """Send each record to its sink, all at once; return what became of them in time."""
+    """Send all records to their sinks at once; return the results that arrive in time."""
     began = time.monotonic()
     results: list[dict[str, Any]] = []
     threads = []
@@ -154,7 +154,7 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
             "listener": None,
             "seconds": 0.0,
         }
-        # A daemon: one that hangs in an exporter holds up nothing.
+        # A daemon: if it hangs in an exporter, the process still ends.
         thread = threading.Thread(
             target=_send, args=(sink, record, began + seconds, result), name=_THREAD, daemon=True
         )
@@ -166,19 +166,19 @@ def _results(tries: Sequence[tuple[str, Any, Any]], seconds: float) -> list[dict
         if not result["seconds"]:
             waited = time.monotonic() - began
             result |= {"reason": f"no answer within {waited:.0f} s", "seconds": waited}
-    # A thread that is still running may change its own.
+    # A running thread may still change its result.
     return [result.copy() for result in results]
 
 
 def _send(sink: Any, record: Any, until: float, result: dict[str, Any]) -> None:
-    """Send one record; if that fails, find out what listens."""
+    """Send one record; if that fails, identify the server."""
     began = time.monotonic()
     try:
         item = Row(sink.encode(record)) if isinstance(record, SpanRecord) else record
         answer: Answer = sink.send([item], until - began)
     except BaseException as error:
         answer = Answer(False, type(error).__name__)
-    # An application's own provider does not say what becomes of spans.
+    # An application's own provider does not report the result.
     ok = None if isinstance(sink, ProviderSpanSink) else answer.taken
     result |= {"ok": ok, "reason": answer.reason, "lost": answer.lost, "said": answer.said}
     result["seconds"] = time.monotonic() - began

@@ -13,7 +13,7 @@ from dask_otel import semconv
 from dask_otel.core.text import Sanitizer, clean_text
 from dask_otel.settings.problems import ConfigurationError
 
-#: Where the Dask operator, Dask Gateway and Coiled put the cluster's name.
+#: The variables in which the Dask operator, Dask Gateway and Coiled put the cluster's name.
 _CLUSTER_NAME_VARIABLES: Final = (
     "DASK_CLUSTER_NAME",
     "DASK_GATEWAY_CLUSTER_NAME",
@@ -30,9 +30,9 @@ def make_resource(
     Parameters
     ----------
     service_name, instance_id, service_version
-        Used where neither the user nor a detector has another.
+        Used if neither the user nor a detector sets another one.
     cluster_name
-        ``otel.cluster-name``; None leaves it to the environment, then to the service's name.
+        ``otel.cluster-name``; None means the environment's name, or else the service's.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def make_resource(
     if not found.get(semconv.CLUSTER_NAME):
         name = cluster_name or _cluster_name_from_environment()
         found[semconv.CLUSTER_NAME] = name or str(found[semconv.SERVICE_NAME])
-    # What comes from the environment can hold bytes that are no UTF-8, as lone surrogates.
+    # Values of the environment can contain bytes that are not UTF-8, as lone surrogates.
     sanitizer = Sanitizer()
     return Resource(
         {
@@ -78,12 +78,12 @@ def _detected() -> dict[str, Any]:
 
 
 def _is_placeholder(name: object) -> bool:
-    """Whether the SDK made it up, as it does where nobody names the service."""
+    """Whether the name is the SDK's placeholder for an unnamed service."""
     return name is None or str(name).startswith("unknown_service")
 
 
 def _is_random(instance_id: object) -> bool:
-    """Whether it is the random id that newer SDKs give a process."""
+    """Whether the id is the random one that newer SDKs give a process."""
     detector = getattr(resources, "ServiceInstanceIdResourceDetector", None)
     if instance_id is None or detector is None:
         return instance_id is None
@@ -91,7 +91,7 @@ def _is_random(instance_id: object) -> bool:
 
 
 def _user_attributes() -> Mapping[str, str]:
-    """Return what OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME set, by key."""
+    """Return the attributes of OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
     given = {}
     for item in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
         key, separator, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""Sampling, for whole traces."""
+"""Sampling of whole traces."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from dask_otel.core.trace import Trace
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds to wait for a sampler that is not the SDK's, and to leave it alone after it was late: so
-#: it costs the event loop a hundredth of its time at most.
+#: Seconds to wait for a sampler that is not the SDK's, and to pause after a late answer: so it
+#: takes at most a hundredth of the event loop's time.
 PATIENCE: Final = 0.02
 REST: Final = 2.0
 
@@ -58,7 +58,7 @@ class _Question:
         self.answered = threading.Event()
 
     def ask(self, sampler: Sampler) -> None:
-        """Ask the sampler, in a thread of its own."""
+        """Ask the sampler, in its own thread."""
         try:
             with uninstrumented():
                 self.sampled = _ask(sampler, self.trace)
@@ -77,19 +77,19 @@ class _Apart:
         self._rest_until = 0.0
 
     def ask(self, trace: Trace) -> _Question | None:
-        """Ask, and wait a moment; None if the sampler is busy, or resting after a late answer."""
+        """Ask, and wait briefly; None if the sampler is busy, or pausing after a late answer."""
         busy = self._last is not None and not self._last.answered.is_set()
         if busy or time.monotonic() < self._rest_until:
             return None
         question = _Question(trace)
-        # A daemon: a sampler that hangs must not hold up the end of the process.
+        # A daemon: if the sampler hangs, the process must still end.
         thread = threading.Thread(
             target=question.ask, args=(self._sampler,), name="dask-otel-sampler", daemon=True
         )
         try:
             thread.start()
         except RuntimeError:
-            # There is no room for one more thread.
+            # No more threads are possible.
             return None
         self._last = question
         if not question.answered.wait(PATIENCE):
@@ -104,7 +104,7 @@ def _ask(sampler: Sampler, trace: Trace) -> bool:
 
 
 def _is_prompt(sampler: object) -> bool:
-    """Whether a sampler is one of the SDK's that only calculate, with all that it asks."""
+    """Whether a sampler and all its inner samplers are the SDK's and only calculate."""
     if type(sampler) in (ParentBased, ParentBasedTraceIdRatio):
         return all(map(_is_prompt, vars(sampler).values()))
     return type(sampler) in (StaticSampler, TraceIdRatioBased)
@@ -113,13 +113,13 @@ def _is_prompt(sampler: object) -> bool:
 class TraceSampler:
     """Decides for whole traces, with a sampler of the SDK. Any thread may call it.
 
-    A root's part of a trace is decided once, and the decision kept with its `Trace`, for as long as
-    that is known: by the trace's id, the root's name, and the caller where it has one, which are
-    known from the start. So a sampler that goes by its parent, as the default one does, honours
-    the caller's decision. All spans of that part follow.
+    A root's part of a trace is decided once, by facts that are known from the start: the trace's
+    id, the root's name, and the caller, if any. The decision is stored in its `Trace`, and applies
+    to all spans of that part. So a parent-based sampler, as the default one is, follows the
+    caller's decision.
 
-    A sampler that is not the SDK's runs in a thread of its own. If it does not answer in time, the
-    default sampler decides, and a late answer changes nothing.
+    A sampler that is not the SDK's runs in its own thread. If it does not answer in time, the
+    default sampler decides, and a late answer is ignored.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -141,7 +141,7 @@ class TraceSampler:
         return self.decides(Trace.of(trace_id, ""))
 
     def span(self, record: SpanRecord) -> bool:
-        """Return whether the span is sampled: as its root."""
+        """Return whether the span is sampled, like its root."""
         return self.decides(trace_of(record))
 
     def _decide(self, trace: Trace) -> bool:
@@ -163,7 +163,7 @@ class TraceSampler:
 
 
 def parent_of(record: SpanRecord) -> Context:
-    """Return a context with the parent of a span that is sampled; the caller's for a local root."""
+    """Return a context with a sampled span's parent; for a local root, with the caller's span."""
     trace = trace_of(record)
     parent = record.parent_span_id
     if parent is None or (trace.caller is not None and trace.caller.span_id == parent):
@@ -173,27 +173,27 @@ def parent_of(record: SpanRecord) -> Context:
 
 
 def trace_of(record: SpanRecord) -> Trace:
-    """Return the record's trace, with what was decided for it."""
+    """Return the record's trace with its sampling decision."""
     return Trace.of(record.trace_id, record.root_name)
 
 
 @lru_cache(256)
 def _parsed(state: str) -> TraceState:
-    # Kept, for the SDK logs a warning about one that is not valid, each time.
+    # Cached, because the SDK logs a warning about an invalid one each time.
     return TraceState.from_header([state])
 
 
 def _remote(
     trace_id: int, span_id: int, is_remote: bool, flags: TraceFlags, trace: Trace
 ) -> Context:
-    """Return a context in which that span is the current one; the trace has the tracestate."""
+    """Return a context with that span as the current one, and the trace's tracestate."""
     state = _parsed(trace.state) if trace.state else None
     span = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote, flags, state))
     return set_span_in_context(span, Context())
 
 
 def caller_of(trace: Trace) -> Context:
-    """Return a context with the caller's span; an empty one where there is none."""
+    """Return a context with the caller's span; an empty one if there is no caller."""
     caller = trace.caller
     if caller is None:
         return Context()
@@ -223,5 +223,5 @@ def make_sampler(resource: Resource) -> TraceSampler:
     for entry in entry_points(group="opentelemetry_traces_sampler", name=name):
         if entry.module != Sampler.__module__:
             return TraceSampler(_load_sampler(entry))
-    # A provider that processes nothing: the public way to the SDK's parsed sampler.
+    # A provider without processors is the public way to the SDK's configured sampler.
     return TraceSampler(TracerProvider(resource=resource, shutdown_on_exit=False).sampler)

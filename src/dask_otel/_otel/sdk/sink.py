@@ -1,4 +1,4 @@
-"""The sinks of the pump: records are encoded here, and sent by a transport."""
+"""The pump's sinks: they encode records, and send them by a transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dask_otel._otel.sdk.sampling import TraceSampler
 from dask_otel.core.records import Answer
 from dask_otel.pump.breath import Breath
 
-#: At the end, seconds for which a collector may come back to an endpoint that somebody named.
+#: Seconds to wait at the end for a collector to return, if the user configured the endpoint.
 _PATIENCE: Final = 1.0
 
 
@@ -21,7 +21,7 @@ class _Sink:
         self, destination: Destination, encode_request: Callable[[Sequence[Any]], bytes]
     ) -> None:
         self.name = destination.label
-        #: Of its rows in the spool; None if they are not kept there.
+        #: The key of its rows in the spool; None if they are not stored there.
         self.key = destination.key
         self.advice = destination.advice
         self.patience = _PATIENCE if destination.named else 0.0
@@ -46,7 +46,7 @@ class ExporterSpanSink(_Sink):
 
 
 class ExporterMetricSink(_Sink):
-    """Metrics to one destination: points that the bridge added up itself."""
+    """Metrics to one destination: points from the bridge's own totals."""
 
     def __init__(self, destination: Destination, encoder: Encoder) -> None:
         super().__init__(destination, partial(encoder.metrics, breathe=Breath()))

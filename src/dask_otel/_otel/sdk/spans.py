@@ -1,4 +1,4 @@
-"""Spans through the tracer provider that the application has set."""
+"""Spans through the application's tracer provider."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 class _AtHand(threading.local, IdGenerator, Sampler):
-    """Gives our tracer the ids of the record at hand, and samples it: its trace is decided.
+    """Gives our tracer the present record's ids, and samples it: its trace is already decided.
 
-    Each thread has its own record, as bridges of several schedulers share the tracer: the SDK hands
-    out one for a name.
+    Each thread has its own record, since bridges of several schedulers share the tracer: the SDK
+    returns the same one for a name.
     """
 
-    #: Ids of the trace and the span; None where no record is at hand.
+    #: Ids of the trace and the span; None without a present record.
     ids: tuple[int, int] | None = None
 
     def __init__(self, ids: IdGenerator, sampler: Sampler) -> None:
@@ -44,7 +44,7 @@ class _AtHand(threading.local, IdGenerator, Sampler):
         return sampler.should_sample(*args, **options)
 
     def generate_span_id(self) -> int:
-        # It comes last: a processor may start spans of its own with this tracer, in this thread.
+        # Reset last: a processor may start its own spans with this tracer, in this thread.
         ids, self.ids = self.ids, None
         return self._ids_of_others.generate_span_id() if ids is None else ids[1]
 
@@ -53,22 +53,22 @@ class _AtHand(threading.local, IdGenerator, Sampler):
 
 
 class ProviderSpanSink:
-    """Spans through the tracer provider that the application has set, with our ids.
+    """Spans through the application's tracer provider, with our ids.
 
-    Its sampler, processors, limits and resource apply, and it is never shut down by us.
+    The provider's sampler, processors, limits and resource apply. We never shut it down.
 
     Parameters
     ----------
     provider
-        The application's.
+        The application's provider.
     version
-        Of the bridge.
+        The bridge's version.
     sampler
-        Asks the provider's sampler, once for each root; its spans do not ask again.
+        Asks the provider's sampler once for each root, not for each span.
     """
 
     name = "the application's tracer provider"
-    #: It does not say what has arrived.
+    #: No spool: the provider does not report which spans have arrived.
     key = None
     advice = "Check the exporters of the application."
     patience = 0.0
@@ -82,7 +82,7 @@ class ProviderSpanSink:
         self._sampler = sampler
         ids = getattr(tracer, "id_generator", None)
         if not isinstance(ids, _AtHand):
-            # Plain attributes of our own tracer: other tracers of the provider keep theirs.
+            # Change only our own tracer's attributes: the provider's other tracers keep theirs.
             ids = _AtHand(ids or provider.id_generator, provider.sampler)
             tracer.id_generator = tracer.sampler = ids
         self._at_hand: _AtHand = ids
@@ -104,7 +104,7 @@ class ProviderSpanSink:
                 try:
                     lost += not self._replay(row.body)
                 except BaseException:
-                    # One of the application's processors; others may have taken the span.
+                    # One of the application's processors failed; others may have the span.
                     lost += 1
                     if not self._warned:
                         self._warned = True
@@ -114,7 +114,7 @@ class ProviderSpanSink:
         return Answer(True, lost=lost)
 
     def _replay(self, record: SpanRecord) -> bool:
-        """Return whether it was taken: the application may have switched our tracer off."""
+        """Return whether it was accepted: the application may have disabled our tracer."""
         self._at_hand.ids = (int(record.trace_id), record.span_id)
         try:
             span = self._tracer.start_span(
@@ -144,7 +144,7 @@ class ProviderSpanSink:
         return True
 
     def close(self) -> None:
-        """Leave the application's provider alone."""
+        """Do nothing: the provider belongs to the application."""
 
 
 def application_provider() -> TracerProvider | None:

@@ -1,8 +1,8 @@
-"""Transports of OTLP: one request, one answer. Whether and when to try again is `pump.policy`'s.
+"""Transports of OTLP: one request, one answer. `pump.policy` decides about retries.
 
-The answers: taken, in whole or in part; refused, perhaps because of the content; nobody there; no
-answer in time. A server may take a request but not its content (partial success), redirect it, or
-be a web page: none of these is a success.
+The answers: accepted, completely or in part; refused, perhaps because of the content; no server; no
+answer in time. A server may accept a request but not its content (partial success), redirect it, or
+return a web page: none of these is a success.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ _REPLIES: Final[dict[str, Any]] = {
     "traces": ExportTraceServiceResponse,
     "metrics": ExportMetricsServiceResponse,
 }
-#: The count of a partial success.
+#: The field with the count of a partial success.
 _COUNTS: Final = {"traces": "rejected_spans", "metrics": "rejected_data_points"}
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 }
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
-#: HTTP statuses that blame what was sent: it is invalid, or too large.
+#: HTTP statuses that blame the content: it is invalid, or too large.
 _BLAMES: Final = (400, 413)
-#: gRPC's words, with UNAVAILABLE, if nobody answers: nobody listens, a name does not resolve,
-#: the connection breaks.
+#: Parts of gRPC's message, with UNAVAILABLE, if no server answers: nothing listens, a name does not
+#: resolve, the connection breaks.
 _NOBODY: Final = (
     "failed to connect", "connections to all backends failing", "errors resolving", "Socket closed",
     "DNS resolution failed", "onnection reset", "GOAWAY", "roken pipe", "Stream removed",
 )  # fmt: skip
-#: Of its channels: each looks anew whether somebody is there, and waits for nobody else's backoff.
+#: Options of gRPC's channels: each one connects by itself, without the backoff of others.
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
-#: The same over HTTP; and what a connection raises that breaks.
+#: The same over HTTP; and the errors of a broken connection.
 _NO_WAY: Final = (ConnectionRefusedError, gaierror, SSLError)
-#: Bytes of an answer that are read: of one that is OTLP, and of any other, for its words.
+#: Limits of the bytes read from an answer: from OTLP, and from any other, for its message.
 _MOST: Final = 65536
 _MOST_WORDS: Final = 4096
 _OTLP: Final = ("application/x-protobuf", "application/protobuf", "application/json")
-#: Characters of what others say, in our messages.
+#: Characters of others' messages in ours.
 _LONGEST: Final = 300
 #: Control characters that a text may have.
 _FEW: Final = 4
@@ -81,12 +81,12 @@ _NO_SECRETS: Final = Mask()
 
 
 def mask_of_environment() -> Mask:
-    """Return what leaves out the secrets of this process's ``OTEL_*`` variables."""
+    """Return a mask for the secrets in this process's ``OTEL_*`` variables."""
     return Mask(secrets_of({k: v for k, v in os.environ.items() if k.startswith("OTEL_")}))
 
 
 def plain(text: str, mask: Mask = _NO_SECRETS) -> str:
-    """Return what others say as one short line, without control characters and passwords."""
+    """Return others' text as one short line, without control characters and passwords."""
     line = mask(" ".join(text[: 4 * _LONGEST].split()))
     if sum(not c.isprintable() for c in line) > _FEW:
         # Another protocol, such as gRPC's where HTTP is expected.
@@ -96,7 +96,7 @@ def plain(text: str, mask: Mask = _NO_SECRETS) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Return the error that is behind all others."""
+    """Return the root cause of an error."""
     for _ in range(10):
         behind = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if behind is None:
@@ -106,15 +106,15 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the type of an error, with the type and the words of its innermost cause.
+    """Return the type of an error, with the type and the message of its innermost cause.
 
     The outermost error often names objects and repeats the URL; the innermost one has the reason: a
-    name does not resolve, nobody listens, a certificate is not trusted.
+    name does not resolve, nothing listens, a certificate is not trusted.
     """
     inner = innermost(error)
     name, root = type(error).__name__, type(inner).__name__
     if "header" in name.lower():
-        # Its words have the value of a header, which may be secret.
+        # The message contains a header's value, which may be secret.
         return name
     words = f"{root}: {inner}".rstrip(": ")
     return plain(words if name == root else f"{name} ({words})")
@@ -122,7 +122,7 @@ def words_of(error: BaseException) -> str:
 
 @contextmanager
 def uninstrumented() -> Iterator[None]:
-    """Keep instrumented HTTP and gRPC clients from tracing what this thread sends."""
+    """Keep instrumented HTTP and gRPC clients from tracing this thread's requests."""
     values = otel_context.set_value("suppress_instrumentation", True)
     values = otel_context.set_value("suppress_http_instrumentation", True, values)
     token = otel_context.attach(values)
@@ -140,11 +140,11 @@ class Transport:
     signal
         ``"traces"`` or ``"metrics"``.
     headers
-        Of each request.
+        The headers of each request.
     timeout
         Seconds for a whole request.
     connect
-        Makes a client; it keeps its connections.
+        Makes a client, which keeps its connections.
     """
 
     def __init__(
@@ -161,17 +161,17 @@ class Transport:
         self._client: Any = None
         #: Whether the client may have a connection that worked.
         self._kept = False
-        #: Servers may repeat what they were sent.
+        #: Servers may repeat parts of a request.
         self._mask = mask_of_environment()
 
     def send(self, request: bytes, longest: float) -> Answer:
-        """Send a request, for so many seconds at most; never raises."""
+        """Send a request within `longest` seconds; never raises."""
         until = time.monotonic() + min(self._timeout, longest)
         kept, self._kept = self._kept, False
         with uninstrumented():
             answer = self._answer(request, until)
             if answer.absent and kept and not answer.pause:
-                # The server may have closed the connection while it was idle: try a new one.
+                # The server may have closed the idle connection: try a new one.
                 answer = self._answer(request, until)
         self._kept = answer.taken
         return answer._replace(
@@ -194,7 +194,7 @@ class Transport:
         raise NotImplementedError
 
     def _taken(self, reply: Any) -> Answer:
-        """Return the answer of a message of success: how much it did not take, and why."""
+        """Return the answer in a success message, with the rejected count and the reason."""
         lost = max(0, getattr(reply.partial_success, _COUNTS[self._signal]))
         words = reply.partial_success.error_message
         return Answer(True, lost=lost, said=words or ("no reason given" if lost else ""))
@@ -218,13 +218,13 @@ class HttpTransport(Transport):
     signal, headers, timeout, connect
         See `Transport`; the client is a `requests.Session`.
     url
-        Where to.
+        The endpoint.
     compression
         ``"none"``, ``"gzip"`` or ``"deflate"``.
     verify
-        File or folder of trusted certificates; None for what the session trusts.
+        File or folder of trusted certificates; None for the session's own.
     certificate
-        Of the client: a file, or that and the file of its key; None for none.
+        The client's certificate: a file, or that and the file of its key; None for none.
     """
 
     def __init__(
@@ -256,9 +256,9 @@ class HttpTransport(Transport):
                 data=self._compress(request),
                 headers=self._headers,
                 timeout=left,
-                # One turns a POST into a GET: the data would be gone.
+                # A redirect can turn a POST into a GET, which would lose the data.
                 allow_redirects=False,
-                # Or all of it would be read before anybody looks, however much it is.
+                # Else the whole answer would be read at once, whatever its size.
                 stream=True,
                 **self._options,
             )
@@ -285,7 +285,7 @@ class HttpTransport(Transport):
             return Answer(False, f"the endpoint redirects to {location}, which is not followed")
         reason = f"HTTP status {status} {response.reason or ''}".rstrip()
         if status in (404, 405):
-            # With the path of the request.
+            # Add the path of the request.
             reason += f" for {urlsplit(response.url).path or '/'}"
         words = "" if page else _words(kind, body)
         return Answer(
@@ -309,15 +309,15 @@ class HttpTransport(Transport):
 
 
 def _content(response: requests.Response, until: float, seconds: float) -> bytes:
-    """Return an answer's content: so much of it, and what comes in time.
+    """Return an answer's content, limited in size and time.
 
-    The timeout of an HTTP client begins anew with each byte: an answer that never ends would be
-    read for ever, and kept in memory.
+    An HTTP client's timeout begins again with each byte: an answer that never ends would be read
+    into memory for ever.
     """
     import requests
 
     most = _MOST if _kind(response) in _OTLP else _MOST_WORDS
-    # Older releases would wait until there is more.
+    # Older releases lack `read1`, and `read` would wait for more bytes.
     read = getattr(response.raw, "read1", lambda _, **options: response.raw.read(1, **options))
     body = b""
     while len(body) < most and (part := read(most, decode_content=True)):
@@ -341,10 +341,10 @@ def _words(kind: str, body: bytes) -> str:
 def _retry_after(value: str) -> float:
     """Return the seconds in a header, a number or a date; 0 for anything else."""
     if value.strip().isdecimal():
-        # What has more digits is no number of seconds, either.
+        # More digits are no number of seconds either.
         return float(value.strip()[:9])
     try:
-        # Dates of HTTP are in GMT, with or without a word about it.
+        # HTTP dates are in GMT, whether they name it or not.
         when = parsedate_to_datetime(value).replace(tzinfo=timezone.utc)
     except (ValueError, TypeError):
         return 0.0
@@ -361,7 +361,7 @@ class GrpcTransport(Transport):
         from grpc import RpcError
 
         try:
-            # Of a channel, what it calls is made anew each time: that is cheap.
+            # The channel's callable is made for each request, which is cheap.
             reply = self._connected().unary_unary(_METHODS[self._signal])(
                 request,
                 timeout=max(0.001, until - time.monotonic()),
@@ -371,7 +371,7 @@ class GrpcTransport(Transport):
         except RpcError as error:
             return self._refused(error)
         except Exception as error:
-            # Its words may have the value of a header, which may be secret.
+            # The message may contain a header's value, which may be secret.
             return Answer(False, type(error).__name__)
 
     def _refused(self, error: Any) -> Answer:
@@ -379,7 +379,7 @@ class GrpcTransport(Transport):
         details = error.details() or "no reason given"
         absent = code == "UNAVAILABLE" and any(words in details for words in _NOBODY)
         if absent:
-            # It would wait before it connects again, up to two minutes.
+            # Else the channel would wait up to two minutes before it connects again.
             self.close()
         return Answer(
             False,
@@ -396,7 +396,7 @@ def grpc_channel(
     compression: str,
     agent: str,
 ) -> grpc.Channel:
-    """Return a channel; without credentials it speaks no TLS."""
+    """Return a channel; without credentials it uses no TLS."""
     import grpc
 
     options = (("grpc.primary_user_agent", agent), *_OPTIONS)

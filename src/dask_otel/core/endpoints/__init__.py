@@ -1,1 +1,1 @@
-"""Where telemetry is sent, and what it means if it does not get there."""
+"""The destinations of telemetry, and explanations of failed exports."""

@@ -1,4 +1,4 @@
-"""Addresses that exporters send to, as people configure them."""
+"""The addresses of exporters, as users configure them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-#: Who listens at an address, as a look at it tells: HTTP/2 without TLS (gRPC), HTTP/1 without TLS,
-#: TLS with either behind it or with an unknown one, or why nobody can be seen.
+#: The result of a check of an address: HTTP/2 without TLS (gRPC), HTTP/1 without TLS, TLS with
+#: either of them or an unknown protocol, or why no server was found.
 Listener: TypeAlias = Literal[
     "h2", "http", "tls-h2", "tls-http", "tls", "silent", "closed", "other",
     "refused", "unresolved", "unreachable",
@@ -18,9 +18,9 @@ _NAME: Final = re.compile(r"(?P<url>.*) \(OTLP over (?P<protocol>gRPC|HTTP)\)", 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an exporter sends, as a person configured it."""
+    """An exporter's endpoint, as the user configured it."""
 
-    #: Without what may be secret.
+    #: Without possible secrets.
     url: str
     protocol: Literal["gRPC", "HTTP"]
 
@@ -29,7 +29,7 @@ class Endpoint:
 
     @classmethod
     def named(cls, name: str) -> Endpoint | None:
-        """Return the endpoint that is called so; None for another kind of exporter."""
+        """Return the endpoint of this name; None for another kind of exporter."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -37,12 +37,12 @@ class Endpoint:
 
     @property
     def scheme(self) -> str:
-        """``http``, ``https``, or empty where none was given."""
+        """``http``, ``https``, or empty if it is not given."""
         return self.url.partition("://")[0].lower() if "://" in self.url else ""
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is spoken, as far as the address says."""
+        """Whether the address requires TLS."""
         return self.scheme == "https" or (not self.scheme and self.protocol == "gRPC")
 
     @property
@@ -60,13 +60,13 @@ class Endpoint:
 
     @property
     def path(self) -> str:
-        """What follows the port."""
+        """The part after the port."""
         _, slash, path = (self.url.partition("://")[2] or self.url).partition("/")
         return (slash + path).rstrip("/")
 
 
 def oddities(endpoint: Endpoint) -> list[str]:
-    """Return what is strange in an address, whether it works or not."""
+    """Return the suspicious parts of an address, whether it works or not."""
     found = []
     if endpoint.protocol == "gRPC" and endpoint.path:
         found.append(f"gRPC ignores the path {endpoint.path}; leave it out.")

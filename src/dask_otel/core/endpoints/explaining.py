@@ -1,8 +1,7 @@
-"""What an endpoint's answer means: the likely cause in words, and what to do about it.
+"""Explains an endpoint's answer: the likely cause, and what to do.
 
-One table of kinds, for the scheduler's warning and for ``dask-otel doctor``. What is known is the
-endpoint as it was configured, the reason as the exporter gave it, and sometimes who really listens
-there.
+One table of kinds serves the scheduler's warning and ``dask-otel doctor``. The input is the
+configured endpoint, the exporter's reason, and sometimes the result of a check of the address.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import Final, NamedTuple
 
 from dask_otel.core.endpoints.address import Endpoint
 
-#: The variables that most of it is about.
+#: The most frequent variables in the advice.
 PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL"
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-#: What to do where the cause is not known.
+#: The advice if the cause is unknown.
 UNKNOWN: Final = f"Check that a collector listens there, and {ENDPOINT} and {PROTOCOL}."
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an endpoint does not take what it is sent."""
+    """The reason why an endpoint does not accept requests."""
 
-    #: A short name that does not change, for scripts.
+    #: A short and stable name, for scripts.
     kind: str
     #: A sentence: the likely cause.
     cause: str
@@ -39,7 +38,7 @@ class Trouble:
 
 # ----------------------------------------------------------------------------- the words
 
-#: Kind: the cause, and what to do. In braces: parts of the address, and the signal.
+#: By kind: the cause, and what to do. In braces: parts of the address, and the signal.
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "bad_address": (
         "The endpoint is no address that a request could be sent to.",
@@ -185,18 +184,18 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class _Sign(NamedTuple):
-    """One of these words in the reason, or one of these listeners, means this kind."""
+    """A kind, with the words in the reason and the listeners that mean it."""
 
     kind: str
     words: tuple[str, ...]
     #: See `Listener`.
     listeners: tuple[str, ...] = ()
-    #: Whether it can only be so with TLS, without it (for the listeners), and over which protocol.
+    #: Limits the sign to TLS or no TLS (for the listeners), and to a protocol.
     secure: bool | None = None
     protocol: str = ""
 
 
-#: Asked before the server's own code, the first one that fits.
+#: Checked before the server's own code; the first match counts.
 _FIRST: Final = (
     _Sign("bad_address", ("InvalidURL", "LocationParseError", "MissingSchema", "InvalidSchema")),
     _Sign(
@@ -228,7 +227,7 @@ _FIRST: Final = (
     _Sign("redirect", ("redirects to",)),
     _Sign("proxy", ("ProxyError", "Tunnel connection failed")),
 )  # fmt: skip
-#: Asked where the server's status says nothing.
+#: Checked if the server's status explains nothing.
 _THEN: Final = (
     _Sign(
         "grpc_to_http",
@@ -240,7 +239,7 @@ _THEN: Final = (
     ),
     _Sign("http_to_grpc", ("BadStatusLine", "Malformed HTTP"), ("h2", "tls-h2"), protocol="HTTP"),
 )  # fmt: skip
-#: Asked where its code says nothing either.
+#: Checked if its code explains nothing either.
 _LAST: Final = (
     _Sign(
         "unresolved",
@@ -267,7 +266,7 @@ _LAST: Final = (
         ("closed",),
     ),
 )  # fmt: skip
-#: Kinds of trouble that come where nobody is.
+#: Kinds that mean a missing server.
 _NOBODY: Final = frozenset(sign.kind for sign in _LAST)
 
 _STATUS: Final = re.compile(r"HTTP status (\d{3})")
@@ -294,25 +293,25 @@ _BY_CODE: Final = {
     "RESOURCE_EXHAUSTED": "rate_limit",
     "INVALID_ARGUMENT": "invalid",
 }
-#: Codes of gRPC that say little.
+#: Unspecific codes of gRPC.
 _VAGUE: Final = ("UNAVAILABLE", "INTERNAL", "UNKNOWN", "ABORTED", "DATA_LOSS")
 
 
 def explain(
     endpoint: Endpoint, signal: str, reason: str, listener: str | None = None
 ) -> Trouble | None:
-    """Return the likely cause of a failed export; None if it is not known.
+    """Return the likely cause of a failed export; None if unknown.
 
     Parameters
     ----------
     endpoint
-        As it was configured.
+        The configured endpoint.
     signal
         ``"traces"`` or ``"metrics"``.
     reason
-        What the exporter or the server said.
+        The message of the exporter or the server.
     listener
-        Who listens there (`Listener`), if somebody has looked.
+        The result of a check of the address (`Listener`), if there was one.
     """
     kind = _kind_of(endpoint, reason, listener)
     if kind is None:
@@ -358,7 +357,7 @@ def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | Non
 
     def first(signs: tuple[_Sign, ...]) -> str | None:
         for sign in signs:
-            # Who is no server of HTTP at all is none of gRPC either.
+            # A server that does not speak HTTP does not speak gRPC either.
             said = any(word.lower() in lowered for word in sign.words) and not (
                 sign.kind == "http_to_grpc" and listener == "other"
             )
@@ -384,16 +383,16 @@ def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | Non
 
 
 def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
-    """Return whether a failed export certainly found somebody; see `explain`."""
+    """Return whether a failed export certainly reached a server; see `explain`."""
     trouble = explain(endpoint, signal, reason)
     if trouble is None or trouble.kind in _NOBODY:
         return False
-    # gRPC says so of connections that it could not make, in many words.
+    # gRPC reports failed connections as UNAVAILABLE, with many different messages.
     return not reason.startswith("UNAVAILABLE") or trouble.kind != "server_error"
 
 
 def partly_taken(lost: int, words: str) -> Trouble:
-    """Return what it means that a server took a request, but not all that was in it."""
+    """Explain a request that a server accepted only in part."""
     kind = "partial_success" if lost > 0 else "server_note"
     cause, remedy = KINDS[kind]
     return Trouble(kind, cause.format(lost=lost, words=words), remedy)

@@ -3,11 +3,11 @@
 Every quantity is in seconds of one thread. The rules:
 
 1. A heartbeat is a cut of its worker: busy time is the `execute` seconds metered so far plus
-   the elapsed seconds of the running tasks. The end of a task needs no estimate: the
-   elapsed seconds fall and the metered ones rise in the same message.
+   the elapsed seconds of the running tasks. The end of a task needs no estimate: in the same
+   message, the elapsed seconds fall and the metered ones rise.
 2. The running tasks must come from the raw heartbeat: ``WorkerState.executing`` lacks cancelled
    tasks. Seceding and stealing are no transitions: each has a message of its own.
-3. The cut was taken before it was received: earlier by the message's delay less the smallest
+3. The cut was taken before it was received: earlier by the message's delay minus the smallest
    recent delay, and never before the previous cut.
 4. Between cuts only a thread that no open task can occupy is idle: threads - open tasks.
 5. A task released while it was processing may still run (a cancelled task does): it stays
@@ -28,8 +28,8 @@ Every quantity is in seconds of one thread. The rules:
    they hold the GIL and so stop the heartbeats until they end.
 10. Seconds of a task after it seceded do not occupy a thread: they are excess.
 11. If a worker is removed, the seconds that it had not reported are lost: at most those that
-    its tasks can have used since its last cut, less those that came with that cut already.
-12. Without active spans, idle is `unused`: nobody could have used it.
+    its tasks can have used since its last cut, minus those that came with that cut already.
+12. Without active spans, idle is `unused`: no work could have used it.
 13. Idle is shared lazily: O(1) for a change, O(executing + ended) for a heartbeat, O(workers +
     active spans) for an export, the spans in parts as small as the caller likes. Idle that is
     settled late goes to the spans that were active then.
@@ -39,12 +39,12 @@ Every quantity is in seconds of one thread. The rules:
     definition. It does not prove that idle is right: the tests compare with the tasks' own
     start and stop.
 
-Idle errs on the late side: it may come two heartbeats after it passed (later on a worker
-that ends short tasks all the time), and is never taken back. It can be too large by the
+Idle tends to be late: it may be booked two heartbeats after it passed (later on a worker
+that ends short tasks all the time), and is never revoked. It can be too large by the
 unknown part of the cuts' times (threads x the smallest delay of a message), by the
 seconds that tasks of unknown length (cancelled ones) had run when a heartbeat was lost, and
 while users' metering books seconds that hide such a loss. It is too small while a cancelled
-task runs on after it seceded, for which there is no message.
+task continues after it seceded, because there is no message for that.
 
 Memory is bounded by workers, open tasks, active spans, and the tasks that ended since their
 worker's last heartbeat.
@@ -92,7 +92,7 @@ class Accounting:
     Parameters
     ----------
     now
-        When observation begins.
+        The start of the observation.
     """
 
     def __init__(self, now: float) -> None:
@@ -111,14 +111,14 @@ class Accounting:
     def worker_added(
         self, worker: str, threads: int, now: float, delay: float | None = None
     ) -> None:
-        """Add a worker; a known one of that name is removed first.
+        """Add a worker; remove a known one of that address first.
 
         Parameters
         ----------
         worker
             Its address.
         delay
-            Time of receipt less time of sending of its registration, as in `heartbeat`.
+            Time of receipt minus time of sending of its registration, as in `heartbeat`.
         """
         self.worker_removed(worker, now)
         self._advance(now)
@@ -218,10 +218,10 @@ class Accounting:
         seconds
             Metered seconds of context ``execute`` in this message, by span id: exactly
             those that are added to ``dask.cluster.time``. Values that are not positive and
-            finite cannot be in a counter and are ignored here, too.
+            finite cannot be in a counter, and are ignored here too.
         delay
-            The scheduler's wall clock at receipt less the worker's at sending; the constant
-            difference of the two clocks does no harm. None if unknown.
+            The scheduler's wall clock at receipt minus the worker's at sending; a constant
+            difference of the two clocks does not matter. None if unknown.
         """
         account = self._workers.get(worker)
         if account is None:
@@ -263,7 +263,7 @@ class Accounting:
     def pending(self, span_id: str) -> tuple[float, float]:
         """Return a span's idle and capacity seconds that no receiver has booked yet.
 
-        They stay to be exported. For an active span, its share since the last change is missing.
+        They will still be exported. For an active span, its share since the last change is missing.
         """
         sharing = self._sharing
         idle = sharing.shares.get(span_id, 0.0) + sharing.closed_shares.get(span_id, 0.0)

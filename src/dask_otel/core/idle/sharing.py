@@ -1,14 +1,14 @@
 """Shares of the idle time: equal among the roots, then among each root's active spans.
 
-A span is active while it owns a task that waits or is processing. Idle thread-seconds are
-shared equally among the roots that have an active span anywhere in their tree, then
-equally among the active spans of each root. Without any, the time is `unused`: nobody
-could have used it (rule 12 of `accounting`).
+A span is active while it owns a waiting or processing task. Idle thread-seconds are shared
+equally among the roots with an active span anywhere in their tree, then equally among the
+active spans of each root. Without any, the time is `unused`: no work could have used it (rule
+12 of `accounting`).
 
-Nothing walks over the spans when something changes (rule 13). The sharing keeps an
-integral of idle seconds per active root, each root one of idle seconds per active span;
-a span's share is the difference of its root's integral between two moments. All integrals
-start from 0 at every export, so that weeks of running cost no precision.
+A change does not walk over the spans (rule 13). The sharing has an integral of idle seconds
+per active root, and each root has one of idle seconds per active span; a span's share is the
+difference of its root's integral between two moments. All integrals start from 0 at every
+export, so that weeks of running cost no precision.
 
 An export closes an interval and begins the next one (`close`). The shares of the closed one
 are settled afterwards (`settle`), some spans at a time, while the next one goes on: thousands
@@ -31,7 +31,7 @@ class _Root:
     #: Active spans in the tree.
     spans: int = 0
     per_span: float = 0.0
-    #: `per_span` at the end of the interval before.
+    #: `per_span` at the end of the previous interval.
     closed: float = 0.0
 
     def settle(self, per_root: float) -> None:
@@ -50,7 +50,7 @@ class ActiveSpan:
         self.id = span_id
         self.root_id = root_id
         self.root = root
-        #: The root's integral per span, in this interval, up to which this span has its share.
+        #: This span has its share up to this value of the root's integral in this interval.
         self.mark = root.per_span
         self.interval = root.interval
 
@@ -64,13 +64,13 @@ class IdleSharing:
 
     def __init__(self, now: float) -> None:
         self._now = now
-        #: Threads that certainly do nothing.
+        #: Number of certainly idle threads.
         self.free = 0
         self._per_root = 0.0
-        #: Number of the interval, and the integral at the end of the one before.
+        #: Number of the interval, and the integral at the end of the previous one.
         self._interval = 0
         self._closed_per_root = 0.0
-        #: Spans that may have to be settled for the interval before.
+        #: Spans to settle for the previous interval, if necessary.
         self._unsettled: list[ActiveSpan] = []
         self._roots: dict[str, _Root] = {}
         #: Active spans by id.
@@ -79,7 +79,7 @@ class IdleSharing:
         self.changed = now
         self.idle = 0.0
         self.unused = 0.0
-        #: Idle seconds by span id that are settled, in this interval and in the closed one.
+        #: Settled idle seconds by span id, in this interval and in the closed one.
         self.shares: dict[str, float] = {}
         self.closed_shares: dict[str, float] = {}
 
@@ -121,8 +121,8 @@ class IdleSharing:
         """Share idle seconds that passed after `since` and became certain only now.
 
         If the active spans have not changed since, they share the seconds as usual. Otherwise
-        `spans` share them: these had work on the worker since then, so they were active at the
-        time; the spans that are active now may have come later.
+        `spans` share them: they had work on the worker since then, so they were active at the
+        time; the present active spans may be newer.
         """
         if self.changed > since:
             by_root: dict[str, set[str]] = {}
@@ -139,7 +139,7 @@ class IdleSharing:
     def close(self, now: float) -> tuple[float, float]:
         """Close the interval and return its idle and unused seconds; the next one begins.
 
-        Settles the rest of the interval before, if there is any.
+        Settles the rest of the previous interval first.
         """
         self.settle()
         self._advance(now)

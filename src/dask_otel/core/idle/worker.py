@@ -1,8 +1,8 @@
-"""One worker's account: where its threads' time went, as far as its heartbeats show.
+"""One worker's account: the use of its threads' time, by its heartbeats.
 
-A worker's capacity is threads x time. At every moment it is the sum of what was reported,
-idle, lost and in flight, less what was booked in excess of the threads. The numbers are
-those of the rules in `accounting`.
+A worker's capacity is threads x time. At every moment it is the sum of the reported, idle, lost
+and in-flight seconds, minus the seconds booked in excess of the threads. The numbers are those of
+the rules in `accounting`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WorkerTime:
     def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
-        #: Threads that certainly do nothing, from `changed` on.
+        #: Number of certainly idle threads, since `changed`.
         self.free = threads
         self.changed = now
         #: Spans that had an open task here since the last cut.
@@ -77,7 +77,7 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        # As `WorkerTasks.open`, without the call: this runs for every task.
+        # Inlined `WorkerTasks.open`: this runs for every task.
         tasks = self.tasks
         free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
         return free if free > 0 else 0
@@ -88,7 +88,7 @@ class WorkerTime:
         return max(0.0, self._open_at_cut + self._maybe_busy)
 
     def advance(self, now: float) -> None:
-        """Book the time up to `now` with the free threads as they were (rule 4)."""
+        """Book the time up to `now` with the previous number of free threads (rule 4)."""
         passed = now - self._now
         if passed > 0.0:
             self._idle += passed * self.free
@@ -107,18 +107,18 @@ class WorkerTime:
         Parameters
         ----------
         executing
-            Elapsed seconds of every running task, as the worker sent them.
+            Elapsed seconds of every running task, from the worker.
         reported
             ``execute`` seconds metered since its last heartbeat.
         now
             When it was received.
         delay
-            Time of receipt less time of sending, by two wall clocks; None if unknown.
+            Time of receipt minus time of sending, by two wall clocks; None if unknown.
         """
         before = self.tasks.cut
         at = self._taken_at(now, delay)
-        # Idle was booked after the cut, too. Only the part since the last change is certain:
-        # to assume more would book idle before the cut a second time.
+        # Idle was also booked after the cut. Only the part since the last change is certain:
+        # assuming more would book idle before the cut twice.
         since = max(at, self.changed)
         self._maybe_busy = (since - at) * self.threads
         self._maybe_busy += (now - since) * (self.threads - self.free)
@@ -136,7 +136,7 @@ class WorkerTime:
             if seen.unannounced:
                 self._excess_ahead += beyond
             return Settlement(0.0, lost, excess + beyond)
-        # Idle that was held back at the previous cut is confirmed now, less late ends.
+        # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late))
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
         self._idle += rest - self._held
@@ -167,7 +167,7 @@ class WorkerTime:
         return (self._now - self._joined) * self.threads + self._excess - booked
 
     def _seceded_excess(self, seen: Observed) -> float:
-        """Return the excess of rule 10, less the debt that an earlier cut booked for it."""
+        """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
         booked = min(seen.excess, self._excess_ahead)
         self._excess_ahead = self._excess_ahead - booked if seen.unannounced else 0.0
         return seen.excess - booked
@@ -181,7 +181,7 @@ class WorkerTime:
         return beyond
 
     def _match_reported(self, reported: float, seen: Observed) -> float:
-        """Pay the ends in their order; return the seconds that are lost (rule 8)."""
+        """Pay the ends in their order; return the lost seconds (rule 8)."""
         ahead = min(self._credit, seen.unlisted)
         due = seen.owed - ahead
         paid = min(reported, self._owed)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.core.idle.sharing import ActiveSpan
 
-#: Seconds by which a task's elapsed time may grow more than the time between two cuts. The worker
+#: Seconds by which a task's elapsed time may grow faster than the time between two cuts. The worker
 #: measures it with the wall clock: if it grows more, that clock was set.
 CLOCK_SLACK: Final = 0.25
 
@@ -32,10 +32,10 @@ class Observed(NamedTuple):
     unseen: int
     #: Elapsed seconds of tasks that vanished without a known end (rule 9).
     vanished: float
-    #: The most metered seconds that came with this cut and whose ends are not known yet.
+    #: Upper limit of the metered seconds that came with this cut before their ends were known.
     ahead: float
-    #: The most seconds of runs that ended before the previous cut, and whose ends became known
-    #: after it.
+    #: Upper limit of the seconds of runs that ended before the previous cut, and whose ends became
+    #: known after it.
     late: float
     #: Seconds of seceded tasks after they seceded, since the previous cut (rule 10).
     excess: float
@@ -53,7 +53,7 @@ _End: TypeAlias = tuple[float | None, float, _Seceded | None]
 class WorkerTasks:
     """The tasks that one worker may be running, and those that ended since its last cut."""
 
-    #: When the last heartbeat was taken, and the one before it.
+    #: When the last heartbeat was taken, and the previous one.
     cut: float
     cut_before: float
     #: Spans of the tasks that the scheduler has in processing here, by key.
@@ -83,8 +83,8 @@ class WorkerTasks:
         if key in self._ended or (self.zombies and self.zombies.pop(key, None) is not None):
             self._again[key] = now
         if self.seceded:
-            # A new run holds a thread again. (Where the worker resumes the seceded run,
-            # its thread counts as occupied: idle too small rather than too large.)
+            # A new run occupies a thread again. (If the worker resumes the seceded run, its thread
+            # counts as occupied: idle is then too small rather than too large.)
             self.seceded.pop(key, None)
 
     def unassign(self, key: Hashable) -> ActiveSpan | None:
@@ -94,13 +94,13 @@ class WorkerTasks:
         return self.processing.pop(key, None)
 
     def release(self, key: Hashable, now: float) -> None:
-        """Note that a task left processing and may still run."""
+        """Record that a task left processing and may still run."""
         if key in self.processing:
             del self.processing[key]
             self.zombies[key] = now
 
     def secede(self, key: Hashable, elapsed: float | None, now: float) -> None:
-        """Note that a task left its thread slot after `elapsed` seconds.
+        """Record that a task left its thread slot after `elapsed` seconds.
 
         If they are unknown, the latest time counts, because the time before is not excess.
         """
@@ -110,7 +110,7 @@ class WorkerTasks:
             self.seceded[key] = (max(0.0, elapsed), 0.0)
 
     def end(self, key: Hashable, seconds: float | None, now: float) -> None:
-        """Note that a task ended after `seconds`, if known. Its metered seconds will follow."""
+        """Record that a task ended after `seconds`, if known. Its metered seconds will follow."""
         self.processing.pop(key, None)
         if self.zombies:
             self.zombies.pop(key, None)
@@ -151,7 +151,7 @@ class WorkerTasks:
         return Observed(elapsed, owed, unlisted, unseen, pending, ahead, late, excess, unannounced)
 
     def may_have_used(self, threads: int, now: float, credit: float) -> float:
-        """Return the most seconds that tasks used and no heartbeat will report (rule 11).
+        """Return the upper limit of used seconds that no heartbeat will report (rule 11).
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class WorkerTasks:
         """
         used = sum(e for key, e in self._executing.items() if key not in self._ended)
         for key, (before, _) in self.seceded.items():
-            # If a key came back since the cut, the cut lists an earlier run of it.
+            # If a key returned since the cut, the cut lists an earlier run of it.
             again = key in self._again or key in self._ended
             used += before if again else max(0.0, before - self._executing.get(key, 0.0))
         running = self.open
@@ -196,7 +196,7 @@ class WorkerTasks:
                 if key in self.processing or key in self.zombies:
                     unseen -= 1
                 else:
-                    # Released before, but it started all the same.
+                    # Released before, but it started anyway.
                     self.zombies[key] = at
             running[key] = self._elapsed(key, elapsed, at, now)
         if self.zombies:
@@ -211,7 +211,7 @@ class WorkerTasks:
 
         Returns seconds: owed, unlisted, of runs that began and ended after the cut (by their
         lengths), late and excess; see `Observed`. Two runs of a key never overlap, so if one of
-        them waits, the later ones wait, too, and the cut lists the first of them.
+        them waits, the later ones wait too, and the cut lists the first of them.
         """
         owed = unlisted = after = late = excess = 0.0
         kept: dict[Hashable, tuple[_End, ...]] = {}

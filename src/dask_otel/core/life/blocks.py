@@ -1,12 +1,12 @@
 """Clients' ``with span()`` blocks, which keep their spans open.
 
-An instrumented client reports when it enters a block and when it leaves it. The report can arrive
-before the graphs that are submitted inside the block, after them, or without any. So an entered
-block waits for its span, and a block that is left before it was entered is remembered. Both tables
-are bounded; an overflow discards the oldest entry, and then the linger alone ends the span.
+An instrumented client reports when it enters and when it leaves a block. The report can arrive
+before the block's graphs, after them, or without any. So an entered block waits for its span, and a
+block that is left before it is entered is remembered. Both tables are bounded: an overflow discards
+the oldest entry, and then only the linger ends the span.
 
-A block that was left releases its span when all earlier messages of the client have arrived: until
-then its last graph may be on the way.
+After a block is left, its span is released when all earlier messages of the client have arrived:
+until then the last graph may be on its way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Block:
     client: str
     #: None until the span is seen.
     span: OpenSpan | None = None
-    #: When it was left; None while it is open.
+    #: The time of leaving; None while it is open.
     left: float | None = None
 
 
@@ -52,7 +52,7 @@ class Blocks:
     lifecycle
         Has the open spans, and keeps them open.
     remember
-        Limit of the blocks that wait for their span, and of those left before they were
+        Limit of the blocks that wait for their span, and of the blocks left before they were
         entered. (The open spans limit the blocks that hold one.)
     """
 
@@ -62,20 +62,20 @@ class Blocks:
         #: Blocks by Dask span id, with and without their span.
         self._holding: dict[str, _Block] = {}
         self._waiting: OrderedDict[str, _Block] = OrderedDict()
-        #: Clients of the blocks that were left before they were entered, by Dask span id.
+        #: Clients of blocks left before they were entered, by Dask span id.
         self._left_first: OrderedDict[str, str] = OrderedDict()
         #: Attributes by Dask span id, for its next generations.
         self._described: OrderedDict[str, Attributes] = OrderedDict()
-        #: Blocks that were left and not released yet, by client.
+        #: Blocks left but not released yet, by client.
         self._leaving: dict[str, list[str]] = {}
 
     @property
     def leaving(self) -> bool:
-        """Whether any block that was left waits for `messages_arrived`."""
+        """Whether a left block waits for `messages_arrived`."""
         return bool(self._leaving)
 
     def entered(self, client: str, dask_id: str) -> None:
-        """Note that a client entered a block."""
+        """Record that a client entered a block."""
         if self._left_first.pop(dask_id, None) is not None:
             return
         if dask_id in self._holding or dask_id in self._waiting:
@@ -90,7 +90,7 @@ class Blocks:
             self._waiting.popitem(last=False)
 
     def left(self, client: str, dask_id: str, now: float) -> None:
-        """Note that a client left a block. `messages_arrived` releases its span."""
+        """Record that a client left a block. `messages_arrived` releases its span."""
         block = self._holding.get(dask_id) or self._waiting.get(dask_id)
         if block is None:
             self._left_first[dask_id] = client
@@ -132,7 +132,7 @@ class Blocks:
             self._hold(block, span)
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Forget the block of an exported span, which is still held only at close."""
+        """Forget the block of an exported span; the span is still held only at close."""
         self._holding.pop(span.identity.dask_id, None)
 
     def _hold(self, block: _Block, span: OpenSpan) -> None:

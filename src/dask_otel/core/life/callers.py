@@ -1,7 +1,7 @@
-"""Callers: the trace contexts that come with submissions, and their use.
+"""Callers: the trace contexts of submissions, and their use.
 
 The scheduler decides the trace of each root's generation once; see `Generations`. This module
-decides which caller has a say in that, which callers become links, and which context each task
+decides which caller influences that, which callers become links, and which context each task
 gets. A carrier can be anything: nothing raises.
 """
 
@@ -24,11 +24,11 @@ from dask_otel.core.trace import Trace
 
 Propagation: TypeAlias = Literal["adopt", "link", "off"]
 
-#: Tags of the span that Dask gives to work outside of any span. Whoever comes first is not the
-#: caller of all that follows: it is in no caller's trace.
+#: Tags of the span that Dask gives to work outside of any span. Different callers share it, so it
+#: is in no caller's trace.
 DEFAULT_SPAN: Final[Tags] = ("default",)
 
-#: Callers that a span keeps links to; with the one of a continuation, as many as are exported.
+#: Limit of a span's links to callers; with a continuation's link, it is the number exported.
 MAX_LINKS: Final = 31
 
 _UNREAD: Final = object()
@@ -47,12 +47,12 @@ class TaskContext(NamedTuple):
 class _Open:
     """The callers of an open span."""
 
-    #: The last task's carrier, and the context that this task was given.
+    #: The last task's carrier, and the context that this task got.
     carrier: object = _UNREAD
     context: TaskContext | None = None
     #: Callers of other traces.
     links: dict[Traceparent, None] = field(default_factory=dict)
-    #: Entries to export of the baggage of its first caller.
+    #: The first caller's baggage entries to export.
     baggage: dict[str, str] = field(default_factory=dict)
 
 
@@ -67,12 +67,11 @@ class Callers:
         Called with the use of each context: ``adopted``, ``linked``, ``dropped`` (a link beyond
         the limit) or ``malformed``.
     baggage
-        Keys of the baggage that become attributes: see ``otel.spans.baggage``.
+        Baggage keys that become attributes: see ``otel.spans.baggage``.
 
     Notes
     -----
-    Belongs to the thread that runs the scheduler's event loop. Holds a line for each open span, no
-    more.
+    Belongs to the thread that runs the scheduler's event loop. Holds one entry for each open span.
     """
 
     def __init__(
@@ -86,19 +85,19 @@ class Callers:
         self._baggage = frozenset(baggage)
         self._sampled: Callable[[Trace], bool] | None = None
         self._open: dict[OpenSpan, _Open] = {}
-        #: What was read last: all tasks of a submission share one carrier.
+        #: The last carrier and its caller: all tasks of a submission share one carrier.
         self._read: tuple[object, Caller | None] = (_UNREAD, None)
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
-        """Take the sampler, which is made some time after the start.
+        """Set the sampler, which is made some time after the start.
 
-        Until then tasks get the decision of the default sampler: the caller's, or to sample if
-        there is no caller.
+        Until then tasks get the default sampler's decision: the caller's, or to sample if there is
+        no caller.
 
         Returns
         -------
         differs
-            Whether the tasks of any open span got another decision than the sampler's.
+            Whether the sampler decides differently for an open span whose tasks got a decision.
         """
         self._sampled = sampled
         differs = False
@@ -110,7 +109,7 @@ class Callers:
         return differs
 
     def read(self, carrier: object) -> Caller | None:
-        """Return the caller in a carrier; None without one, and for garbage, which is counted."""
+        """Return the caller in a carrier; None if there is none, or for garbage (counted)."""
         if carrier is None or self.propagation == "off":
             return None
         if self._read[0] is carrier:
@@ -122,16 +121,16 @@ class Callers:
         return caller
 
     def opens(self, tags: Tags, is_root: bool, caller: Caller | None) -> Caller | None:
-        """Return the caller if it has a say in the place of a new span; else None.
+        """Return the caller if it influences the place of a new span; else None.
 
         Parameters
         ----------
         tags
-            Of the span.
+            The span's tags.
         is_root
             Whether it is the root of its tree.
         caller
-            Of the work that it begins with.
+            The caller of its first work.
         """
         if is_root and (self.propagation != "adopt" or tags == DEFAULT_SPAN):
             return None
@@ -152,10 +151,10 @@ class Callers:
             self._link(span, self._line(span), caller.parent)
 
     def task_context(self, span: OpenSpan, carrier: object) -> TaskContext:
-        """Return the context for a task of the span, which came with this carrier.
+        """Return the context for a task of the span that came with this carrier.
 
-        A task of another caller than its span's keeps its own caller: concurrent callers can share
-        a TaskGroup, which Dask books on the first one's span.
+        If the task's caller differs from its span's, the task keeps its own: concurrent callers can
+        share a TaskGroup, which Dask assigns to the first caller's span.
         """
         known = self._open.get(span) or self._line(span)
         context = known.context
@@ -180,7 +179,7 @@ class Callers:
         return TaskContext(format_traceparent(own), trace.state)
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
-        """Keep a link from a span to a caller of another trace, unless its tree has it."""
+        """Add a link from a span to a caller of another trace, unless its tree has it."""
         above: OpenSpan | None = span
         while above is not None:
             line = self._open.get(above)
@@ -199,7 +198,7 @@ class Callers:
         return () if known is None else tuple(known.links)
 
     def baggage(self, span: OpenSpan) -> dict[str, str]:
-        """Return the entries to export of the baggage of a generation's first caller."""
+        """Return the baggage entries to export of a generation's first caller."""
         known = self._open.get(span)
         return {} if known is None else known.baggage
 

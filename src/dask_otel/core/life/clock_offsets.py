@@ -1,16 +1,15 @@
 """Start and end of a run on the scheduler's clock.
 
-A worker converts the times of its runs itself, by an estimate of the scheduler's clock that it
-makes at every heartbeat: it assumes that the clock was read in the middle of the round trip. If
-the two ways differ, the error is half of the difference: usually milliseconds, 0.1 s in a worker
-that has just registered. So runs seem to end after their message arrived, or to begin before the
-task was sent.
+A worker converts the times of its runs itself. At every heartbeat it estimates the scheduler's
+clock, and assumes that the clock was read in the middle of the round trip. If the two ways differ,
+the error is half of the difference: usually milliseconds, and 0.1 s in a worker that has just
+registered. So runs seem to end after their message arrived, or to begin before the task was sent.
 
 The offset between the two clocks is constant, and every message bounds it:
 
 - a run ended before its message was made, and the message was made before it was received; the
   run began after the task was sent to the worker;
-- a heartbeat was sent before it was received, and answered after that: the next heartbeat brings
+- a heartbeat was sent before it was received, and answered after that: the next heartbeat reports
   the length of the round trip.
 
 So the interval of the offset narrows with every message. It widens by the drift of the clocks, so
@@ -18,10 +17,10 @@ that old bounds expire. If a clock is stepped, new bounds contradict the old one
 starts again.
 
 The worker reads its clock when it makes the message, a little after the end of the run: usually
-0.3 ms, which its event loop needs to notice, and more if threads compete for Python's lock. The
-offset that the worker assumes is constant between two heartbeats, and is known from the quickest
-of the first messages. The later runs are only shifted by its error, which takes a tenth of the
-work, if their bounds allow it.
+0.3 ms, until its event loop notices, and more if threads compete for Python's lock. The offset that
+the worker assumes is constant between two heartbeats; the quickest of the first messages reveals
+it. Later runs are only shifted by its error if their bounds allow it, which takes a tenth of the
+work.
 
 Only times are corrected. Seconds stay as the worker measured them.
 """
@@ -46,22 +45,22 @@ ARRIVED: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class WorkerOffset:
-    """The offset of one worker: the scheduler's clock less the worker's.
+    """The offset of one worker: the scheduler's clock minus the worker's.
 
     Notes
     -----
-    O(1) in time and space. Nothing here raises, whatever the numbers.
+    O(1) in time and space. Nothing here raises, for any numbers.
     """
 
     #: Bounds of the offset, at the time `_at`.
     lower: float = -inf
     upper: float = inf
     _at: float = 0.0
-    #: When the last heartbeat was received, and that less the worker's clock at sending.
+    #: When the last heartbeat was received, and this time minus the worker's clock at sending.
     _received: float = 0.0
     _delay: float = inf
-    #: The offset that the worker assumes, by `_samples` messages of runs that began after
-    #: `_began`, by its estimate of the scheduler's clock.
+    #: The offset that the worker assumes, from `_samples` messages of runs that began after
+    #: `_began` (by its estimate of the scheduler's clock).
     _applied: float = -inf
     _samples: int = 0
     _began: float = inf
@@ -77,7 +76,7 @@ class WorkerOffset:
         received
             When it was received.
         delay
-            `received` less the worker's clock at sending.
+            `received` minus the worker's clock at sending.
         round_trip
             How long the worker waited for the answer to its previous heartbeat; None if
             unknown.
@@ -102,14 +101,14 @@ class WorkerOffset:
     def corrected(
         self, start: float, stop: float, stamped: float, sent: float, received: float
     ) -> tuple[float, float]:
-        """Return when a run began and ended, on the scheduler's clock, and learn from it.
+        """Return a run's start and end on the scheduler's clock, and learn from its message.
 
         Parameters
         ----------
         start, stop
             The worker's times, by its estimate of the scheduler's clock.
         stamped
-            When the worker made the message of the end, by its own clock.
+            When the worker made the message of the end, on its own clock.
         sent
             When the task was sent to the worker; 0.0 if unknown.
         received
@@ -118,19 +117,19 @@ class WorkerOffset:
         Returns
         -------
         start, stop
-            As long apart as the worker's times, and not after `received`. Not before `sent`,
-            unless the run is longer than the time between the two.
+            As far apart as the worker's times, and not after `received`. Not before `sent`, unless
+            the run is longer than the time between `sent` and `received`.
         """
         length = stop - start
-        # The offset that the worker assumes, less its delay until it noticed the end.
+        # The offset that the worker assumes, minus its delay until it noticed the end.
         applied = stop - stamped
-        # Infinities don't add up to anything finite.
+        # False if any of them is infinite or NaN.
         if not -inf < length + applied + stamped + sent + received < inf:
             return received, received
         if length < 0.0:
             length = 0.0
-        # It may not fit: a clock was stepped meanwhile, or the run began for an earlier assignment
-        # that was revoked.
+        # The run may be too long: a clock was stepped meanwhile, or it began for an earlier
+        # assignment that was revoked.
         fits = length <= received - sent
         self._narrow(sent + length - stamped if fits else -inf, received - stamped, received)
         stop = stamped + self._offset(applied)
@@ -150,9 +149,9 @@ class WorkerOffset:
 
     def _offset(self, applied: float) -> float:
         """Return the most likely offset, if the worker assumes `applied`."""
-        # Tasks are delayed on the way to the thread (by other tasks, dependencies, imports) more
-        # than messages on the way back, so the upper bound is the closer one. The worker's value
-        # is used if the bounds allow it, but not in the lower half.
+        # Tasks on their way to the thread (other tasks, dependencies, imports) are delayed more
+        # than messages on their way back, so the upper bound is closer. The worker's value is used
+        # if the bounds allow it, but not in the lower half.
         if not self.lower <= applied <= self.upper:
             return self.upper
         return max(applied, 0.5 * (self.lower + self.upper))
@@ -181,7 +180,7 @@ class ClockOffsets:
     Parameters
     ----------
     stimulus_time
-        Returns when the worker made a message, by its own clock, from the message's id; None if
+        Returns when the worker made a message, on its own clock, by the message's id; None if
         unknown.
     """
 
@@ -206,7 +205,7 @@ class ClockOffsets:
         self._workers.pop(worker, None)
 
     def offset(self, worker: str | None) -> float | None:
-        """Return the scheduler's clock less a worker's own; None if unknown."""
+        """Return the scheduler's clock minus a worker's own; None if unknown."""
         known = self._workers.get(worker)
         if known is None:
             return None
@@ -214,7 +213,7 @@ class ClockOffsets:
         return offset if -inf < offset < inf else None
 
     def bounds(self, worker: str | None) -> tuple[float | None, float | None]:
-        """Return the bounds of the scheduler's clock less a worker's; None if unknown."""
+        """Return the bounds of the scheduler's clock minus a worker's; None if unknown."""
         known = self._workers.get(worker)
         if known is None:
             return None, None
@@ -230,7 +229,7 @@ class ClockOffsets:
         sent: float,
         received: float,
     ) -> tuple[float, float]:
-        """Return when a run began and ended, on the scheduler's clock.
+        """Return a run's start and end on the scheduler's clock.
 
         This is the only place where a worker's times are corrected. Called for every run.
 
@@ -260,7 +259,7 @@ class ClockOffsets:
 
 
 def shifted(start: float, stop: float, received: float) -> tuple[float, float]:
-    """Return the times of a run, shifted so that it did not end after it was received."""
+    """Return a run's times, shifted to end no later than its message was received."""
     length = stop - start
     if not -inf < length + stop < inf:
         return received, received

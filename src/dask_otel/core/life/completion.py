@@ -40,7 +40,7 @@ def finish(
     Parameters
     ----------
     span
-        Without open spans below it.
+        A span without open spans below it.
     cluster
         Has Dask's own sums.
     limits
@@ -102,7 +102,7 @@ def finish(
 
 
 def earliest(one: float, other: float) -> float:
-    """Return the earlier of two times; 0.0 stands for none."""
+    """Return the earlier of two times; 0.0 means none."""
     return min(one, other) if one and other else one or other
 
 

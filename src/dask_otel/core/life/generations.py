@@ -1,12 +1,12 @@
-"""Generations and traces: which OpenTelemetry span comes next for a Dask span.
+"""Generations and traces: the next OpenTelemetry span of a Dask span.
 
-Here a root's trace is decided, once for each of its generations: its own, which follows from its
-id, or its caller's. Span ids are the same in either.
+This module decides a root's trace, once for each of its generations: its own trace, derived from
+its id, or its caller's. The span ids are the same in both.
 
-Bounded tables remember the exported spans for their continuations, also while the bridge is off
-its scheduler. When a table overflows, its oldest lines are dropped. The continuation of a forgotten
-span takes a generation that no forgotten span ever had, in a trace of its own: its ids are new for
-certain, and still deterministic. A root with open spans is not forgotten.
+Bounded tables remember the exported spans for their continuations, even while the bridge is removed
+from its scheduler. An overflow discards the oldest entries. The continuation of a forgotten span
+gets a generation number that no forgotten span ever had, and its own trace: so its ids are
+certainly new, and still deterministic. A root with open spans is not forgotten.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Exported(NamedTuple):
 
     generation: int
     stop: float
-    #: Trace of the first generation; None where it is not known.
+    #: Trace of the first generation; None if unknown.
     trace: Trace | None
 
 
@@ -36,7 +36,7 @@ class _Exported(NamedTuple):
 class _Root:
     """The facts of a root that later spans need."""
 
-    #: Of its first generation; None where it is not known any more.
+    #: Trace of its first generation; None if forgotten.
     trace: Trace | None
     #: Open spans of its tree.
     open: int = 0
@@ -46,12 +46,12 @@ class _Root:
 
 
 class Generations:
-    """The exported generations of Dask spans, as far as they are remembered.
+    """The remembered exported generations of Dask spans.
 
     Parameters
     ----------
     limits
-        ``remember`` bounds the tables; ``trace_gap`` and ``max_per_trace`` say when a
+        ``remember`` bounds the tables; ``trace_gap`` and ``max_per_trace`` decide when a
         continuation leaves its root's trace.
     """
 
@@ -59,23 +59,23 @@ class Generations:
         self._limits = limits
         #: Last exported generation, by Dask id.
         self._exported: OrderedDict[str, _Exported] = OrderedDict()
-        #: By the root's Dask id: those with open spans, and those without.
+        #: Roots with open spans, and roots without, by Dask id.
         self._live: dict[str, _Root] = {}
         self._traces: OrderedDict[str, _Root] = OrderedDict()
-        #: Highest generation that any forgotten line had.
+        #: Highest generation of all forgotten entries.
         self._forgotten = 1
-        #: Whether any line was ever forgotten.
+        #: Whether any entry was ever forgotten.
         self._has_forgotten = False
-        #: Whether one was of a root in the trace of a caller.
+        #: Whether a root in a caller's trace was ever forgotten.
         self._adoption_forgotten = False
 
     def resume(self, limits: Limits) -> None:
-        """Go on under other limits: the bridge was taken off, and is put on again."""
+        """Continue with other limits: the bridge was removed, and is installed again."""
         self._limits = limits
         self._forget()
 
     def may_have_exported(self, dask_id: str) -> bool:
-        """Whether any generation of a Dask span has been exported, as far as that is certain."""
+        """Whether a generation of a Dask span may have been exported."""
         return self._has_forgotten or dask_id in self._exported
 
     def first(
@@ -90,15 +90,15 @@ class Generations:
         Parameters
         ----------
         caller
-            A root joins the caller's trace. Any other span becomes the caller's child if that is a
-            span opened inside a task of the same trace.
+            A root joins the caller's trace. Any other span becomes the caller's child if the caller
+            is a span opened inside a task of the same trace.
         """
         root_id = ancestors[0] if ancestors else dask_id
         root = self._opened(root_id, tags)
         if not ancestors:
             root.trace = None
         elif root.trace is None:
-            # The root's trace is forgotten, and so is where the span above was exported.
+            # The root's trace is forgotten, and so is the place of the span above.
             caller = None
         ident = self._identity(dask_id, tags, ancestors, 1, root.trace, caller)
         if not ancestors:
@@ -121,9 +121,9 @@ class Generations:
         start
             Time of its first new work.
         open_ids
-            Ids of the spans that are open: while the root is, its trace is.
+            Ids of the open spans: while the root is open, so is its trace.
         caller
-            It joins the caller's trace if it leaves its root's.
+            The span joins the caller's trace if it leaves its root's.
         """
         root_id = ancestors[0] if ancestors else dask_id
         known = self._exported.get(dask_id)
@@ -148,7 +148,7 @@ class Generations:
         caller: Caller | None,
         first: tuple[int, int] | None = None,
     ) -> SpanIdentity:
-        """Return an identity in this trace; without one, in its caller's, or in one of its own."""
+        """Return an identity in `trace`; without one, in the caller's trace, or in its own."""
         above = None
         if trace is None:
             own = identity.trace_id(dask_id)
@@ -156,10 +156,10 @@ class Generations:
                 own = identity.continuation_trace_id(dask_id, generation)
             trace = Trace(own if caller is None else caller.parent.trace_id, _name(tags), caller)
         else:
-            # A root's continuations hang below its first span, so that the trace keeps one
-            # root; any other's below the same parent as the first.
+            # A root's continuations are children of its first span, so that the trace keeps one
+            # root; other continuations have the same parent as their first span.
             above = identity.span_id(ancestors[-1] if ancestors else dask_id)
-            # A span that was opened inside a task of this trace is nearer.
+            # A span opened inside a task of this trace is a closer parent.
             nested = caller is not None and caller.nested and caller.parent.trace_id == trace
             caller = caller if ancestors and nested else None
         return SpanIdentity(
@@ -175,7 +175,7 @@ class Generations:
         )
 
     def trace_of(self, dask_id: str, root_id: str, name: object = "") -> Trace | None:
-        """Return the trace that the first generation of a Dask span is in; None if unknown."""
+        """Return the trace of a Dask span's first generation; None if unknown."""
         known = self._exported.get(dask_id)
         if known is not None:
             return known.trace
@@ -183,14 +183,14 @@ class Generations:
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
-        """Return the trace of a root without a line; None if its caller may be forgotten."""
+        """Return the trace of a root without an entry; None if its caller may be forgotten."""
         return None if self._adoption_forgotten else Trace(identity.trace_id(root_id), name)
 
     def _root(self, root_id: str) -> _Root | None:
         return self._live.get(root_id) or self._traces.get(root_id)
 
     def _opened(self, root_id: str, tags: Tags) -> _Root:
-        """Count a span of the tree that opens: until it ends, its root is not forgotten."""
+        """Count a newly open span of the tree: until it ends, its root is not forgotten."""
         root = self._live.get(root_id)
         if root is None:
             root = self._traces.pop(root_id, None)
@@ -201,20 +201,20 @@ class Generations:
         return root
 
     def earliest_start(self, dask_id: str) -> float:
-        """Return the stop of a span's last generation: the next one does not begin before it.
+        """Return the stop of a span's last generation, as the earliest start of the next one.
 
-        Otherwise it could, if the clock was set back.
+        Without it, the next one could begin earlier if the clock was set back.
         """
         known = self._exported.get(dask_id)
         return 0.0 if known is None else known.stop
 
     def _is_full(self, root_id: str) -> bool:
-        """Whether a root has as many spans in its trace as there may be."""
+        """Whether a root's trace has reached its limit of spans."""
         root = self._root(root_id)
         return root is not None and root.spans >= self._limits.max_per_trace
 
     def _trace_is_over(self, root_id: str, start: float, open_ids: Container[str]) -> bool:
-        """Whether a continuation that starts now has to leave its root's trace."""
+        """Whether a continuation that starts at `start` must leave its root's trace."""
         if self._is_full(root_id):
             return True
         if root_id in open_ids:
@@ -236,7 +236,7 @@ class Generations:
         return True
 
     def _forget(self) -> None:
-        """Drop the oldest lines."""
+        """Discard the oldest entries."""
         while len(self._traces) > self._limits.remember:
             root_id, root = self._traces.popitem(last=False)
             if root.trace != identity.trace_id(root_id):

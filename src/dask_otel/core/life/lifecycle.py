@@ -1,25 +1,25 @@
 """The life of a bridged span, as a table.
 
-A Dask span has no end: ``Span.done`` is derived from task states and may go back to False
-at any time. An OpenTelemetry span has exactly one end, and is exported once. What lies
-between is this state machine. One generation of a Dask span is
+A Dask span has no end: ``Span.done`` is derived from task states and may return to False
+at any time. An OpenTelemetry span has exactly one end, and is exported once. This state machine
+connects the two. One generation of a Dask span is
 
     OPEN        it, or a span below it, has unfinished work or a client's open block
     SETTLING    all work is done, but workers may still owe it metrics
-    LINGERING   everything is in; new work still re-opens it at no cost
-    EXPORTED    handed over, and gone from here but for a line in a bounded table
+    LINGERING   everything has arrived; new work still re-opens it at no cost
+    EXPORTED    handed over; only an entry in a bounded table remains
 
 New work after the export opens the *next generation*: a new OpenTelemetry span, linked to
 the first. Seconds that arrive after the export, without work, open nothing.
 
-Times come in with the events: seconds since the epoch on the scheduler's clock. Where that
-clock is set back, waits begin again; set forward, they end early. Nothing is
-decided inside an event, for in the middle of a Dask stimulus a span can look done for an
-instant (every retry goes through ``released``); decisions fall in `Lifecycle.tick`, which
-the bridge calls between two callbacks of the event loop.
+Events carry their times: seconds since the epoch on the scheduler's clock. If that clock is set
+back, waits begin again; if it is set forward, they end early. Events decide nothing, because in
+the middle of a Dask stimulus a span can look done for an instant (every retry goes through
+``released``). `Lifecycle.tick` decides; the bridge calls it between two callbacks of the event
+loop.
 
-Cost: an event is O(1), or O(depth) where a span begins or ends to be busy; a tick is O(spans
-in SETTLING whose workers have reported + spans exported). Finished trees are never walked.
+Cost: an event is O(1), or O(depth) if a span becomes busy or quiet; a tick is O(spans in SETTLING
+whose workers have reported + spans exported). Finished trees are never walked.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ from dask_otel.core.records import (
 
 
 class Trigger(Enum):
-    """What can move a span on."""
+    """Reasons for a transition."""
 
     #: It, or a span below it, got unfinished work or an open block.
     WORK = "work"
-    #: The last of that is done.
+    #: All work is done, and all blocks are left.
     QUIET = "quiet"
     #: Every worker that owed metrics has reported, or is gone.
     REPORTED = "reported"
     #: Some worker did not report within the settle timeout.
     TIMED_OUT = "timed out"
-    #: The linger is over and no span below it is left.
+    #: The linger is over, and no span below it is open.
     ELAPSED = "elapsed"
-    #: The scheduler closes, or the bridge is taken off it.
+    #: The scheduler closes, or the bridge is removed from it.
     CLOSED = "closed"
 
 
-#: The whole life of a span. Any other step can't happen. Work for an exported span is not listed,
-#: either: it opens the next generation, in OPEN.
+#: The whole life of a span; no other transition is possible. Work for an exported span is not
+#: listed: it opens the next generation, in OPEN.
 TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = {
     (Phase.OPEN, Trigger.QUIET): Phase.SETTLING,
     (Phase.SETTLING, Trigger.WORK): Phase.OPEN,
@@ -95,8 +95,8 @@ class Lifecycle:
     cluster
         Dask's side.
     generations
-        What an earlier lifecycle of the same scheduler has exported, to go on from there: an id is
-        never made twice.
+        The exported generations of an earlier lifecycle of the same scheduler, to continue from:
+        no id is made twice.
 
     Notes
     -----
@@ -112,12 +112,12 @@ class Lifecycle:
         self.open: dict[str, OpenSpan] = {}
         #: The workers that owe metrics; the adapter feeds it.
         self.reports = Reports()
-        #: Finished generations, in the order of their export, children first; the bridge
-        #: takes them away.
+        #: Finished generations in the order of their export, children first; the bridge removes
+        #: them.
         self.finished: list[FinishedSpan] = []
-        #: Signs of life of spans that are open for long; the bridge takes them away, too.
+        #: Signs of life of long spans; the bridge removes them too.
         self.progress: list[Progress] = []
-        #: Spans that were exported at the settle timeout, since the start.
+        #: Number of spans exported at the settle timeout, since the start.
         self.unsettled = 0
         #: The outcomes of the spans' tasks; the adapter feeds it.
         self.tasks = SpanTasks(limits, self._activate, self._deactivate)
@@ -129,7 +129,7 @@ class Lifecycle:
         self._long = LongSpans(limits, generations, self.open)
         #: Notes of open spans, in case the scheduler is lost; None without a spool.
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
-        #: In the order in which their work was done.
+        #: Ordered by the time when their work was done.
         self._settling: dict[OpenSpan, None] = {}
         self._lingering = Schedule()
         self._ticked = 0.0
@@ -155,7 +155,7 @@ class Lifecycle:
         enqueued
             ``Span.enqueued``.
         caller
-            A root joins its trace. A span below becomes the child of a caller inside a task.
+            A root joins its trace. Another span becomes its child if it is inside a task.
         """
         ident = self.generations.first(dask_id, tags, ancestors, caller)
         return self._open(ident, ancestors, enqueued)
@@ -170,8 +170,8 @@ class Lifecycle:
     ) -> OpenSpan:
         """Return the span's open generation; open the next one if it has been exported.
 
-        A span that finished before the bridge came is continued, too: its earlier life counts as a
-        generation that was never exported. The caller matters only if the generation leaves its
+        A span that finished before the bridge started is continued too: its earlier life counts as
+        a generation that was never exported. The caller matters only if the generation leaves its
         root's trace.
         """
         span = self.open.get(dask_id)
@@ -187,7 +187,7 @@ class Lifecycle:
         if parent is not None:
             parent.open_children += 1
         self.open[ident.dask_id] = span
-        # Until its first work it counts as done: a span can be born without any.
+        # A span can begin without work; until its first work it counts as done.
         self._begin_to_settle(span)
         self._long.opened(span)
         if self.notes is not None:
@@ -196,7 +196,7 @@ class Lifecycle:
         return span
 
     def _is_late(self, ancestors: tuple[str, ...]) -> bool:
-        """Whether the span above, which is always its first generation, has been exported."""
+        """Whether the span above (always its first generation) has been exported."""
         if not ancestors:
             return False
         above = self.open.get(ancestors[-1])
@@ -240,8 +240,8 @@ class Lifecycle:
         Parameters
         ----------
         ended
-            When it was. The span ends no earlier: it covers the whole block, the client's own work
-            included.
+            The time of leaving. The span ends no earlier: it covers the whole block, including the
+            client's own work.
         """
         span.holds -= 1
         self.tasks.at_work_until(span, ended)
@@ -249,7 +249,7 @@ class Lifecycle:
             self._count_busy(span, -1, now)
 
     def _count_busy(self, span: OpenSpan, change: Literal[1, -1], now: float = 0.0) -> None:
-        """Count a busy part of a span; the first one and the last one count above it, too."""
+        """Count a busy part of a span; the first and the last one count for its parent too."""
         node: OpenSpan | None = span
         while node is not None:
             node.busy += change
@@ -287,12 +287,12 @@ class Lifecycle:
         Parameters
         ----------
         unfinished
-            How many unfinished tasks each Dask span really has, by id; none if it is missing.
+            The true number of unfinished tasks by Dask span id; a missing span has none.
 
         Notes
         -----
-        Derives everything from the counts of unfinished tasks again. A task whose end was missed
-        stays without an outcome. O(open spans).
+        Derives everything again from the counts of unfinished tasks. If a task's end was missed,
+        the task has no outcome. O(open spans).
         """
         spans = sorted(self.open.values(), key=lambda s: -s.depth)
         for span in spans:
@@ -327,7 +327,7 @@ class Lifecycle:
         return bool(self._settling)
 
     def tick(self, now: float) -> None:
-        """Move on every span that is due; what was exported is in `finished`."""
+        """Make all due transitions; exported generations go to `finished`."""
         if now < self._ticked:
             self._clock_set_back(now)
         self._ticked = now
@@ -342,7 +342,7 @@ class Lifecycle:
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
-        """Bring future times back: otherwise an hour set back would be an hour's wait."""
+        """Bring future times back: else a clock set back by an hour would cause an hour's wait."""
         self.reports.clock_set_back(now)
         self._long.clock_set_back(now)
         if self.notes is not None:
@@ -360,7 +360,7 @@ class Lifecycle:
         if self.notes is not None:
             self.notes.settled(span)
         span.due = now + self._limits.linger
-        # Children before their parents where they are due at the same time.
+        # At equal times, children come before their parents.
         self._lingering.set(span.identity.dask_id, span.due, -span.depth)
 
     def _elapse(self, span: OpenSpan, now: float) -> None:
@@ -369,20 +369,20 @@ class Lifecycle:
             self._export(span, complete=True)
             if span.parent is None:
                 return
-            # It may have waited for this child alone.
+            # The parent may have waited only for this child.
             span = span.parent
 
     def close(self, now: float, cut_off: Result = "error") -> None:
-        """Export everything that is open: the scheduler closes, or the bridge is taken off it.
+        """Export all open spans: the scheduler closes, or the bridge is removed from it.
 
-        A span without unfinished work is complete and has its own result, also where a client
-        still is in its block; any other, and those above it, is cut off.
+        A span without unfinished work is complete and has its own result, even if a client is
+        still in its block. The other spans, and the spans above them, are cut off.
 
         Parameters
         ----------
         cut_off
             The result of a span that is cut off: ``error`` if the scheduler closes, which ends the
-            work; ``unknown`` if only the bridge is taken off, and the work goes on.
+            work; ``unknown`` if only the bridge is removed, and the work continues.
         """
         for span in sorted(self.open.values(), key=lambda s: -s.depth):
             unfinished = span.unfinished > 0

@@ -1,9 +1,9 @@
 """Notes of open spans, which are exported if the scheduler is lost.
 
-Only with a spool (`otel.spool.path`). A span is noted at the first check after it began, then from
+Only with a spool (`otel.spool.path`). A span is noted at the first check after its start, then from
 time to time, and when its work is done; a span that ends before the first check is never noted.
-The wait for the next note is 5 s at first, and later a tenth of the span's age. A span that has
-not changed since its last note gets no new one.
+The wait for the next note is 5 s at first, and later a tenth of the span's age. A span without
+changes since its last note gets no new one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dask_otel.core.records import OpenNote
 
 #: The least wait between two notes of a span, in seconds.
 RENEWAL: Final = 5.0
-#: First notes, and later ones, in one call, which must not block the event loop.
+#: Limits of one call, which must not block the event loop: first notes, and later ones.
 FIRST_AT_ONCE: Final = 100
 LATER_AT_ONCE: Final = 32
 
@@ -58,13 +58,13 @@ class OpenNotes:
             self.due.set(span.identity.dask_id, 0.0)
 
     def ended(self, span: OpenSpan) -> None:
-        """Remove a generation that is over: its record replaces its note."""
+        """Remove a finished generation: its record replaces its note."""
         self._new.pop(span.identity.dask_id, None)
         self._last.pop(span.identity.dask_id, None)
         self.due.remove(span.identity.dask_id)
 
     def take(self, now: float) -> list[OpenNote]:
-        """Return the notes that are due and differ, up to the limits of one call."""
+        """Return the due notes that differ from the last ones, up to the limits of one call."""
         first = list(islice(self._new, FIRST_AT_ONCE))
         notes = []
         for dask_id in (*first, *islice(self.due.take(now), LATER_AT_ONCE)):

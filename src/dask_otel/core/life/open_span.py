@@ -21,8 +21,8 @@ from dask_otel.core.records import (
     TaskRun,
 )
 
-#: Why a run was repeated. A task asks itself to be ``rescheduled``, which is no failure: Dask's
-#: peer-to-peer shuffles do it to move their tasks to the data.
+#: Why a run was repeated. ``rescheduled`` is no failure: the task requests it. Dask's peer-to-peer
+#: shuffles do so to move their tasks to the data.
 RetryReason = Literal["error", "worker_lost", "recomputed", "client", "rescheduled"]
 
 #: Why a task became unfinished: a client submitted it; a client retried it after it failed
@@ -33,9 +33,9 @@ Cause = Literal["submitted", "retried", "unblamed", "recomputed"]
 class Run(NamedTuple):
     """A run without a result."""
 
-    #: Where it ran.
+    #: The worker that ran it.
     worker: str
-    #: When it computed, as far as known.
+    #: Its compute times, as far as known.
     start: float
     stop: float
 
@@ -49,9 +49,9 @@ class Phase(Enum):
     EXPORTED = "exported"
 
 
-#: The fields of a `TaskRun` as a plain tuple, which Python's garbage collector skips, and there is
-#: one for each group: a `TaskRun` costs a full collection 0.12 ms for a thousand groups, which is
-#: 24 ms of the event loop for 200,000.
+#: The fields of a `TaskRun` as a plain tuple, which Python's garbage collector skips. There is one
+#: for each group, and a full collection takes 0.12 ms for a thousand `TaskRun` objects: 24 ms of
+#: the event loop for 200,000 groups.
 KeptRun: TypeAlias = tuple[Any, ...]
 
 
@@ -61,9 +61,9 @@ class TaskLimits:
 
     #: Slowest runs of each group.
     slowest: int = 0
-    #: Part of all runs, chosen by their keys: from 0.0 to 1.0.
+    #: Share of all runs, chosen by their keys: from 0.0 to 1.0.
     ratio: float = 0.0
-    #: Runs of one generation; 0 for none.
+    #: Limit of the runs of one generation; 0 for none.
     most: int = 100
 
     @property
@@ -83,7 +83,7 @@ class Limits:
     max_per_trace: int = 5000
     max_exceptions: int = 16
     max_incidents: int = 32
-    #: Exported spans that are remembered for their continuations.
+    #: Limit of the exported spans that are remembered for their continuations.
     remember: int = 10_000
     #: Age of an open span at its first sign of life (None for never), and the least time between
     #: two signs.
@@ -122,7 +122,7 @@ class SpanFacts(NamedTuple):
 
 
 class Cluster(Protocol):
-    """Dask's side, as the lifecycle sees it."""
+    """The lifecycle's interface to Dask's side."""
 
     def thread_seconds(self, start: float, stop: float) -> float:
         """Return the integral of the cluster's thread count over the interval."""
@@ -137,16 +137,16 @@ class Cluster(Protocol):
         """Return facts of Dask's Span."""
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Note that a generation begins."""
+        """Handle the start of a generation."""
 
     def span_active(self, span: OpenSpan, now: float) -> None:
-        """Note that the span owns its first unfinished task."""
+        """Handle the span's first unfinished task."""
 
     def span_inactive(self, span: OpenSpan, now: float) -> None:
-        """Note that the span's last unfinished task is gone."""
+        """Handle the end of the span's last unfinished task."""
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Release the objects of a generation that is over."""
+        """Release the objects of a finished generation."""
 
 
 @dataclass(slots=True, eq=False)
@@ -156,15 +156,15 @@ class Group:
     span: OpenSpan
     name: str
     prefix: str
-    #: The cluster's object for it.
+    #: The group's object in `Cluster`.
     source: object
     #: Seconds that a run must exceed to join the slowest ones.
     floor: float
     counts: TaskCounts = field(default_factory=TaskCounts)
     #: Tasks that never ran, because a dependency failed.
     blamed: int = 0
-    #: When a worker first did something for one of its runs, and when the last one ended; 0.0
-    #: until something computed.
+    #: A worker's first action for one of its runs, and the end of the last run; 0.0 until a run
+    #: has computed.
     start: float = 0.0
     stop: float = 0.0
     #: Its slowest runs, the slowest first.
@@ -172,7 +172,7 @@ class Group:
 
     @property
     def unfinished(self) -> int:
-        """Tasks that have no outcome yet."""
+        """The number of tasks without an outcome."""
         counts = self.counts
         return counts.tasks - counts.memory - counts.erred - counts.cancelled - self.blamed
 
@@ -183,7 +183,7 @@ class ShownRuns:
 
     #: Runs that failed for good, by key, with their group; None beyond the limit.
     failed: dict[Hashable, tuple[TaskRun, Group, Failure] | None] = field(default_factory=dict)
-    #: A heap of the longest runs that were chosen by their key, with their groups.
+    #: A heap of the longest runs sampled by their key, with their groups.
     sampled: list[tuple[TaskRun, Group]] = field(default_factory=list)
     sampled_count: int = 0
     #: Number of runs of each repeated task, up to a limit; the others' numbers are unknown.
@@ -213,7 +213,7 @@ class OpenSpan:
     """One generation of a Dask span that has not been exported."""
 
     identity: SpanIdentity
-    #: Not before the span above, also where the clock was set back between the two.
+    #: Not before the start of the span above, even if the clock was set back between the two.
     start: float
     #: Nearest open ancestor, which waits for this span; None for a root, and if all ancestors
     #: have been exported.
@@ -235,16 +235,16 @@ class OpenSpan:
     holds: int = 0
     #: Open direct children, which are exported first.
     open_children: int = 0
-    #: When its work was done, and when its linger ends.
+    #: The time when its work was done, and the end of its linger.
     quiet_since: float = 0.0
     due: float = 0.0
     #: Workers that must report before it is settled, with their number of heartbeats when
-    #: the waiting began; None before the first check.
+    #: the wait began; None before the first check.
     owing: dict[str, int] | None = None
-    #: The worker of these that it waits for now.
+    #: The one that it waits for now.
     awaits: str | None = None
-    #: Workers that ran own tasks; workers that reported metrics for it. Dicts, because Python's
-    #: garbage collector skips dicts of texts, but not sets, and there are many of these.
+    #: Workers that ran own tasks; workers that reported metrics for it. Dicts, because there are
+    #: many, and Python's garbage collector skips dicts of strings, but not sets.
     workers: dict[str, None] = field(default_factory=dict)
     reporters: dict[str, None] = field(default_factory=dict)
     #: Workers on which a cancelled task may still be running.
@@ -252,7 +252,7 @@ class OpenSpan:
     #: Keys that left their state and will return, and why; None if no run was lost.
     reruns: dict[Hashable, RetryReason | None] = field(default_factory=dict)
     #: Tasks that failed for good; the value is None beyond the cap on details. (Fewer than
-    #: `TaskCounts.erred` where a key failed, was forgotten, and failed again.)
+    #: `TaskCounts.erred` if a key failed, was forgotten, and failed again.)
     failed: dict[Hashable, Failure | None] = field(default_factory=dict)
     incidents: tuple[Incident, ...] = ()
     dropped_incidents: int = 0
@@ -266,7 +266,7 @@ class OpenSpan:
     #: Seconds of context ``execute``, by activity; their sum.
     activities: dict[Hashable, float] = field(default_factory=dict)
     execute_seconds: float = 0.0
-    #: Tags of another span, if Dask booked its work here.
+    #: Tags of another span, if Dask assigned that span's work to this one.
     requested: Tags | None = None
     #: The user's attributes.
     attributes: Attributes | None = None
@@ -284,7 +284,7 @@ class OpenSpan:
 
     @property
     def depth(self) -> int:
-        """Number of its tags: more than those of the span above."""
+        """Number of its tags; greater than that of the span above."""
         return len(self.identity.tags)
 
     def own_counts(self) -> TaskCounts:
@@ -304,14 +304,14 @@ class OpenSpan:
     # Changes that come from several modules.
 
     def metered(self, worker: str, activity: Hashable, seconds: float) -> None:
-        """Add execute seconds that a worker reported, also of runs without a result."""
+        """Add execute seconds that a worker reported, including runs without a result."""
         self.workers[worker] = None
         activities = self.activities
         activities[activity] = activities.get(activity, 0.0) + seconds
         self.execute_seconds += seconds
 
     def owe_time(self, idle: float, capacity: float) -> None:
-        """Begin with a debt: the time of an earlier generation that is still to be credited."""
+        """Begin with a debt: time of an earlier generation that will be credited to this one."""
         self.idle, self.capacity = -idle, -capacity
 
     def credit(self, idle: float, capacity: float) -> None:
@@ -320,11 +320,11 @@ class OpenSpan:
         self.capacity += capacity
 
     def mark_partial(self) -> None:
-        """Note that some of its tasks ended unobserved."""
+        """Record that some of its tasks ended unobserved."""
         self.partial = True
 
     def note_requested(self, tags: Tags) -> None:
-        """Note the requested name of work that Dask booked here instead."""
+        """Record the requested span name of work that Dask assigned to this span instead."""
         self.requested = tags
 
     def describe(self, attributes: Attributes | None) -> None:

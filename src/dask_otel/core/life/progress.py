@@ -1,13 +1,13 @@
-"""Signs of life: spans that show a long span before it ends.
+"""Signs of life: child spans that make a long span visible before it ends.
 
 A span is exported once, at its end, because tracing backends cannot replace an early copy: Tempo
-keeps the first copy of a span id. So a long span exports children of itself: a marker of no length
-at its start, then, from time to time, its progress since the last sign. Their ids are
-deterministic, like all others.
+keeps the first copy of a span id. So a long span exports children: a marker of length zero at its
+start, then, from time to time, its progress since the last sign. Their ids are deterministic, like
+all others.
 
 A cap on their number would silence a week-long span. Instead, the wait for the next sign grows: it
-is the configured interval, but at least a tenth of the span's age. With 5 minutes that is about 45
-signs in the first day and 65 in the first week.
+is the configured interval, but at least a tenth of the span's age. With 5 minutes that makes about
+45 signs in the first day and 65 in the first week.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
 from dask_otel.core.life.schedule import Schedule
 from dask_otel.core.records import Progress
 
-#: The least wait for the next sign, as a part of the span's age.
+#: The least wait for the next sign, as a share of the span's age.
 SHARE: Final = 0.1
 
-#: Signs in one call: ten thousand spans that are due at once must flood neither the event loop
+#: Limit of the signs in one call: ten thousand spans due at once must flood neither the event loop
 #: nor the export queue.
 AT_ONCE: Final = 32
 
-#: The least wait for the next check of a span whose work is done and which will end soon.
+#: The least wait for the next check of a span whose work is done.
 LATER: Final = 1.0
 
 
@@ -60,13 +60,13 @@ class LongSpans:
             self.due.set(span.identity.dask_id, span.start + self._after)
 
     def signs(self, now: float) -> list[Progress]:
-        """Return the signs of life that are due, at most `AT_ONCE`."""
+        """Return the due signs of life, at most `AT_ONCE`."""
         signs: list[Progress] = []
         for dask_id in self.due.take(now):
             span = self._open[dask_id]
             if span.phase is not Phase.OPEN:
-                # Its work is done: a sign would show it longer than it is. It ends or gets new
-                # work within the linger.
+                # Its work is done, so a sign would make it look longer than it is. It ends or gets
+                # new work within the linger.
                 self.due.set(dask_id, now + self._later)
             elif self._generations.claim(span.identity):
                 signs.append(_sign(span, now))

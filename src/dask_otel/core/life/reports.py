@@ -1,11 +1,11 @@
 """Which workers still owe a finished span its last metrics.
 
-Workers send metrics with their heartbeats, so those of the last tasks come after the tasks'
-ends. A heartbeat that arrives after the end is not enough: it may have been cut before the end.
-One that *began* after the end is enough, and so is the second one that arrives after it.
+Workers send metrics with their heartbeats, so the metrics of the last tasks arrive after the tasks'
+ends. A heartbeat that arrives after the end is not enough: it may have been made before the end. A
+heartbeat that *began* after the end is enough, and so is the second one that arrives after it.
 
-A span waits for one worker at a time, and is checked again when that worker has reported: spans
-without news cost nothing, however many wait.
+A span waits for one worker at a time, and is checked again when that worker has reported: waiting
+spans cost nothing until then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dask_otel.core.life.open_span import OpenSpan
 
 @dataclass(slots=True)
 class WorkerReports:
-    """How far a worker's reports reach, by its heartbeats."""
+    """A worker's reports so far, by its heartbeats."""
 
     clock: HeartbeatClock = field(default_factory=HeartbeatClock)
     beats: int = 0
@@ -27,17 +27,17 @@ class WorkerReports:
 
 
 class Reports:
-    """How far the reports of each worker reach."""
+    """The reports of each worker so far, and the spans that wait for them."""
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerReports] = {}
         #: Spans by the worker that they wait for.
         self._waiting: dict[str, dict[OpenSpan, None]] = {}
-        #: Spans to check: new ones, and those with news.
+        #: Spans to check: new ones, and those whose worker has reported.
         self._due: dict[OpenSpan, None] = {}
 
     def heartbeat(self, worker: str, received: float, delay: float, cancelled: int) -> None:
-        """Note that a worker has reported all metrics up to the beginning of its heartbeat.
+        """Record that a worker has reported all metrics up to the start of its heartbeat.
 
         Parameters
         ----------
@@ -57,12 +57,12 @@ class Reports:
         self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
-        """Return when a worker's last heartbeat began, by the scheduler's clock; 0.0 if none."""
+        """Return the start of a worker's last heartbeat on the scheduler's clock; 0.0 if none."""
         known = self._workers.get(worker)
         return 0.0 if known is None else known.clock.last
 
     def left(self, worker: str) -> None:
-        """Forget a worker that is gone: no span waits for it any longer."""
+        """Forget a worker that left: no span waits for it any longer."""
         self._workers.pop(worker, None)
         self._check_waiting(worker)
 
@@ -82,15 +82,15 @@ class Reports:
             self._due.update(waiting)
 
     def wait_for(self, span: OpenSpan) -> None:
-        """Wait for a finished span: `take_complete` returns it when its metrics are in."""
+        """Add a finished span: `take_complete` returns it when its metrics have arrived."""
         self._due[span] = None
 
     def reported(self, span: OpenSpan, worker: str) -> None:
-        """Note that a worker reported metrics of a span."""
+        """Record that a worker reported metrics of a span."""
         span.reporters[worker] = None
 
     def begin_anew(self, span: OpenSpan) -> None:
-        """Forget who owes metrics of a span that has work again."""
+        """Forget the workers that owe metrics of a span: it has work again."""
         span.owing = None
 
     def forget(self, span: OpenSpan) -> None:
@@ -104,7 +104,7 @@ class Reports:
             span.awaits = None
 
     def take_complete(self) -> list[OpenSpan]:
-        """Remove and return the spans whose metrics are in."""
+        """Remove and return the spans whose metrics have arrived."""
         due, self._due = self._due, {}
         return [span for span in due if self._complete(span)]
 

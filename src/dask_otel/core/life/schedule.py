@@ -1,4 +1,4 @@
-"""When to look again at each of many open spans: the linger, the signs of life, the notes."""
+"""The next check of each open span: for the linger, the signs of life, the notes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        #: The valid entry of each id. One that was taken is not valid any more.
+        #: The valid entry of each id. A taken entry is not valid any more.
         self._valid: dict[str, tuple[float, int, int, str]] = {}
         #: (due, rank, number of the entry, Dask id)
         self._entries: list[tuple[float, int, int, str]] = []
@@ -29,7 +29,7 @@ class Schedule:
         return len(self._entries)
 
     def set(self, dask_id: str, due: float, rank: int = 0) -> None:
-        """Set the due time of a span; of equal times, the lowest rank comes first."""
+        """Set the due time of a span; at equal times, the lowest rank comes first."""
         self._number += 1
         entry = self._valid[dask_id] = due, rank, self._number, dask_id
         heapq.heappush(self._entries, entry)
@@ -41,7 +41,7 @@ class Schedule:
         self._valid.pop(dask_id, None)
 
     def take(self, now: float) -> Iterator[str]:
-        """Remove and yield the spans that are due. They may be set again meanwhile."""
+        """Remove and yield the due spans. They may be set again meanwhile."""
         while self._entries and self._entries[0][0] <= now:
             entry = heapq.heappop(self._entries)
             if self._valid.get(entry[3]) is entry:
@@ -49,7 +49,7 @@ class Schedule:
                 yield entry[3]
 
     def clock_set_back(self, latest: float) -> None:
-        """Bring forward what is too far in the future."""
+        """Bring forward due times after `latest`."""
         valid = [(min(due, latest), *others) for due, *others in self._valid.values()]
         self._valid = {entry[3]: entry for entry in valid}  # type: ignore[misc]
         self._entries = sorted(self._valid.values())

@@ -1,8 +1,8 @@
-"""The sums of a Dask span's own work, over all its generations, also after its export.
+"""The sums of a Dask span's own work over all its generations, even after its export.
 
-They answer questions from the client. Dask keeps the metrics; these are the facts that Dask forgets
-or does not know: outcomes, true ends, idle seconds. The table is bounded. A span that is not in it
-any more has no outcome here, rather than a wrong one.
+They answer the client's questions. Dask keeps the metrics; these are the facts that Dask forgets or
+does not know: outcomes, true ends, idle seconds. The table is bounded. A forgotten span has no
+outcome here, rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class SpanSummary:
     first_start: float = 0.0
     stop: float = 0.0
     counts: TaskCounts = field(default_factory=TaskCounts)
-    #: Idle and capacity seconds; None where they were not measured.
+    #: Idle and capacity seconds; None if not measured.
     idle: float | None = None
     capacity: float | None = None
     #: Workers that had not sent their last report at the settle timeout.
     unreported: frozenset[str] = frozenset()
-    #: Whether tasks may have ended unobserved: before the bridge was put on, or while it was off.
+    #: Whether tasks may have ended unobserved, before the bridge was installed or while it was
+    #: removed.
     partial: bool = False
 
     def add(self, other: SpanSummary) -> None:
@@ -49,7 +50,7 @@ def _sum(one: float | None, other: float | None) -> float | None:
 
 
 def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> SpanSummary:
-    """Return the summary of one generation that is settled, or was cut off."""
+    """Return the summary of one generation, settled or cut off."""
     summary = SpanSummary(
         first_start=span.first_start,
         stop=span.last_stop,
@@ -60,18 +61,18 @@ def summarize(span: OpenSpan, idle: float | None, capacity: float | None) -> Spa
         partial=span.partial or span.unfinished > 0,
     )
     for group in span.groups:
-        # If the bridge is taken off, the next one counts the tasks that go on.
+        # If the bridge is removed, the next one counts the tasks that continue.
         summary.counts.tasks -= max(0, group.unfinished)
     return summary
 
 
 class Summaries:
-    """Summaries of exported spans, the oldest of which are forgotten.
+    """Summaries of exported spans; discards the oldest ones.
 
     Parameters
     ----------
     remember
-        How many Dask spans are kept.
+        Limit of the Dask spans.
     """
 
     def __init__(self, remember: int) -> None:
@@ -82,7 +83,7 @@ class Summaries:
         return len(self._spans)
 
     def resume(self, remember: int) -> None:
-        """Go on with another limit: the bridge was taken off, and is put on again."""
+        """Continue with another limit: the bridge was removed, and is installed again."""
         self._remember = remember
         self._forget()
 
@@ -105,7 +106,7 @@ class Summaries:
         self._forget()
 
     def of(self, dask_id: str, present: SpanSummary | None) -> SpanSummary | None:
-        """Return all generations of a span; None if nothing is known of it.
+        """Return the sum of a span's generations; None if it is unknown.
 
         Parameters
         ----------

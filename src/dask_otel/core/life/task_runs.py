@@ -1,11 +1,11 @@
-"""Which runs of tasks become spans of their own, and how many of them are kept.
+"""The runs of tasks that become spans of their own, and their limits.
 
-There are three kinds: the runs that failed for good, the slowest of each group, and a sample that
-is chosen by the tasks' keys. The runs of a generation that are kept, and those that are exported,
-are bounded; the others are counted.
+There are three kinds: runs that failed for good, the slowest runs of each group, and a sample
+chosen by the tasks' keys. The kept and the exported runs of a generation are bounded; the others
+are counted.
 
-Every task comes here, so a comparison with the group's `floor` comes first, and nothing else is
-done for a run that is not slow enough.
+This code sees every task, so it compares with the group's `floor` first, and does nothing else for
+a run that is not slow enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPEATED: Final = 1000
 
 
 def repeated(span: OpenSpan, key: Hashable) -> None:
-    """Count a task that is to run again."""
+    """Count a task that will run again."""
     tasks = _runs(span)
     known = tasks.repeated.get(key)
     if known is not None or len(tasks.repeated) < REPEATED:
@@ -31,7 +31,7 @@ def repeated(span: OpenSpan, key: Hashable) -> None:
 
 
 def attempt(span: OpenSpan, key: Hashable) -> int | None:
-    """Return which run of a task is the present one; None if that is not known."""
+    """Return the number of a task's present run; None if unknown."""
     if span.partial:
         return None
     if span.runs is None:
@@ -41,7 +41,7 @@ def attempt(span: OpenSpan, key: Hashable) -> int | None:
 
 
 def succeeded(group: Group, run: TaskRun, sampled: bool, limits: TaskLimits) -> None:
-    """Keep a run that gave a result, if it is among the slowest or was chosen by its key."""
+    """Keep a run with a result if it is among the slowest or in the sample."""
     if run.seconds > group.floor:
         most = min(limits.slowest, limits.most)
         slowest = group.slowest = tuple(sorted((*group.slowest, tuple(run)), reverse=True)[:most])
@@ -63,7 +63,7 @@ def failed(group: Group, run: TaskRun, failure: Failure, limits: TaskLimits) -> 
 
 
 def forgiven(span: OpenSpan, key: Hashable) -> None:
-    """Forget a failure that did not stand: a client has the task retried."""
+    """Forget a failure that is not final: a client has the task retried."""
     if span.runs is not None:
         span.runs.failed.pop(key, None)
 
@@ -82,7 +82,7 @@ def finish_tasks(
     Parameters
     ----------
     ordinals
-        Of all groups of the span.
+        The ordinals of the span's groups.
     """
     runs = span.runs or ShownRuns()
     shown = [
@@ -94,7 +94,7 @@ def finish_tasks(
     for group in span.groups:
         for run in map(TaskRun._make, group.slowest):
             others[run.number] = run, group
-            # The others were counted where they came.
+            # The others were counted earlier.
             count += not is_sampled(run.key, limits.ratio)
     longest = sorted(others.values(), key=lambda other: (-other[0].seconds, other[0].number))
     for run, group in longest[: max(0, limits.most - len(shown))]:
@@ -103,7 +103,7 @@ def finish_tasks(
 
 
 def _finished(run: TaskRun, group: Group, ordinal: int, failure: Failure | None) -> FinishedTask:
-    # As the group's own: no run starts before its span.
+    # As for the group itself: no run starts before its span.
     start = max(run.start, group.span.start)
     run = run._replace(start=start, stop=max(start, run.stop))
     return FinishedTask(run, group.name, group.prefix, ordinal, failure)
@@ -112,9 +112,9 @@ def _finished(run: TaskRun, group: Group, ordinal: int, failure: Failure | None)
 def last_run(
     startstops: Iterable[Mapping[str, Any]],
 ) -> tuple[list[Mapping[str, Any]], float]:
-    """Return a worker's actions for the last run of a task, and when it computed.
+    """Return a worker's actions for the last run of a task, and its compute times.
 
-    A worker appends to the list for as long as it knows the task, so earlier runs may be in it.
+    A worker appends to the list while it knows the task, so earlier runs may be in it.
     """
     parts: list[Mapping[str, Any]] = []
     last, computed = parts, 0.0

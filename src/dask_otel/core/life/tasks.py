@@ -1,8 +1,8 @@
 """The tasks of open spans: their outcomes, workers and times.
 
 Only this file writes the counts and times of a group, and a span's unfinished tasks, failures,
-reruns, workers, first start and last end. It notifies the lifecycle of a span's first unfinished
-task, and when the last one is gone.
+reruns, workers, first start and last end. It notifies the lifecycle when a span gets its first
+unfinished task and when the last one ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class SpanTasks:
     Parameters
     ----------
     limits
-        Caps on the details that are kept.
+        Caps on the details.
     began, ended
         Called with the span and the time when it gets its first unfinished task, and when the
-        last one is gone.
+        last one ends.
     """
 
     def __init__(
@@ -43,19 +43,19 @@ class SpanTasks:
         self._max_incidents = limits.max_incidents
         self._began = began
         self._ended = ended
-        #: Tasks that left their state only to come back, and did not yet: none but in the
-        #: middle of a stimulus.
+        #: Number of tasks that left their state and will return; 0 except in the middle of a
+        #: stimulus.
         self.coming_back = 0
 
     def added(
         self, group: Group, key: Hashable, now: float, cause: Cause = "submitted"
     ) -> RetryReason | None:
-        """Count a task that became unfinished: it was submitted, or is to run again.
+        """Count a task that became unfinished: it was submitted, or will run again.
 
         Returns
         -------
         reason
-            Why a run of it has to be repeated; None where there was none.
+            Why a run of it must be repeated; None if there was no run.
         """
         span = group.span
         counts = group.counts
@@ -82,16 +82,16 @@ class SpanTasks:
 
     @staticmethod
     def _take_back_result(group: Group) -> None:
-        """Take back the result of a task."""
+        """Revoke the result of a task."""
         if group.counts.memory:
             group.counts.memory -= 1
         else:
-            # The result was an earlier generation's: here it is a task of its own.
+            # The result belonged to an earlier generation: in this one it is a new task.
             group.counts.tasks += 1
 
     @staticmethod
     def _asked_again(group: Group, key: Hashable, cause: Cause) -> RetryReason | None:
-        """Count a task of ``Client.retry``: its failure did not stand, unless it was exported."""
+        """Count a task of ``Client.retry``: its failure is revoked, unless it was exported."""
         counts = group.counts
         failed = group.span.failed
         if key in failed:
@@ -99,7 +99,7 @@ class SpanTasks:
             forgiven(group.span, key)
             counts.erred -= 1
         elif cause == "retried" or not group.blamed:
-            # An earlier generation's: here it is a task of its own.
+            # The failure belonged to an earlier generation: in this one it is a new task.
             counts.tasks += 1
             if cause == "unblamed":
                 return None
@@ -134,7 +134,7 @@ class SpanTasks:
             self._computed(group, worker, start, stop, now)
         elif now > span.last_stop:
             span.last_stop = now
-        # As `_removed`, without the call: every task comes here.
+        # Inlined `_removed`: this runs for every task.
         span.unfinished -= 1
         if not span.unfinished:
             self._ended(span, now)
@@ -194,7 +194,7 @@ class SpanTasks:
 
     @staticmethod
     def prepared(group: Group, start: float) -> None:
-        """Begin a group no later than a worker's first action for a run that has ended."""
+        """Begin a group no later than a worker's first action for a finished run."""
         group.start = min(group.start, max(start, group.span.start))
 
     @staticmethod
@@ -216,15 +216,15 @@ class SpanTasks:
         now: float,
         run: Run | None = None,
     ) -> None:
-        """Note that a task left the unfinished states only to come back.
+        """Record that a task left the unfinished states and will return.
 
         Parameters
         ----------
         reason
             ``error`` (with retries left), ``worker_lost`` or ``rescheduled``; None for a task
-            that was not processing, so that no run of it has to be repeated.
+            that was not processing, so that no run is repeated.
         run
-            The run that ended so, if it is known.
+            The interrupted run, if known.
         """
         span = group.span
         if run is not None:
@@ -235,7 +235,7 @@ class SpanTasks:
         self._removed(span, now)
 
     def forgotten(self, group: Group, key: Hashable) -> None:
-        """Forget a task. If it was to come back, it was cancelled after all."""
+        """Forget a task. If it was expected to return, it was cancelled after all."""
         reruns = group.span.reruns
         if key in reruns:
             del reruns[key]
@@ -256,16 +256,16 @@ class SpanTasks:
         span.unfinished = unfinished
 
     def at_work_until(self, span: OpenSpan, until: float) -> None:
-        """End the span no earlier than this: a task or a client's block was at work."""
+        """End the span no earlier than `until`: a task or a client's block was active."""
         if until > span.last_stop:
             span.last_stop = until
 
     def exported(self, span: OpenSpan) -> None:
-        """Forget the tasks that were to come back: they belong to the next generation."""
+        """Forget the tasks that will return: they belong to the next generation."""
         self.coming_back -= len(span.reruns)
 
     def ran(self, group: Group, run: Run, now: float) -> None:
-        """Add the times of a run without a result: it was work of its span, too."""
+        """Add the times of a run without a result: it was work of its span too."""
         self._computed(group, run.worker, run.start, run.stop, now)
 
     def _computed(
@@ -274,8 +274,8 @@ class SpanTasks:
         span = group.span
         if worker is not None:
             span.workers[worker] = None
-        # Times come corrected; see `clock_offsets`. If a clock was set, that is not enough: no run
-        # ends in the future, or starts before its span.
+        # The times are corrected (see `clock_offsets`). If a clock was set, that is not enough: no
+        # run ends in the future, or starts before its span.
         if stop > now:
             start -= stop - now
             stop = now

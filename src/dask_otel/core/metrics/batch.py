@@ -1,7 +1,7 @@
-"""A batch of metrics: the changes since the last one, on the way from the event loop to a thread.
+"""A batch of metrics: the changes since the last one, for the way from the event loop to a thread.
 
-It is handed over at every export, unless every exporter hangs. A batch that waits must not grow
-with the number of spans, only with the number of their names: hence the limits.
+It is handed over at every export, unless every exporter hangs. A waiting batch must not grow with
+the number of spans, only with the number of their names: hence the limits.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final, NamedTuple, TypeAlias
 from dask_otel import semconv
 from dask_otel.core.records import Tags, WorkerMetricKey
 
-#: Points of histograms that a batch keeps as single observations.
+#: Limit of the histogram points that a batch keeps as single observations.
 MAX_SINGLE: Final = 10_000
-#: Spans of one name that a batch keeps separate. Each of them can be an exemplar; thousands would
-#: be as many containers for Python's garbage collector, and become the same few series. If one
-#: trace in ten is sampled, 58 % of the points have an exemplar; with one span it would be 9 %.
+#: Limit of the spans of one name that a batch keeps separate. Each can be an exemplar; thousands
+#: would be as many containers for Python's garbage collector, and end in the same few series. If
+#: one trace in ten is sampled, 58 % of the points have an exemplar; with one span it would be 9 %.
 MAX_OF_NAME: Final = 8
 
-#: A series before its labels are text: the metric's name, then the label values in the
-#: order of `semconv`. The span label (name and root name) is one `Tags` tuple.
+#: A series with raw labels: the metric's name, then the label values in the order of `semconv`.
+#: The span label (name and root name) is one `Tags` tuple.
 RawSeries: TypeAlias = tuple[Hashable, ...]
 
 
@@ -34,7 +34,7 @@ _BOUNDS: Final = semconv.DURATION_BOUNDS
 class Distribution:
     """Durations in seconds, counted by bucket (`semconv.DURATION_BOUNDS`)."""
 
-    #: One more than there are bounds.
+    #: One more than the bounds.
     counts: list[int] = field(default_factory=([0] * (len(_BOUNDS) + 1)).copy)
     sum: float = 0.0
     low: float = inf
@@ -71,9 +71,9 @@ class Observation(NamedTuple):
 
 @dataclass(slots=True)
 class SpanDeltas:
-    """Values that workers reported since the last batch, of one Dask span.
+    """Values that workers reported since the last batch for one Dask span.
 
-    Or of several spans of one name: see `MetricBatch.deltas_of`.
+    Or for several spans of one name: see `MetricBatch.deltas_of`.
     """
 
     tags: Tags
@@ -86,13 +86,13 @@ class SpanDeltas:
 class MetricBatch:
     """Everything that changed in the metrics since the last batch.
 
-    The event loop fills one and swaps it for an empty one, so handing over costs the same
-    for any size. Only its methods change it, and nothing does after the hand-over.
+    The event loop fills one and swaps it for an empty one, so the hand-over costs the same for any
+    size. Only its methods change it, and only before the hand-over.
     """
 
     #: When the batch was handed over; 0 while it is being filled.
     time_ns: int = 0
-    #: By Dask span id; by tags where many share a place.
+    #: By Dask span id; by tags if many share a place.
     span_deltas: dict[Hashable, SpanDeltas] = field(default_factory=dict)
     #: Number of spans of a name that are in `span_deltas` by their id.
     spans_of_name: dict[Tags, int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class MetricBatch:
     def deltas_of(self, span_id: Hashable, tags: Tags, ids: tuple[int, int] | None) -> SpanDeltas:
         """Return the deltas of a span that is new in this batch.
 
-        The spans of a name beyond `MAX_OF_NAME` share one, and are no exemplars.
+        Spans of a name beyond `MAX_OF_NAME` share one, and are not exemplars.
         """
         count = self.spans_of_name.get(tags, 0)
         if count >= MAX_OF_NAME:
@@ -153,7 +153,7 @@ class MetricBatch:
 
 
 class Batches:
-    """The batch that is being filled, shared by its writers."""
+    """The present batch, shared by its writers."""
 
     def __init__(self) -> None:
         self.open = MetricBatch()

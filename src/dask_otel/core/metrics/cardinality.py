@@ -1,7 +1,7 @@
-"""Caps on names and series, the series that replace those beyond, and which may retire.
+"""Caps on names and series, the replacements beyond a cap, and the rules for retirement.
 
 Span names, prefixes and activities are users' free text. Each metric has a limited number of
-series, and all metrics together have a limited number of span names. Values beyond are booked
+series, and all metrics together have a limited number of span names. Values beyond a cap are booked
 under ``_OTHER``, so that every sum stays right. A series frees its place when it retires.
 """
 
@@ -16,8 +16,8 @@ from dask_otel import semconv
 
 _SECOND_NS: Final = 1_000_000_000
 
-#: A series is exported for at least this time after its last change, whatever is configured:
-#: backends look a few minutes back, and scrapers pause.
+#: A series is exported for at least this time after its last change, whatever the settings:
+#: backends look back a few minutes, and scrapers pause.
 MIN_RETIRE_AFTER_NS: Final = 15 * 60 * _SECOND_NS
 
 #: Labels with free text or changing values: only series with one of them retire. The other
@@ -32,7 +32,7 @@ FREE_LABELS: Final = frozenset(
         semconv.WORKER_NAME,
     }
 )
-#: Labels that a folded series loses. Not the unit: numbers of different units don't add up.
+#: Labels that a folded series loses. Not the unit: numbers of different units can't be summed.
 _FOLDED_LABELS: Final = frozenset({*semconv.SPAN_KEYS, *FREE_LABELS} - {semconv.UNIT, semconv.SPAN})
 #: Places reserved for folded series, so that the cap includes them.
 _RESERVED: Final = 8
@@ -44,7 +44,7 @@ class SeriesLimits:
 
     #: Distinct span names of all metrics, without `_OTHER`.
     max_names: int = 200
-    #: Series of one metric, with those of `_OTHER`.
+    #: Series of one metric, including those of `_OTHER`.
     max_series: int = 2000
     #: At least `MIN_RETIRE_AFTER_NS`.
     retire_after_ns: int = 3600 * _SECOND_NS
@@ -53,12 +53,12 @@ class SeriesLimits:
 
     @property
     def ordinary_series(self) -> int:
-        """Series of one metric that are not folded."""
+        """The number of a metric's series that are not folded."""
         return self.max_series - max(1, min(_RESERVED, self.max_series // 2))
 
 
 class NameSlots(Counter[str]):
-    """The names in use, each with the number of its series."""
+    """The used names, each with the number of its series."""
 
     def admits(self, name: str, limit: int) -> bool:
         """Return whether a new series may have this name."""
@@ -80,8 +80,8 @@ class NameSlots(Counter[str]):
 def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the label values that may replace those of a series beyond the cap.
 
-    The first one folds the free text alone, the second one everything. Each comes with the
-    number of places that must stay free, so that the last one always has a place.
+    The first one folds only the free text, the second one everything. Each has the number of places
+    that must stay free, so that the last one always has a place.
     """
     kept = [
         semconv.FOLDED if key in _FOLDED_LABELS or key.startswith(semconv.TAG) else value

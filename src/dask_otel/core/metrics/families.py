@@ -1,7 +1,7 @@
 """The live series of every metric, and the way from Dask's raw keys to them.
 
 Making labels costs more than adding a number, so the series of a raw key is cached. Beyond
-the caps (`dask_otel.core.metrics.cardinality`) a raw key leads to a series of ``_OTHER``.
+the caps (`dask_otel.core.metrics.cardinality`) a raw key belongs to a series of ``_OTHER``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Family:
         plain = [label for label in metric.labels if label != semconv.SPAN]
         self.prefix_at = plain.index(semconv.TASK_PREFIX) if semconv.TASK_PREFIX in plain else -1
         self.has_span = semconv.SPAN in metric.labels
-        #: Series with fixed labels alone never retire.
+        #: Series with only fixed labels never retire.
         self.retires = not cardinality.FREE_LABELS.isdisjoint(metric.labels)
         self.series: dict[tuple[str, ...], AnySeries] = {}
 
@@ -79,8 +79,8 @@ class Families:
     rules
         Users' rules for labels.
     on_folded
-        Called when a cap folds something, with the kind (see `drain_folded`) and the folded
-        span name, metric or value.
+        Called when a cap folds a value, with the kind (see `drain_folded`) and the folded span
+        name, metric or value.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Families:
         #: One for each tag label; their values follow the span's name and root.
         self._tag_slots = [NameSlots() for _ in self._rules.tag_labels]
         self._folded: dict[str, int] = {}
-        # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one
-        # key to a dict, but not one text.
+        # From raw keys to series. Only keys of plain strings: 1, True and 1.0 are one key of a
+        # dict, but different strings.
         self._labels: dict[Hashable, SpanLabel] = {}
         self._raw: dict[Hashable, AnySeries] = {}
         self._routes = 0
@@ -118,7 +118,7 @@ class Families:
         return folded
 
     def drop(self, family: Family, series: AnySeries) -> None:
-        """Retire a series. `forget_routes` must follow, or cached routes still lead to it."""
+        """Retire a series. `forget_routes` must follow; else cached routes still lead to it."""
         del family.series[series.identity]
         if family.has_span:
             self._slots.release(series.identity[0])
@@ -126,7 +126,7 @@ class Families:
                 slots.release(series.identity[place])
 
     def folded_levels(self, metric: Hashable) -> list[LevelSeries]:
-        """Return the series of a metric that hold the levels of several names."""
+        """Return the metric's series with the levels of several names."""
         family = self._families.get(metric)  # type: ignore[call-overload]
         return [
             series
@@ -137,8 +137,8 @@ class Families:
     def forget_routes(self) -> None:
         """Clear the cache of routes.
 
-        As a whole, which needs no bookkeeping on the hot path. A key that is in use comes back,
-        at the price of making its text again.
+        Completely, since that needs no bookkeeping on the hot path. A key in use returns, at the
+        cost of making its labels again.
         """
         self._routes = 0
         self._labels = {}
@@ -224,7 +224,7 @@ class Families:
     def _admit(
         self, family: Family, identity: tuple[str, ...], label: SpanLabel | None
     ) -> AnySeries:
-        """Return a new series, or, beyond a cap, the one that it is folded into."""
+        """Return a new series or, beyond a cap, the one that it is folded into."""
         if label is not None and not self._slots.admits(identity[0], self._limits.max_names):
             if not label.counted:
                 label.counted = True
@@ -279,5 +279,5 @@ def _is_plain(key: Hashable) -> bool:
 
 
 def _is_plain_series(raw: RawSeries) -> bool:
-    # Integers as labels are names of workers, which the bridge sets itself.
+    # Integer labels are workers' names, which the bridge sets itself.
     return all(type(part) is int or _is_short(part) or _is_plain(part) for part in raw)

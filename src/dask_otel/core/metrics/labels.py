@@ -15,7 +15,7 @@ from typing import Final, Literal
 from dask_otel import semconv
 from dask_otel.core.text import LABEL_LIMIT, Sanitizer, label_text, plain_text, span_path
 
-#: Characters of a tag that the rules see: the time of a pattern grows with them.
+#: Characters of a tag that the rules see: a pattern's time grows with them.
 RULE_LIMIT: Final = LABEL_LIMIT
 
 
@@ -33,9 +33,9 @@ class Patterns:
     Parameters
     ----------
     allow
-        Everything, if empty.
+        Allows everything if empty.
     deny
-        Wins over `allow`.
+        Has priority over `allow`.
     """
 
     def __init__(self, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
@@ -43,7 +43,7 @@ class Patterns:
         self._deny = _compiled(deny)
 
     def allows(self, text: str) -> bool:
-        """Return whether the text is allowed and not denied, by case."""
+        """Return whether the text is allowed and not denied; case-sensitive."""
         if self._deny is not None and self._deny.match(text):
             return False
         return self._allow is None or self._allow.match(text) is not None
@@ -110,7 +110,7 @@ class LabelRules:
         text = plain_text(tag, sanitizer)
         head, rest = text[:RULE_LIMIT], text[RULE_LIMIT:]
         for pattern, replace in self._rules:
-            # A replacement can make it longer.
+            # A replacement can lengthen it.
             head = pattern.sub(replace, head)[:RULE_LIMIT]
         return head + rest
 

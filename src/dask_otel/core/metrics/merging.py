@@ -1,10 +1,10 @@
-"""Merges batches of metrics for an exporter that hangs while others go on.
+"""Merges batches of metrics for an exporter that hangs while others work.
 
 The merged batch gives the same totals and levels as its batches in order. Its size is bounded by
 the number of series, and of spans up to the limits in `batch`, not by the number of batches.
 
-Anything simpler fails: single batches grow without limit, dropped ones are missing in a counter
-for ever, and if they add up on the event loop, the other exporters get none. Merging five batches
+Anything simpler fails: separate batches grow without limit, a dropped batch is missing in a counter
+for ever, and if the event loop holds them back, the other exporters get none. Merging five batches
 of 5,000 spans with 50 names takes 14 ms; applying them takes 19 ms.
 """
 
@@ -27,15 +27,15 @@ def merge(
     Parameters
     ----------
     batches
-        In order, at least one. They are not changed: other threads read them.
+        At least one, in order. They are not changed, since other threads read them.
     breathe
         Called after each small piece of work.
 
     Returns
     -------
     merged
-        With the time of the last batch. Single observations become distributions, which have
-        no exemplars.
+        Has the time of the last batch. Single observations become distributions, which have no
+        exemplars.
     """
     merged = MetricBatch(time_ns=batches[-1].time_ns)
     ended: dict[RawSeries, None] = {}
@@ -80,6 +80,6 @@ def _add(
         if checked is None:
             sums.setdefault(key, value)
         else:
-            # Numbers of two types, such as a float and a Decimal, may not add up.
+            # Numbers of two types, such as a float and a Decimal, can't always be summed.
             known = number(sums.get(key, 0))
             sums[key] = checked if known is None else known + checked

@@ -85,10 +85,10 @@ def route_span_key(key: Hashable) -> Route:
 
 
 def is_ignored_worker_key(key: Hashable) -> bool:
-    """Return whether another metric covers a key of the cluster's totals, or it is no sum.
+    """Return whether another metric covers a key of the cluster's totals, or it is not a sum.
 
-    Contexts ``execute`` and ``p2p`` come per span; plain strings (``latency``,
-    ``tick-duration``, ``transfer-bandwidth``) are no seconds of work.
+    Contexts ``execute`` and ``p2p`` are reported per span; plain strings (``latency``,
+    ``tick-duration``, ``transfer-bandwidth``) are not seconds of work.
     """
     return isinstance(key, str) or (isinstance(key, tuple) and bool(key) and key[0] in _SPAN)
 

@@ -1,8 +1,7 @@
 """The running total of one series, and its exported points.
 
-A series belongs to one thread. Its total is the sum of the reported values. A counter exports
-the highest value that its total ever had, so that it never decreases when a user's own metering
-books a negative number.
+A series belongs to one thread. Its total is the sum of the reported values. A counter exports its
+highest total so far, so that it never decreases if a user's own metering books a negative number.
 
 Epochs count exports: the epoch of a series is the number of the export with its last change.
 """
@@ -27,13 +26,13 @@ Ids: TypeAlias = tuple[int, int]
 
 #: OTLP's integers have 64 bits.
 _INT64_MAX: Final = 2**63 - 1
-#: Time from the start of a series to its zero point: a backend that makes a sample of the start
-#: time must not find two samples at one time.
+#: Time from the start of a series to its zero point. Some backends make a sample of the start time;
+#: there must not be two samples at one time.
 START_LEAD_NS: Final = 1_000_000
 
 
 def number(value: object) -> int | float | None:
-    """Return a reported value as a plain finite number, or None if it is none."""
+    """Return a reported value as a plain finite number; None if it is not one."""
     if type(value) is int:
         return value if -_INT64_MAX <= value <= _INT64_MAX else None
     try:
@@ -59,7 +58,7 @@ class Series:
     changed_ns: int = 0
     #: -1 until the first export.
     start_ns: int = -1
-    #: Delta temporality: times of the last accepted point, and of the last one sent.
+    #: Delta temporality: times of the last accepted point and the last sent point.
     confirmed_ns: int = 0
     sent_ns: int = 0
     #: The last measurement since the previous export: ids, value, time.
@@ -68,7 +67,7 @@ class Series:
     pinned: bool = False
 
     def is_due(self) -> bool:
-        """Return whether it may retire when it is old enough and its last value was exported."""
+        """Return whether it may retire, once it is old enough and its last value was exported."""
         return not self.pinned
 
     def begin(self, zero_ns: int) -> None:
@@ -95,7 +94,7 @@ class NumberSeries(Series):
     total: int | float = 0
     #: The exported value: the highest total so far.
     value: int | float = 0
-    #: Delta temporality: values at the last accepted point, and at the last one sent.
+    #: Delta temporality: values at the last accepted point and the last sent point.
     confirmed: int | float = 0
     sent: int | float = 0
 
@@ -143,7 +142,7 @@ class NumberSeries(Series):
         )
 
     def confirm(self) -> None:
-        """Note that the last delta point was accepted."""
+        """Record that the last delta point was accepted."""
         self.confirmed, self.confirmed_ns = self.sent, self.sent_ns
 
 
@@ -186,7 +185,7 @@ class LevelSeries(NumberSeries):
         return not self.pinned and (self.measured or self.value == 0)
 
     def end(self, epoch: int) -> bool:
-        """Go to 0 before retirement; False if it is 0 already."""
+        """Set it to 0 before retirement; False if it is 0 already."""
         return self.value != 0 and self._become(0, epoch)
 
 
@@ -201,7 +200,7 @@ class HistogramSeries(Series):
 
     def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
         """Add a measurement; False if the sum would not be finite."""
-        # A clock that was set back makes a negative duration.
+        # A clock set back causes a negative duration.
         value = max(value, 0.0)
         if not self._is_finite_with(value):
             return False
@@ -237,7 +236,7 @@ class HistogramSeries(Series):
         return self._make(self.confirmed_ns, time_ns, self.total, self.take_exemplar(time_ns))
 
     def confirm(self) -> None:
-        """Note that the last delta point was accepted."""
+        """Record that the last delta point was accepted."""
         self.total, self.confirmed_ns = Distribution(), self.sent_ns
 
     def _is_finite_with(self, seconds: float) -> bool:

@@ -4,17 +4,17 @@ The SDK's own metric state never frees a series, starts every series at its firs
 and cannot send a zero point before it. So the bridge keeps its own totals, by the contract's
 rules for points (docs/telemetry.md):
 
-- One export (`MetricState.collect`) has one timestamp, later than that of the export before,
-  whatever the clock does. Only zero points lie earlier.
+- One export (`MetricState.collect`) has one timestamp, later than the previous export's, whatever
+  the clock does. Only zero points are earlier.
 - A new counter or histogram begins with a zero point at the time of the previous export,
   in the same request as its first value, so that ``rate()`` sees that value. It is sent once:
   a repeated zero point can make a backend refuse whole requests.
-- Cumulative data is never queued: the next export carries everything. Deltas that were not
-  accepted are sent with the next ones.
+- Cumulative data is never queued: the next export has everything. Deltas that were not accepted are
+  sent with the next ones.
 - Names and series are capped (`dask_otel.core.metrics.cardinality`). A series retires if it has
   not changed for long and its last value was accepted. If it returns, it starts again from zero.
 
-Everything here runs in one thread. The cost of `MetricState.apply` follows the changes.
+Everything here runs in one thread. `MetricState.apply` costs as much as there are changes.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class MetricState:
         When the bridge started: the earliest time of a zero point. It must be later than the
         last export of an earlier bridge under the same resource.
     temporality
-        Of counters and histograms; the others are always cumulative.
+        For counters and histograms; other metrics are always cumulative.
     limits
         Caps, retirement, and the export interval.
     sanitizer
-        Counts changed values; share it with `translate`, so that ``dask.otel.sanitized`` has
+        Counts changed values; share it with `translate`, so that ``dask.otel.sanitized`` covers
         both.
     sampled
         Whether a trace is sampled, by its id: exemplars point to sampled traces only. None for
@@ -67,7 +67,7 @@ class MetricState:
     rules
         Users' rules for labels.
     on_folded
-        Called when a cap folds something: see `Families`.
+        Called when a cap folds a value: see `Families`.
     breathe
         Called after each small piece of work, to let other threads run.
     """
@@ -94,7 +94,7 @@ class MetricState:
         age = min(self._limits.interval_ns, _MAX_ZERO_AGE_NS)
         # An export is usually a little late; the zero point must still be at the previous one.
         self._max_zero_age_ns = age + age // 4 + _SECOND_NS
-        # Numbers of exports: of the next one, the last one sent, and the last one accepted.
+        # Numbers of the next export, the last sent export, and the last accepted export.
         self._epoch = 1
         self._sent_epoch = 0
         self._accepted_epoch = 0
@@ -126,20 +126,20 @@ class MetricState:
     def _take_levels(self, batch: MetricBatch) -> None:
         """Set the present values of a batch, and end the levels whose subject is gone.
 
-        Several levels can belong to one series: if their clean names are equal, or beyond a cap.
-        Its value is their sum. A gauge has no meaningful sum, so it ends then.
+        Several levels can belong to one series, if their clean names are equal or beyond a cap.
+        The series then has their sum; a gauge has no meaningful sum, so it ends.
 
-        A level that is not set again for `SeriesLimits.retire_after_ns` goes to 0 and retires.
-        A sum of increments retires only if it is back at 0.
+        A level that is not set again for `SeriesLimits.retire_after_ns` is set to 0 and retires. A
+        sum of increments retires only if it is back at 0.
         """
         found: dict[LevelSeries, list[int | float]] = {}
-        # A merged batch has both where something was measured before it ended.
+        # A merged batch has both if a level was measured before it ended.
         present = {raw: (value,) for raw, value in batch.levels.items()}
         for raw, given in {**present, **dict.fromkeys(batch.ended, ())}.items():
             self._breathe()
             self._guard(self._gather, found, raw, given)
-        # A name that was folded may have got a place of its own, or be gone: what the folded
-        # series still has is old.
+        # A folded name may now have its own place, or be gone: then the folded series' value is
+        # out of date.
         for metric in {raw[0] for raw in present} | {raw[0] for raw in batch.ended}:
             for series in self._families.folded_levels(metric):
                 found.setdefault(series, [])
@@ -172,7 +172,7 @@ class MetricState:
         self._guard(self._pin, raw)
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
-        # A bad item of a user must not lose the rest of the batch.
+        # One bad item of a user must not lose the rest of the batch.
         try:
             call(*args)
         except Exception:  # noqa: BLE001
@@ -203,7 +203,7 @@ class MetricState:
         ids: Ids | None,
         time_ns: int,
     ) -> None:
-        """Add a value to a series, which is not created for a bad value."""
+        """Add a value to a series; a bad value does not create one."""
         checked = number(value)
         if checked is None:
             self._sanitizer.count("value")
@@ -237,19 +237,19 @@ class MetricState:
     def collect(
         self, time_ns: int, limit: int | None = None, age_ns: int | None = None
     ) -> Iterator[MetricRecord]:
-        """Begin an export, and return its points, each of which is made on demand.
+        """Begin an export, and return its points, which are made on demand.
 
-        All points at once would be thousands of objects that live for the whole export: memory,
-        and work for Python's garbage collector.
+        All points at once would be thousands of objects for the whole export: memory, and work for
+        Python's garbage collector.
 
         Parameters
         ----------
         time_ns
             The present time; a later one is used if it is not after the previous export.
-            `settled` must follow before the next export, or this one counts as not accepted.
+            `settled` must follow before the next export; else this one counts as not accepted.
         limit
-            Points of a record; a metric with more has several. The points of one series (0,
-            then its value) stay together.
+            Limit of a record's points; a metric with more points has several records. The points
+            of one series (0, then its value) stay together.
         age_ns
             The present time of a monotonic clock, for the age of a series. By default `time_ns`.
         """
@@ -262,7 +262,7 @@ class MetricState:
         age_ns = time_ns if age_ns is None else age_ns
         retired = [self._retire(family, age_ns) for family in self._families if family.retires]
         if any(retired):
-            # A route to a retired series would go on filling it.
+            # A cached route would continue to fill a retired series.
             self._families.forget_routes()
         self._last_ns = time_ns
         self._sent_epoch = self._epoch
@@ -270,12 +270,12 @@ class MetricState:
         return self._records(time_ns, zero_ns, limit)
 
     def settled(self, ok: bool, *, rejected: bool = False) -> bool:
-        """Take the result of the last export.
+        """Record the result of the last export.
 
         Parameters
         ----------
         ok
-            Whether it was accepted. False also if there was no answer.
+            Whether it was accepted; False if there was no answer.
         rejected
             Whether the backend refused it as invalid (HTTP 400), so that it stored nothing.
 
@@ -295,14 +295,14 @@ class MetricState:
         return again
 
     def totals(self, prefix: str) -> dict[tuple[str, ...], float]:
-        """Return the totals of counters and levels by metric and label values, on any thread.
+        """Return the totals of counters and levels by metric and label values. On any thread.
 
         Parameters
         ----------
         prefix
-            Of the metrics' names.
+            The prefix of the metrics' names.
         """
-        # Copies, each made in one step: the state's own thread runs on.
+        # Copies, each made in one step, because the state's own thread continues.
         return {
             (family.metric.name, *identity): float(series.value)
             for family in list(self._families)
@@ -322,7 +322,7 @@ class MetricState:
                 self.increment((metric.name, kind), count)
 
     def _retire(self, family: Family, age_ns: int) -> bool:
-        """Drop the series that are old enough; return whether there are any."""
+        """Retire the old series; return whether there are any."""
         after = max(self._limits.retire_after_ns, MIN_RETIRE_AFTER_NS)
         epoch, accepted = self._epoch, self._accepted_epoch
         retired = False
@@ -330,17 +330,17 @@ class MetricState:
             self._breathe()
             drop = False
             if isinstance(series, LevelSeries) and series.ended:
-                # A gauge has no value that means "gone". A sum goes to 0 first, in this export.
+                # A gauge has no value that means "gone". A sum is set to 0 first, in this export.
                 drop = family.metric.instrument == "gauge" or (
                     not series.end(epoch) and series.epoch <= accepted
                 )
             elif series.epoch == epoch or series.start_ns < 0:
                 series.changed_ns = age_ns
-            # A last value that no backend has accepted must not be lost.
+            # A last value that was not accepted yet must not be lost.
             elif (
                 age_ns - series.changed_ns >= after and series.epoch <= accepted and series.is_due()
             ):
-                # A level exports a 0 first, and retires when that is accepted.
+                # A level exports a 0 first, and retires when the 0 is accepted.
                 drop = not (isinstance(series, LevelSeries) and series.end(epoch))
             if drop:
                 self._families.drop(family, series)

@@ -30,7 +30,7 @@ _ESCAPE: Final = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
 _ONE_STRING: Final = re.compile(
     rf"""(?P<type>\w+)\((?P<string>'(?:[^'\\\n]|{_ESCAPE})+'|"(?:[^"\\\n]|{_ESCAPE})+")\)"""
 )
-#: Characters of a text that is searched for a string. Dask cuts exceptions at 10,000.
+#: Characters of a text to search for a string. Dask truncates exceptions at 10,000.
 _LONGEST: Final = 65536
 _HEADER: Final = "Traceback (most recent call last):\n"
 
@@ -46,7 +46,7 @@ def error_type(failure: Failure, sanitizer: Sanitizer) -> str:
     text = failure.text
     if not isinstance(text, str):
         return semconv.FOLDED
-    # A type's name is short: no need to search megabytes of message.
+    # A type's name is short, so megabytes of message need not be searched.
     found = _TYPE_NAME.match(text[:ATTRIBUTE_LIMIT].strip())
     return attribute_text(found[0], sanitizer) if found else semconv.FOLDED
 
@@ -69,11 +69,11 @@ def message(text: object) -> object:
 
 
 def last_line(failure: Failure, message: str | None, sanitizer: Sanitizer) -> str:
-    """Return the last line of a traceback: type and message; the type alone without `message`."""
+    """Return the last line of a traceback: type and message; only the type without `message`."""
     kind = error_type(failure, sanitizer)
     if message is None:
         return "" if kind == semconv.FOLDED else kind
-    # A repr begins with the type, if it has one.
+    # A repr already begins with the type, if it has one.
     return message if built_in_message(failure.text) is None else f"{kind}: {message}"
 
 

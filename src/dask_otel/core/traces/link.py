@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 from urllib.parse import urlsplit
 
-#: Placeholders of a template; the rest stays, other braces included.
+#: Placeholders of a template; the rest stays, including other braces.
 TRACE_ID: Final = "{trace_id}"
 SPAN_ID: Final = "{span_id}"
 #: Characters of a template.
@@ -45,7 +45,7 @@ def fill(template: str | None, trace_id: str, span_id: str) -> str | None:
 
 
 def anchor(url: str | None, text: str) -> str:
-    """Return HTML: a link with this text, or the text alone."""
+    """Return HTML: a link with this text, or only the text."""
     if url is None:
         return escape(text)
     return (

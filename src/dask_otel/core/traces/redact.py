@@ -1,7 +1,7 @@
 """Redaction of users' texts by an operator's function.
 
-The function is foreign code. An error in it costs the text, never the span: a text must not be
-exported because its redaction failed.
+The function is foreign code. After an error in it, the text is left out and the span is kept: a
+text without redaction must not be exported.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dask_otel.core.text import Sanitizer, clean_text, plain_text
 #: Takes the name of an attribute and its text; returns the text to export, None for none.
 Redact: TypeAlias = Callable[[str, str], str | None]
 
-#: Characters of a text that are redacted; the rest is discarded. Dask cuts exceptions at 10,000.
+#: Characters of a text to redact; the rest is discarded. Dask truncates exceptions at 10,000.
 LONGEST: Final = 65536
 
 
 def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> str | None:
-    """Return the text to export, not cut yet; None to leave it out.
+    """Return the text to export, not truncated yet; None to leave it out.
 
     Parameters
     ----------
     redact
-        The operator's function. It gets the text before it is cut, because half a credential is
-        not recognised, and is half a credential.
+        The operator's function. It gets the text before truncation, because it would not recognise
+        half a credential, which must not be exported either.
     name
-        The attribute of the text.
+        The text's attribute.
     value
-        The user's value; it is made into text.
+        The user's value, which is converted to text.
     sanitizer
         Counts, as ``redact``, if the function raises or returns something else.
     """
@@ -50,7 +50,7 @@ def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> 
 def redacted_tags(
     redact: Redact | None, tags: tuple[object, ...], sanitizer: Sanitizer
 ) -> tuple[object, ...]:
-    """Return a span's tags; `semconv.EMPTY` stands for one that is left out."""
+    """Return a span's tags; `semconv.EMPTY` replaces a tag that is left out."""
     if redact is None:
         return tags
     name = semconv.SPAN_TAGS
@@ -66,7 +66,7 @@ def redacted_value(
         return tuple([item for item in result if item is not None])
     if isinstance(value, str):
         return redacted(redact, name, value, sanitizer)
-    # A bool, int or float stays one if its text does.
+    # A bool, int or float stays one if its text is unchanged.
     text = plain_text(value, Sanitizer())
     answer = redacted(redact, name, text, sanitizer)
     return value if answer == text else answer

@@ -70,7 +70,7 @@ class TaskRecords(Parts):
         Parameters
         ----------
         parents
-            The groups that are exported, by name and ordinal.
+            The exported groups, by name and ordinal.
         """
         who, run = self.who, task.run
         prefix = self._redacted_text(semconv.TASK_PREFIX, task.prefix)
@@ -78,7 +78,7 @@ class TaskRecords(Parts):
         parent = parents.get((task.group, task.ordinal))
         above = self if parent is None else parent
         if above.start_ns < computed_ns == above.end_ns:
-            # A run of no length at the very end of its parent must not end after it.
+            # A run of length zero at the very end of its parent must not end after it.
             computed_ns, end_ns = computed_ns - 1, computed_ns
         events = self._task_events(run, computed_ns)
         start_ns = min([event.time_ns for event in events])
@@ -125,7 +125,7 @@ class TaskRecords(Parts):
             start_ns = self._time(start)
             took = self._seconds(seconds)
             if action in _PART_EVENTS and start_ns is not None and took is not None:
-                # A worker does nothing for a task before its span, or after the task has begun.
+                # These actions begin neither before the span nor after the start of the task.
                 start_ns = min(max(start_ns, self.start_ns), computed_ns)
                 part = {semconv.TASK_PART_TIME: took}
                 events.append(Event(_PART_EVENTS[action], start_ns, part))

@@ -1,7 +1,7 @@
 """From a finished Dask span to OpenTelemetry spans: names, attributes, events, links.
 
 This is the attribute table of the telemetry contract as code. Any field from Dask can be wrong in
-any way: a bad text is cleaned, a bad number or time is left out or replaced by the nearest known
+any way: a bad string is cleaned, a bad number or time is left out or replaced by the nearest known
 one, and both are counted. Nothing raises.
 
 Seconds are doubles, counts are ints; unmeasured values are absent.
@@ -82,10 +82,10 @@ def translate_lost(
     limits: SpanLimits = _DEFAULT_LIMITS,
     sanitizer: Sanitizer | None = None,
 ) -> list[SpanRecord]:
-    """Return the span as it is exported if the scheduler is lost before it ends. Never raises.
+    """Return the span for export if the scheduler is lost before it ends. Never raises.
 
-    It ends when the note was made: the reader of the note knows the real end. Values that are
-    known only at the end are absent.
+    It ends at the time of the note; the note's reader knows the real end. Values that are known
+    only at the end are absent.
     """
     parts = _LostTranslation(note.identity, note.start, note.time, limits, sanitizer or Sanitizer())
     return [parts.record(note)]
@@ -148,7 +148,7 @@ class _Described(TaskRecords):
         started = None if first_start is None else self._time(first_start)
         if started is None:
             return []
-        # A worker's clock may be behind: nothing starts before it was enqueued.
+        # A worker's clock may be slow; no work starts before the span was enqueued.
         return [Event(semconv.EVENT_START, max(started, self.start_ns), {})]
 
     def _put_user_attributes(self, out: Written, attributes: Attributes) -> None:
@@ -159,7 +159,7 @@ class _Described(TaskRecords):
                 self.sanitizer.count("reserved")
                 continue
             if key and value is not None and self.limits.redact is not None:
-                # Before it is cut.
+                # Redact before truncation.
                 whole = redacted_value(self.limits.redact, key, given, self.sanitizer)
                 value = None if whole is None else self._value(whole)
             if key and value is not None:
@@ -213,7 +213,7 @@ class _LostTranslation(_Described):
     """One call of `translate_lost`."""
 
     def record(self, note: OpenNote) -> SpanRecord:
-        """Return the span, as far as it is known."""
+        """Return the span with its known facts."""
         out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
         self._put_queue_time(out, note)
         if note.counts is not None:
@@ -345,7 +345,7 @@ class _Translation(_Described):
         prefix = self._redacted_text(semconv.TASK_PREFIX, group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
         if self.start_ns < start_ns == self.end_ns:
-            # A group of no length at the very end of its span must not end after it.
+            # A group of length zero at the very end of its span must not end after it.
             start_ns, end_ns = start_ns - 1, start_ns
         out = self._identity("group")
         erred = self._count(group.counts.erred)

@@ -1,6 +1,6 @@
 """The common part of all OpenTelemetry spans of one Dask span: identity, times, clean values.
 
-Any field from Dask can be wrong in any way: a bad text is cleaned, a bad number or time is left
+Any field from Dask can be wrong in any way: a bad string is cleaned, a bad number or time is left
 out or replaced by the nearest known one, and both are counted.
 """
 
@@ -24,7 +24,7 @@ from dask_otel.core.text import (
 )
 from dask_otel.core.traces.redact import Redact, redacted, redacted_tags
 
-#: OTLP has 64 bits, of which some backends read the highest as a sign.
+#: OTLP has 64 bits; some backends read the highest one as a sign.
 _TIME_LIMIT_NS: Final = 2.0**63
 _INT64_MAX: Final = 2**63 - 1
 
@@ -50,7 +50,7 @@ Written: TypeAlias = dict[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True)
 class SpanLimits:
-    """How much one OpenTelemetry span may hold, as configured."""
+    """The configured limits of one OpenTelemetry span."""
 
     #: Characters of a string.
     text: int = ATTRIBUTE_LIMIT
@@ -134,13 +134,13 @@ class Parts:
             self._put_seconds(out, {f"{namespace}.{suffix}": value})
 
     def _put_counts(self, out: Written, counts: Mapping[str, object]) -> None:
-        """Add the counts that are known."""
+        """Add the known counts."""
         for key, value in counts.items():
             if value is not None and (count := self._count(value)) is not None:
                 out[key] = count
 
     def _put_seconds(self, out: Written, seconds: Mapping[str, object]) -> None:
-        """Add the seconds that are known."""
+        """Add the known seconds."""
         for key, value in seconds.items():
             if value is not None and (number := self._seconds(value)) is not None:
                 out[key] = number
@@ -173,7 +173,7 @@ class Parts:
             out[name] = text
 
     def _key(self, key: object) -> str | None:
-        """Return a task's key, if it may be exported."""
+        """Return a task's key if its export is allowed."""
         return self._redacted_text(semconv.TASK_KEY, key) if self.limits.task_keys else None
 
     def _put_key(self, out: Written, key: object) -> None:
@@ -198,8 +198,8 @@ class Parts:
         return self._text(value)
 
     def _count(self, value: object) -> int | None:
-        """Return a count; None if it is no number, or too large for OTLP (counted)."""
-        # Anything can come.
+        """Return a count; None if it is not a number, or too large for OTLP (counted)."""
+        # Anything can arrive.
         with suppress(Exception):
             count = int(value)  # type: ignore[call-overload]
             if -_INT64_MAX <= count <= _INT64_MAX:
@@ -242,10 +242,10 @@ class Parts:
         return start_ns, max(start_ns + 1, end_ns or 0)
 
     def _child_name(self, subject: str, what: str) -> str:
-        """Return the name of a child that is no Dask span.
+        """Return the name of a child that is not a Dask span.
 
         It must differ from a Dask span's name: Jaeger's list of operations and Tempo's span
-        metrics have only the name. So if it is too long, its last word stays.
+        metrics have only the name. So the last word survives truncation.
         """
         room = max(self.limits.text - len(what) - 1, 1)
         return f"{attribute_text(subject, self.sanitizer, room)} {what}"
