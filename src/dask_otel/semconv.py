@@ -93,7 +93,7 @@ _COUNTS = {
     TASK_COUNT: _INT,
     **{TASK_OUTCOME_COUNT.format(outcome): _INT for outcome in _OUTCOMES},
 }
-#: On every span: its type and its Dask span.
+#: On every span: its type and its Dask span id.
 _OWNER = dict.fromkeys((SPAN_TYPE, SPAN_ID, SPAN_ROOT_ID, SPAN_ROOT_NAME), _STRING)
 
 #: All attributes with their types, by ``dask.span.type``. Parts in angle brackets vary.
@@ -571,7 +571,7 @@ OTEL_SPOOL_LIMIT: Final = Metric(
     "dask.otel.spool.limit", "updowncounter", "By", _SIGNAL, "Most bytes of the spool", True
 )
 
-#: Every metric by name.
+#: All metrics by name.
 METRICS: Final[dict[str, Metric]] = {
     value.name: value for value in list(globals().values()) if isinstance(value, Metric)
 }

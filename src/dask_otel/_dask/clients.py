@@ -1,4 +1,4 @@
-"""Dask's side of clients' blocks: which are open, and whether a client's messages have arrived.
+"""Dask's side of clients' blocks: tracks open blocks and the arrival of clients' messages.
 
 A client reports its blocks through ``Client.log_event``, a separate request, which overtakes the
 graphs that the client sent earlier on its stream. That stream is ordered, and the scheduler awaits
@@ -48,15 +48,15 @@ class ClientBlocks:
         return bool(self._leaving)
 
     def handle_message(self, message: Any, now: float) -> int:
-        """Read a client's message, which can be anything; return the number of bad parts.
+        """Read a client's message, which can be any object; return the number of bad parts.
 
-        The other parts are read all the same.
+        A bad part does not affect the others.
         """
         if type(message) is not dict or type(client := message.get(CLIENT)) is not str:
             return 1
         state = self._scheduler.clients.get(client)
         if state is None:
-            # The client is gone already.
+            # The client has already gone.
             return 0
         wrong, described, lines = 0, message.get(ATTRIBUTES), message.get(BLOCKS)
         if type(described) is not dict:
@@ -84,7 +84,7 @@ class ClientBlocks:
         for client, leaving in list(self._leaving.items()):
             state = self._scheduler.clients.get(client)
             arrived = state is None or state.last_seen != leaving.last_seen
-            # An older heartbeat that was handled late may be followed by a graph.
+            # If an older heartbeat was handled late, a graph may still follow.
             clear = not self._scheduler._active_graph_updates
             if arrived and (clear or not 0 <= now - leaving.since < self._patience):
                 del self._leaving[client]

@@ -1,4 +1,4 @@
-"""Where the cluster's thread-seconds went: Dask's side of `dask_otel.core.idle.accounting`.
+"""Accounts for the cluster's thread-seconds: Dask's side of `dask_otel.core.idle.accounting`.
 
 It needs more than the spans extension: the raw heartbeat, whose ``executing`` still lists
 cancelled tasks (``WorkerState.executing`` drops them); the message of a task that seceded, which
@@ -26,7 +26,7 @@ from dask_otel.core.records import Tags
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
-#: Our own activities in ``dask.cluster.time``; a user's of that name becomes `_OTHER_TIME`.
+#: Our own activities in ``dask.cluster.time``; a user's with the same name becomes `_OTHER_TIME`.
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
@@ -37,7 +37,7 @@ STEP: Final = 250
 class ThreadTime:
     """Feeds the accounting from one scheduler.
 
-    All methods belong to the scheduler's event loop. The adapter guards those that its hooks call.
+    All methods belong to the scheduler's event loop. The adapter guards the calls of its hooks.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class ThreadTime:
         self._scheduler = scheduler
         self._boundary = boundary
         self._under_way = under_way
-        #: The transitions of tasks are booked here, without a call in between.
+        #: `TaskEvents` calls this directly at transitions.
         self.accounting = Accounting(monotonic())
-        #: Execute seconds of the heartbeat at hand, by span id and by activity.
+        #: Execute seconds of the present heartbeat, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
-        #: The interval that `prepare` has closed and `export` has not taken.
+        #: The interval that `prepare` has closed and `export` has not yet exported.
         self._closed: _Closed | None = None
         #: The message of the failure that is being handled.
         self._failing: Mapping[str, Any] = {}
@@ -113,8 +113,8 @@ class ThreadTime:
     # ---------------------------------------------------------------------- heartbeats
 
     def metered(self, span_id: str, activity: Hashable, seconds: float) -> None:
-        """Add execute seconds of the heartbeat that is being handled."""
-        # Values that a counter can't hold are ignored on both sides of the sum.
+        """Add execute seconds of the present heartbeat."""
+        # Values that a counter cannot hold are ignored on both sides of the sum.
         if 0.0 < seconds < inf:
             self._seconds[span_id] = self._seconds.get(span_id, 0.0) + seconds
             if activity in _OUR_TIMES:
@@ -182,7 +182,7 @@ class ThreadTime:
     ) -> None:
         """Add the seconds since the last export to a batch and to the open spans.
 
-        If `prepare` has begun, it is that interval; the rest belongs to the next one.
+        If `prepare` has begun, this exports its interval; the rest belongs to the next one.
         """
         for _ in self.prepare(open_spans, tags_of):
             pass
@@ -210,7 +210,7 @@ class ThreadTime:
 
 @dataclass(slots=True)
 class _Closed:
-    """An interval on its way into a batch."""
+    """A closed interval that is being added to a batch."""
 
     #: Execute seconds by activity.
     activities: dict[Hashable, float]
