@@ -82,20 +82,7 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
 class SchedulerAdapter:
     """Feeds the core from one scheduler. All methods belong to its event loop.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    limits
-        Limits of the lifecycle.
-    boundary
-        Catches our errors: Dask does not guard its extensions' methods.
-    max_workers
-        Most workers with metrics of their own.
-    propagation
-        The policy for callers' contexts.
-    baggage
-        Keys of callers' baggage that become attributes.
+    `boundary` catches our errors, because Dask does not guard its extensions' methods.
 
     Raises
     ------
@@ -175,10 +162,7 @@ class SchedulerAdapter:
     def detach(self, exported: bool = True) -> None:
         """Restore Dask's methods, and release its objects.
 
-        Parameters
-        ----------
-        exported
-            Whether anything was exported, for the next bridge.
+        `exported`, whether anything was exported, is for the next bridge.
         """
         if exported and self.attached:
             PASTS[self.scheduler] = Past(
@@ -202,7 +186,7 @@ class SchedulerAdapter:
 
     @_guarded
     def log_event(self, topic: str, message: Any) -> None:
-        """See ``SchedulerPlugin.log_event``: for facts that have no other hook."""
+        """See ``SchedulerPlugin.log_event``, for facts without a hook of their own."""
         if topic == "stealing":
             self.tasks.stolen(message)
         elif topic == TOPIC:
@@ -241,7 +225,7 @@ class SchedulerAdapter:
     # ------------------------------------------------------------------- the bridge's tick
 
     def tick(self, now: float) -> None:
-        """Decide which spans are over; call it between two callbacks of the loop.
+        """Decide which spans have ended; call it between two callbacks of the loop.
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
@@ -303,7 +287,7 @@ class SchedulerAdapter:
         return found
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Begin to account its time; hold it if a client is in its block."""
+        """Begin to account for its time; hold it open if a client is in its block."""
         # The unexported seconds belong to an earlier generation.
         span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
@@ -368,13 +352,13 @@ class SchedulerAdapter:
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
     def fold_time(self) -> Iterator[None]:
-        """Add the passed time to the batch without a `swap`, in short steps."""
+        """Add the elapsed time to the batch without a `swap`, in short steps."""
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
         yield
         self._fold_time()
 
     def fold_time_now(self) -> None:
-        """Add the passed time to the batch, and to the open spans."""
+        """Add the elapsed time to the batch and to the open spans."""
         if self.time.prepared:
             # The interval of an unfinished hand-over.
             self._fold_time()

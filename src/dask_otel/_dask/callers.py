@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 
 class TaskContexts:
-    """Reads and writes the contexts of one scheduler's tasks.
-
-    Parameters
-    ----------
-    callers
-        The policy for callers.
-    """
+    """Reads and writes the contexts of one scheduler's tasks."""
 
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
@@ -44,12 +38,7 @@ class TaskContexts:
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
         """Find the caller of each new span: that of its first task with a context.
 
-        Parameters
-        ----------
-        tasks
-            Tasks in the order of submission, with their spans.
-        born
-            Ids of the new spans.
+        `tasks` are in the order of submission, with their spans; `born` has the new spans' ids.
         """
         self.openers = openers = {}
         if self.callers.propagation == "off":

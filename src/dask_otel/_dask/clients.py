@@ -3,8 +3,8 @@
 A client reports its blocks through ``Client.log_event``, a separate request, which overtakes the
 graphs that the client sent earlier on its stream. That stream is ordered, and the scheduler awaits
 each graph before it reads the next message. So when it has handled a heartbeat that the client
-sent after it left a block, everything that the client sent before has arrived. An instrumented
-client sends one at once; every client sends one every few seconds.
+sent after it left a block, all its earlier messages have arrived. An instrumented client sends a
+heartbeat at once; every client sends one every few seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ class _Leaving(NamedTuple):
 
 
 class ClientBlocks:
-    """The blocks of all clients of one scheduler.
+    """The blocks of all clients of one scheduler, on its event loop.
 
-    Notes
-    -----
-    Belongs to the scheduler's event loop. May raise: the adapter catches the errors.
+    Methods may raise: the adapter catches the errors.
     """
 
     def __init__(self, scheduler: Scheduler, lifecycle: Lifecycle, limits: Limits) -> None:

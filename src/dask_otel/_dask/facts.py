@@ -161,12 +161,7 @@ def spilled(ws: WorkerState) -> float:
 def workers_condition(scheduler: Scheduler, clocks: ClockOffsets | None) -> dict[str, Any]:
     """Return the number of workers, their heartbeat interval and clocks, for the doctor.
 
-    Parameters
-    ----------
-    scheduler
-        A scheduler on this event loop.
-    clocks
-        The bridge's estimates of their clocks; None without a bridge.
+    `clocks` are the bridge's estimates; None without a bridge.
     """
     now = time()
     workers = scheduler.workers

@@ -56,7 +56,7 @@ class Heartbeats:
         metrics = ws.metrics
         counts = metrics.get("task_counts")
         cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
-        # How long the worker waited for the answer to its previous heartbeat.
+        # The worker's wait for the answer to its previous heartbeat.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
         self._read(
             ws,
@@ -68,7 +68,7 @@ class Heartbeats:
             self._span_deltas(ws.address, data)
 
     def first_report(self, ws: WorkerState) -> None:
-        """Read a worker's registration, which is no heartbeat of the spans extension."""
+        """Read a worker's registration, which is not a heartbeat of the spans extension."""
         self._read(ws, 0, None)
         if self.wrappers.attached:
             self._worker_deltas(ws.metrics)

@@ -71,14 +71,7 @@ def _extended(original: type[Any], page: MetricPage, boundary: ErrorBoundary) ->
 class MetricRoutes:
     """Our series on the HTTP server of one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        A scheduler with its HTTP server.
-    page
-        Our series.
-    boundary
-        Catches our errors on Dask's page, so that it always has Dask's own series.
+    `boundary` catches our errors on Dask's page, so that it always has Dask's own series.
     """
 
     def __init__(self, scheduler: Scheduler, page: MetricPage, boundary: ErrorBoundary) -> None:

@@ -60,7 +60,7 @@ class RunsUnderWay:
         self._cancelled.setdefault(worker, {})[key] = _Cancelled(group, now)
 
     def heartbeat(self, worker: str, executing: Mapping[Hashable, float]) -> None:
-        """Read the elapsed seconds of a worker's running tasks, cancelled ones included."""
+        """Read the elapsed seconds of a worker's running tasks, even cancelled ones."""
         began = self._lifecycle.reports.began(worker)
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():

@@ -49,19 +49,8 @@ class SettledSpans:
     ) -> dict[str, Any] | Refused:
         """Return the metrics of a span as soon as it and the spans below it have settled.
 
-        Parameters
-        ----------
-        span_id
-            The Dask span id.
-        timeout
-            The longest wait, in seconds.
-        submitted
-            Whether the client's work, and with it the span, may not have arrived yet.
-
-        Returns
-        -------
-        answer
-            The fields of `dask_otel._wire.SpanMetrics`, or those of a refusal.
+        `submitted` is whether the client's work, and with it the span, may not have arrived yet.
+        The answer has the fields of `dask_otel._wire.SpanMetrics`, or those of a refusal.
         """
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)

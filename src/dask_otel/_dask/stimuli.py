@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-#: How a run ended without a result: it failed, the task asked to run again (`Reschedule`), a thief
+#: How a run ended without a result: it failed, the task rescheduled itself (`Reschedule`), a thief
 #: left before the run began, or the worker was lost or stopped.
 Interruption: TypeAlias = Literal["error", "rescheduled", "stolen", "worker_lost"]
 

@@ -125,7 +125,7 @@ class TaskEvents:
 
     # --------------------------------------------------------------------- transitions
 
-    # Positional-only: otherwise Python compares the ten names of `info` with each of ours.
+    # Positional-only: otherwise Python compares the ten names in `info` with each parameter's.
     def transition(self, key: Hashable, start: str, finish: str, /, **info: Any) -> None:
         """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
         try:
@@ -344,7 +344,7 @@ class TaskEvents:
         worker: str | None = info.get("worker")
         ws = self._scheduler.workers.get(worker)
         if assigned is not None and assigned.address == worker:
-            # It may have left just now.
+            # It may just have left.
             ws = assigned
         text, trace = info.get("exception_text"), info.get("traceback_text")
         failure = Failure(

@@ -1,9 +1,9 @@
 """Accounts for the cluster's thread-seconds: Dask's side of `dask_otel.core.idle.accounting`.
 
-It needs more than the spans extension: the raw heartbeat, whose ``executing`` still lists
-cancelled tasks (``WorkerState.executing`` drops them); the message of a task that seceded, which
-is no transition; and the message of a task that failed, whose transition has no times if the
-task is retried.
+The spans extension is not enough. It also needs the raw heartbeat, whose ``executing`` lists
+cancelled tasks (``WorkerState.executing`` drops them); the message of a task that seceded, which is
+not a transition; and the message of a failed task, whose transition has no times if the task is
+retried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
-#: Spans in a step of a hand-over.
+#: Number of spans in a step of a hand-over.
 STEP: Final = 250
 
 
@@ -53,7 +53,7 @@ class ThreadTime:
         self._activities: dict[Hashable, float] = {}
         #: The interval that `prepare` has closed and `export` has not yet exported.
         self._closed: _Closed | None = None
-        #: The message of the failure that is being handled.
+        #: The message of the present failure.
         self._failing: Mapping[str, Any] = {}
         self.wrappers = Wrappers()
 
@@ -86,7 +86,7 @@ class ThreadTime:
     # --------------------------------------------------------------------------- tasks
 
     def failure_of(self, key: Hashable) -> Mapping[str, Any]:
-        """Return the worker's message of the failure that is being handled, if it is this task's.
+        """Return the worker's message of the present failure, if it is this task's.
 
         If the task has retries left, its transitions lack the exception.
         """
@@ -225,7 +225,7 @@ class _Closed:
         open_spans: Mapping[str, OpenSpan],
         tags_of: Callable[[str], Tags],
     ) -> bool:
-        """Credit `limit` shares to their spans; return whether none is left."""
+        """Credit at most `limit` shares to their spans; return whether none is left."""
         idle, reported = self.since.span_idle, self.since.span_reported
         for shares in (idle, reported):
             for _ in range(min(limit, len(shares))):

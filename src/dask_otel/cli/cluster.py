@@ -49,10 +49,7 @@ def configured_environment() -> dict[str, str]:
 def export_environment(environ: Mapping[str, str], endpoint: str | None) -> dict[str, str]:
     """Return a copy of an environment in which everything is exported.
 
-    Parameters
-    ----------
-    endpoint
-        Endpoint besides the files, if the environment sets none; None for files alone.
+    `endpoint` is used besides the files if the environment sets none; None for files alone.
     """
     result = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
     if is_disabled(environ):
@@ -83,16 +80,9 @@ def observed_cluster(
 ) -> Iterator[Client]:
     """Yield a client of a new local cluster whose scheduler has the bridge.
 
-    At the end of the context, everything has been exported and the cluster is closed.
-
-    Parameters
-    ----------
-    files
-        The folder for the bridge's files.
-    endpoint
-        A further endpoint, if the standard variables set none.
-    log_level
-        The lowest level of Dask's log messages that are printed.
+    The bridge writes into the folder `files`, and exports to `endpoint` if the standard variables
+    set none. At the end of the context, everything has been exported and the cluster is closed.
+    Dask's own messages are printed from `log_level` on.
     """
     preloads = {
         "distributed.scheduler.preload": PRELOAD,

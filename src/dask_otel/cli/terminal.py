@@ -31,12 +31,7 @@ def number(text: str) -> float:
 def width(most: int, unknown: int = 100) -> int:
     """Return the width for a text, in columns.
 
-    Parameters
-    ----------
-    most
-        The most columns that are easy to read.
-    unknown
-        The width without a terminal, or if the terminal's is unknown.
+    `most` is the greatest readable width; `unknown` is for an unknown width, or no terminal.
     """
     return max(_NARROW, min(most, shutil.get_terminal_size((unknown, 24)).columns))
 
@@ -75,13 +70,7 @@ def interrupted(command: str) -> int:
 
 @contextmanager
 def silence(*names: str) -> Iterator[None]:
-    """Suppress libraries' log messages in the terminal: the command reports what matters.
-
-    Parameters
-    ----------
-    names
-        Names of the libraries' loggers.
-    """
+    """Suppress messages of the named loggers in the terminal: the command reports what matters."""
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -31,12 +31,7 @@ def hook_submissions(
 ) -> Wrappers:
     """Add annotations to the submissions of a class of clients until the wrapper is removed.
 
-    Parameters
-    ----------
-    owner
-        The class of clients.
-    annotations
-        Returns the annotations for a submission of this client; None for none. Must not raise.
+    `annotations` returns those for a submission of the given client, or None; it must not raise.
     """
     import dask
 
@@ -63,16 +58,10 @@ def hook_submissions(
 
 
 class ImportHook:
-    """Calls back once, when a module has been imported; imports nothing itself.
+    """Calls back once, when the named module has been imported; imports nothing itself.
 
-    It is a finder on ``sys.meta_path``, without the base class, whose import is slow.
-
-    Parameters
-    ----------
-    name
-        The module's name.
-    imported
-        Called with the module. Must not raise.
+    It is a finder on ``sys.meta_path``, without the base class, whose import is slow. The callback
+    gets the module, and must not raise.
     """
 
     def __init__(self, name: str, imported: Callable[[ModuleType], None]) -> None:

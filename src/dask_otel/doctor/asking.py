@@ -50,12 +50,7 @@ def facts_of_this_process(seconds: float) -> dict[str, Any]:
 def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
     """Return the facts of a scheduler and its workers.
 
-    Parameters
-    ----------
-    address
-        Address of the scheduler.
-    seconds
-        The scheduler's longest wait for the endpoints' answers.
+    `seconds` is the scheduler's longest wait for the endpoints' answers.
 
     Raises
     ------

@@ -24,19 +24,7 @@ def as_text(
     colours: bool = False,
     everything: bool = False,
 ) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    facts, findings
-        The facts and the findings.
-    width
-        Columns of the text.
-    colours
-        Whether the terminal has colours.
-    everything
-        Whether to list settings with default values too.
-    """
+    """Return the page; `everything` lists settings with default values, too."""
     lines = [f"dask-otel doctor: {facts['scheduler'] or 'this machine, without a scheduler'}", ""]
     advised: set[tuple[str, str]] = set()
     for finding in findings:

@@ -60,11 +60,8 @@ class Bill:
 def bill(run: Run, tag: str = "team") -> Bill:
     """Return the capacity of a run by root and tag.
 
-    Parameters
-    ----------
-    tag
-        Spans with a tag ``<tag>:<value>`` are summed by the value of the outermost such tag; the
-        others, under an empty name.
+    Spans with a tag ``<tag>:<value>`` are summed by the value of the outermost such tag; the
+    others, under an empty name.
     """
     names = span_times(run)
     roots = [

@@ -51,14 +51,7 @@ LAST_WORDS: Final = 1.0
 class Bridge:
     """Observes one scheduler and exports its spans and metrics, all on its event loop.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    settings
-        Parsed configuration.
-    overrides
-        The part of the configuration from `dask_otel.register`.
+    `overrides` is the part of the configuration from `dask_otel.register`.
 
     Raises
     ------
@@ -106,11 +99,8 @@ class Bridge:
     def start(self, plugin: SchedulerPlugin) -> None:
         """Begin to observe now, and to export when the exporters are ready.
 
-        Parameters
-        ----------
-        plugin
-            From here on its hooks are the adapter's methods, so that Dask, which looks up
-            `transition` six times a task, calls the adapter directly.
+        From here on the plugin's hooks are the adapter's methods, so that Dask, which looks up
+        `transition` six times a task, calls the adapter directly.
         """
         self.adapter.attach()
         self._plugin = plugin
@@ -118,7 +108,7 @@ class Bridge:
         self._cost.watch(plugin)
         self._every("tick", TICK, self._tick)
         if self.settings.workers.context:
-            # Without it the bridge goes on.
+            # After an error, the bridge continues without it.
             with self.boundary.guarding("worker context"):
                 self._bring_to_workers()
         self._connecting = asyncio.ensure_future(self._connect())
@@ -187,7 +177,7 @@ class Bridge:
             return
         self._every("metrics", wired.metric_interval, self.hand_over.begin_metrics)
         if wired.page is not None:
-            # Without it the bridge goes on.
+            # After an error, the bridge continues without it.
             with self.boundary.guarding("metrics page"):
                 self._show(wired.page)
         if not wired.hint:
@@ -314,7 +304,7 @@ class Bridge:
 
     @property
     def _installed(self) -> SchedulerPlugin | None:
-        """The plugin, if Dask calls it."""
+        """The plugin, if it is still installed."""
         plugin = self._plugin
         present = plugin is not None and self._scheduler.plugins.get(plugin.name) is plugin
         return plugin if present else None

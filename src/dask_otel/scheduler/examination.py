@@ -53,16 +53,8 @@ _MORE: Final = 30.0
 async def examine(scheduler: Scheduler, bridge: Bridge | None, seconds: float) -> dict[str, Any]:
     """Return the facts about a scheduler, its bridge and its workers, and test its export.
 
-    A thread does the slow part; the event loop reads a few attributes.
-
-    Parameters
-    ----------
-    scheduler
-        A scheduler on this event loop.
-    bridge
-        Its bridge; None without one.
-    seconds
-        The longest wait for the endpoints' answers.
+    Call it on the scheduler's event loop; a thread does the slow part. `seconds` is the longest
+    wait for the endpoints' answers.
     """
     facts: dict[str, Any] = {
         "bridge": {"state": "absent"} if bridge is None else _condition(bridge),
@@ -90,12 +82,7 @@ def process_facts(
 ) -> dict[str, Any]:
     """Return versions and settings of this process, and test its export. This may block.
 
-    Parameters
-    ----------
-    settings
-        The effective settings; None to read them.
-    overrides, seconds
-        See `examine`.
+    `settings` are the effective ones; None to read them. For the others, see `examine`.
     """
     facts: dict[str, Any] = {
         "format": FORMAT,

@@ -28,22 +28,10 @@ MAX_WAITING: Final = 10_000
 
 
 class HandOver:
-    """Hands over spans and metrics of one scheduler.
+    """Hands over spans and metrics of one scheduler, on its event loop.
 
-    Parameters
-    ----------
-    adapter
-        The source of spans and metrics.
-    boundary
-        Catches errors; their counts are handed over, too.
-    cost
-        The bridge's cost for the event loop.
-    exports_default
-        Whether to export the spans that Dask names ``default``.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop.
+    `boundary` catches errors; their counts are handed over, too. `exports_default` is whether to
+    export the spans that Dask names ``default``.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     """
 
     name = NAME
-    # A second registration from a client must not replace the plugin that has the bridge.
+    # A second registration by a client must not replace the plugin with the bridge.
     idempotent = True
 
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:

@@ -38,10 +38,7 @@ except Exception as error:
 class SourceText:
     """Pickles as an evaluation of source text: only builtins, strings and plain values.
 
-    Parameters
-    ----------
-    settings
-        The settings of all workers, as plain values.
+    `settings` are the settings of all workers, as plain values.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

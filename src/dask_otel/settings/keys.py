@@ -62,7 +62,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Section ``otel.spans.tasks``: which tasks have spans of their own."""
+    """Section ``otel.spans.tasks``: the tasks with spans of their own."""
 
     slowest: int = _knob(
         "1",

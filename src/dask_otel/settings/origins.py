@@ -31,14 +31,9 @@ class InForce(NamedTuple):
 def settings_in_force(
     settings: Settings, overrides: Mapping[str, Any] | None = None
 ) -> list[InForce]:
-    """Return every key of the section ``otel`` with its value and origin.
+    """Return every key of the section ``otel`` with its effective value and origin.
 
-    Parameters
-    ----------
-    settings
-        The effective settings.
-    overrides
-        The configuration given to ``dask_otel.register``.
+    `overrides` is the configuration given to ``dask_otel.register``.
     """
     sources: list[tuple[str, Mapping[str, Any]]] = [
         *((origin, valid_values(given.get("otel"))) for origin, given in _sources()),
@@ -83,12 +78,8 @@ def _shown(key: str, value: Any) -> str:
 def variables_in_force(environment: Mapping[str, str], win: bool = False) -> list[InForce]:
     """Return the ``OTEL_*`` variables that are set, masked, with their origins.
 
-    Parameters
-    ----------
-    environment
-        ``otel.environment``: defaults for the process's own environment.
-    win
-        Whether they override the process's own environment, as for a provider of the bridge.
+    `environment` (``otel.environment``) has defaults for the process's own environment; with `win`,
+    as for a provider of the bridge, they override it.
     """
     own = environment_of({})
     return [

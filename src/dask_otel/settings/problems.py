@@ -79,14 +79,7 @@ def unknown_key(
 ) -> str:
     """Return the line for an unknown key, with the key that was probably meant.
 
-    Parameters
-    ----------
-    section, name
-        The full key of a known section, and the unknown name in it.
-    value, source
-        Its value, and the source of it.
-    keys
-        The names in each section, by the section's full key.
+    `name` is unknown in `section`, the full key of a known one; `keys` has all sections' names.
     """
     leaf = name.lower().replace("_", "-").rpartition(".")[2][:64]
     if standard := _STANDARD.get(leaf):

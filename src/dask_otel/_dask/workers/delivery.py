@@ -24,21 +24,8 @@ LOOK: Final = 0.05
 class Delivery:
     """A plugin for all present and future workers.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    name
-        The plugin's name on the workers.
-    plugin
-        Its pickle. A worker that cannot read it dies at its start.
-    boundary
-        Catches errors.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop. A worker that hangs delays only its own
-    delivery.
+    `plugin` is its pickle; a worker that cannot read it dies at its start. All methods belong to
+    the scheduler's event loop. A hanging worker delays only its own delivery.
     """
 
     def __init__(

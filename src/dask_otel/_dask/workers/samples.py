@@ -25,22 +25,14 @@ if TYPE_CHECKING:
 #: Linux: this thread's nanoseconds on a CPU, and its nanoseconds ready to run without one.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
-#: Workers in a step of a hand-over.
+#: Number of workers in a step of a hand-over.
 STEP: Final = 200
 
 
 class WorkerSamples:
     """Levels of the workers at the hand-over of the metrics.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    max_workers
-        Most workers with series of their own; the others are summed under `semconv.FOLDED`.
-
-    Notes
-    -----
+    `max_workers` workers have series of their own; the others are summed under `semconv.FOLDED`.
     All methods belong to the scheduler's event loop.
     """
 
@@ -134,7 +126,7 @@ def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSer
 
 
 def _gauges(ws: WorkerState, name: str, now: float, cpu: float | None) -> dict[RawSeries, float]:
-    """Return the levels without a meaningful sum."""
+    """Return the levels whose sum has no meaning."""
     levels: dict[RawSeries, float] = {
         (semconv.WORKER_OCCUPANCY.name, name): float(ws.occupancy),
         (semconv.WORKER_LAST_SEEN_AGE.name, name): max(0.0, now - ws.last_seen),

@@ -36,18 +36,10 @@ def page(
     redacted: bool = False,
     comparison: Comparison | None = None,
 ) -> str:
-    """Return the page.
+    """Return the page of the accounts, the first open and the others folded.
 
-    Parameters
-    ----------
-    accounts
-        The runs; the first is open, the others are folded.
-    skipped
-        Counts of unreadable input, for the footer.
-    redacted
-        Whether the runs are redacted; the page then says so.
-    comparison
-        A comparison of two reports; it comes first.
+    The footer lists `skipped`, the unreadable input. A `comparison` comes first, and a page of
+    `redacted` runs says so.
     """
     from bokeh.resources import INLINE
 
