@@ -211,7 +211,7 @@ class Metric(NamedTuple):
     #: Keys in the order of the values; `SPAN` stands for two.
     labels: tuple[str, ...]
     description: str
-    #: Whether its values are whole numbers. A key never has two types.
+    #: Whether its values are integers. A key never has two types.
     integer: bool = False
 
 
@@ -578,9 +578,9 @@ METRICS: Final[dict[str, Metric]] = {
 
 # ------------------------------------------------------------------------ dask-otel doctor
 
-#: The doctor's test span; no part of the bridge's own telemetry.
+#: The doctor's test span, which is not part of the bridge's telemetry.
 DOCTOR_SPAN: Final = "dask-otel doctor"
-#: The run of the doctor, on its test span and its test counter.
+#: The id of the doctor's run, on its test span and test counter.
 DOCTOR_RUN: Final = "dask.otel.doctor.run"
 DOCTOR_CHECKS: Final = Metric(
     "dask.otel.doctor.checks", "counter", "{check}", (DOCTOR_RUN,), "Test counter of the doctor"

@@ -287,7 +287,7 @@ BAGGAGE_KEYS: Final = _list(
 _REGEX_PARSER: Final[Any] = importlib.import_module(
     "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 )
-#: Most repetitions that are not checked for backtracking.
+#: A repetition with a higher maximum is checked for backtracking.
 _FEW: Final = 8
 _REPLACEMENT: Final = Rule("", _strings(maxLength=MAX_PATTERN), _text)
 

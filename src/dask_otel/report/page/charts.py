@@ -25,7 +25,7 @@ from dask_otel.report.seconds import SpanTime, flow, merged
 from dask_otel.report.telemetry.model import Run
 from dask_otel.report.telemetry.series import History
 
-#: See ``page.js``.
+#: Placeholders that ``page.js`` replaces.
 _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"
 
 #: Most spans with a bar of their own, and most workers with a line of their own.
