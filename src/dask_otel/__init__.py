@@ -1,10 +1,10 @@
 """OpenTelemetry for Dask: every span a trace, every fine performance metric a counter.
 
-What is here is imported when it is used: an instrumented process loads this package before the
-application's own code. At import nothing happens but that Dask's configuration gets the section
-``otel``, as soon as there is a Dask. A scheduler loads `dask_otel.preload`, or
-`dask_otel`, which is the same; a client can `register` the bridge on a running cluster, mark its
-work with `span`, and have its own trace go on in Dask with `instrument`.
+Public names are imported at their first use, because an instrumented process loads this package
+before the application's own code. The import itself only adds the section ``otel`` to Dask's
+configuration, once Dask is imported. A scheduler loads `dask_otel.preload`, or `dask_otel`, which
+is the same. A client can `register` the bridge on a running cluster, mark its work with `span`, and
+continue its own trace in Dask with `instrument`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = [
     "unregister",
 ]
 
-#: Where each public name is.
+#: The module of each public name.
 _MODULES: Final = {
     "Report": "dask_otel.report.document",
     "SpanHandle": "dask_otel.client.handles",
     "SpanMetrics": "dask_otel._wire",
     "TraceContext": "dask_otel._wire",
     "__version__": "dask_otel._version",
-    # What Dask looks for in a preload.
+    # The functions that Dask looks for in a preload.
     "dask_setup": "dask_otel.preload",
     "dask_teardown": "dask_otel.preload",
     "instrument": "dask_otel.client.instrumentation",
@@ -67,7 +67,7 @@ def _defaults_into_dask(_: object = None) -> None:
 
         put_into_dask()
     except Exception:  # noqa: BLE001
-        # Whoever needs them tries again, and says so: an import of Dask is not to fail.
+        # Dask's import must not fail: code that needs the defaults tries again, and then raises.
         pass
 
 
@@ -78,7 +78,7 @@ else:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name with its first use."""
+    """Import a public name at its first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

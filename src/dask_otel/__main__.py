@@ -6,6 +6,6 @@ import sys
 
 from dask_otel.cli import main
 
-# Worker processes of the demo's cluster import this module again: only the first may run.
+# The demo's worker processes import this module again: only the first process may run it.
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,10 +1,10 @@
-"""What a client and its scheduler send each other: questions, and plain data as answers.
+"""The messages between a client and its scheduler: requests, and plain data as answers.
 
-Pickle names what it carries by module and name, and either side may be of a neighbouring version.
-So all of it is here, and from 0.1.0 on nothing here is renamed, moved or taken away; what is added
-(a field, an argument) has a default. Questions run on the scheduler, on its event loop, and may
-only ask what is there: the rooms behind them can change. `tests/cluster/test_versions.py` has
-clients and schedulers of two versions talk to each other.
+A pickle refers to objects by module and name, and the two sides may have neighbouring versions. So
+all messages are in this module, and from 0.1.0 on nothing here is renamed, moved or removed; each
+new field or argument has a default. Requests run on the scheduler's event loop, and use only the
+scheduler's version of the other modules, which may change. `tests/cluster/test_versions.py` tests
+clients and schedulers of two versions with each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MetricKey: TypeAlias = tuple[Hashable, ...]
 #: Columns of `SpanMetrics.to_frame` that are parts of the key.
 KEY_COLUMNS = ("context", "prefix", "activity", "unit")
 
-# --------------------------------------------------------------------------- questions
+# ---------------------------------------------------------------------------- requests
 
-# What works without a bridge imports the scheduler's side; all else asks the bridge that is there.
+# Requests that work without a bridge import the scheduler's side; others use the running bridge.
 
 
 async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
@@ -43,7 +43,7 @@ async def install(config: Mapping[str, Any], dask_scheduler: Scheduler) -> str:
 def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, ...]:
     """Return the keys of a configuration that the running bridge ignores; see `register`.
 
-    Full keys without values; none if the configuration is not valid there.
+    Full keys without values; none if the configuration is not valid on the scheduler.
     """
     from dask_otel.settings.problems import ConfigurationError
 
@@ -51,8 +51,8 @@ def unused(config: Mapping[str, Any], dask_scheduler: Scheduler) -> tuple[str, .
     try:
         return () if bridge is None else bridge.unused(config)
     except ConfigurationError:
-        # Dask logs a failed call with its arguments, and they can hold credentials. The log has
-        # the problems already.
+        # Dask logs a failed call with its arguments, which can contain credentials. The problems
+        # are already in the log.
         return ()
 
 
@@ -81,7 +81,7 @@ async def settled_metrics(
 
 
 async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
-    """Return the facts for ``dask-otel doctor``; only the own endpoints get test telemetry."""
+    """Return the facts for ``dask-otel doctor``; test telemetry goes to its own endpoints."""
     from dask_otel.scheduler.examination import examine
 
     return await examine(dask_scheduler, _bridge(dask_scheduler), seconds)
@@ -90,7 +90,7 @@ async def examine(seconds: float, dask_scheduler: Scheduler) -> dict[str, Any]:
 def decided_trace(span_id: str, dask_scheduler: Scheduler) -> TraceContext | None:
     """Return the scheduler's decision for a Dask span; None if it does not know the span.
 
-    Without a bridge nothing is decided: ids follow from Dask's.
+    Without a bridge there is no decision: ids are computed from Dask's.
     """
     bridge = _bridge(dask_scheduler)
     where = None if bridge is None else bridge.settled.trace_context(span_id)
@@ -106,18 +106,18 @@ def _bridge(dask_scheduler: Scheduler) -> Any:
 
 @dataclass(frozen=True)
 class TraceContext:
-    """Where a Dask span is found in a tracing backend."""
+    """The ids of a Dask span in a tracing backend."""
 
-    #: The trace, 32 hex digits.
+    #: The trace id, 32 hex digits.
     trace_id: str
-    #: The OpenTelemetry span, 16 hex digits: that of the last generation that is known.
+    #: The OpenTelemetry span id, 16 hex digits, of the last known generation.
     span_id: str
-    #: Whether the scheduler said so; else it was computed from Dask's ids.
+    #: Whether the scheduler has decided it; otherwise it was computed from Dask's ids.
     decided: bool = False
 
     @property
     def url(self) -> str | None:
-        """Where to look at it; None without a setting ``otel.trace-url``, here."""
+        """The address of the span; None without the setting ``otel.trace-url`` in this process."""
         return _url(self.trace_id, self.span_id)
 
 
@@ -132,33 +132,33 @@ class SpanMetrics:
     """Metrics and times of a settled Dask span.
 
     Times are seconds since the epoch, on the scheduler's clock. *Tree* means the span with all
-    spans below it, *own* the tasks of the span alone. What is not known is None: outcomes, idle
-    and capacity of a span that finished before the bridge came, or so long ago that the
-    bridge has forgotten it (``otel.spans.remember``). Nor is the result of a span known where tasks
-    ended while there was no bridge, unless one is known to have failed.
+    spans below it, *own* the tasks of the span alone. Unknown values are None: outcomes, idle and
+    capacity of a span that finished before the bridge started, or so long ago that the bridge has
+    forgotten it (``otel.spans.remember``). The result is also unknown if tasks ended while there
+    was no bridge, unless one is known to have failed.
     """
 
-    #: Dask's id of the span.
+    #: The Dask id of the span.
     id: str
     #: Its tags and those of its ancestors, outermost first.
     name: tuple[Hashable, ...]
-    #: Dask's id of its root.
+    #: The Dask id of its root.
     root_id: str
-    #: Tree: ``success``, ``cancellation`` or ``failure``, the worst wins.
+    #: Tree: the worst of ``success``, ``cancellation`` and ``failure``.
     result: str | None
-    #: When the scheduler first saw it.
+    #: The time when the scheduler first saw it.
     enqueued: float
-    #: Tree: when the first task started computing; None if none did.
+    #: Tree: the time when the first task started computing; None if none did.
     start: float | None
-    #: Tree: when the last work ended.
+    #: Tree: the time when the last work ended.
     stop: float
-    #: Tree: ``tasks``, and of these ``memory``, ``erred``, ``cancelled``; events ``retried``,
-    #: ``lost``, ``recomputed``, ``rescheduled``. As far as the bridge saw them.
+    #: Tree: ``tasks``, among them ``memory``, ``erred``, ``cancelled``; events ``retried``,
+    #: ``lost``, ``recomputed``, ``rescheduled``. Only those that the bridge observed.
     counts: Mapping[str, int] | None
     #: Own fine performance metrics, unscaled, as the workers reported them.
     own: Mapping[MetricKey, float]
-    #: The same, summed over the tree: Dask's ``cumulative_worker_metrics`` without the entry that
-    #: is no measurement ("idle or other spans", here `dask_idle_time`).
+    #: The sums over the tree: Dask's ``cumulative_worker_metrics`` without the entry that is not
+    #: a measurement ("idle or other spans", here `dask_idle_time`).
     tree: Mapping[MetricKey, float]
     #: Tree: share of the cluster's idle seconds.
     idle_time: float | None
@@ -168,16 +168,16 @@ class SpanMetrics:
     dask_active_cpu_time: float
     #: Tree: Dask's "idle or other spans".
     dask_idle_time: float
-    #: The trace that it is in, 32 hex digits.
+    #: The id of its trace, 32 hex digits.
     trace_id: str
-    #: Its OpenTelemetry span, 16 hex digits.
+    #: Its OpenTelemetry span id, 16 hex digits.
     span_id: str
     #: Workers that had not sent their last report at the settle timeout: metrics may be missing.
     unreported: tuple[str, ...] = ()
 
     @property
     def url(self) -> str | None:
-        """Where to look at its trace; None without a setting ``otel.trace-url``, here."""
+        """The address of its trace; None without the setting ``otel.trace-url`` in this process."""
         return _url(self.trace_id, self.span_id)
 
     @property
@@ -202,7 +202,7 @@ class SpanMetrics:
         return span_path(self.name, Sanitizer())
 
     def _facts(self) -> list[str]:
-        """Return the few things that one wants to see first."""
+        """Return the most important facts as lines."""
         facts = [self.result or "outcome unknown", f"{self.duration:.3g} s"]
         if self.counts is not None:
             facts.append(f"{self.counts.get('tasks', 0)} tasks")
@@ -217,7 +217,7 @@ class SpanMetrics:
         -------
         frame
             One row a metric, with the columns ``context``, ``prefix``, ``activity``, ``unit``,
-            ``own`` and ``tree``. ``own`` is NaN where the span itself has none.
+            ``own`` and ``tree``. ``own`` is NaN if the span itself has no value.
 
         Raises
         ------
@@ -231,24 +231,24 @@ class SpanMetrics:
 
 
 def _columns(key: MetricKey) -> tuple[Any, ...]:
-    """Return a key as four values; what a shorter one lacks is None."""
+    """Return a key as four values, filled with None."""
     if len(key) == len(KEY_COLUMNS):
         return key
     if len(key) < len(KEY_COLUMNS):
         middle = (*[None] * (len(KEY_COLUMNS) - len(key)), *key[1:-1])
         return (key[0], *middle, key[-1] if len(key) > 1 else None)[: len(KEY_COLUMNS)]
-    # An activity of several parts, as Dask makes them of nested context meters.
+    # An activity of several parts, which Dask makes from nested context meters.
     return (key[0], key[1], key[2:-1], key[-1])
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no answer."""
+    """The reason for a missing answer."""
 
     kind: str
     message: str
 
     def error(self) -> Exception:
-        """Return what the client raises."""
+        """Return the exception for the client to raise."""
         kinds: dict[str, type[Exception]] = {"unknown": LookupError, "timeout": TimeoutError}
         return kinds.get(self.kind, RuntimeError)(self.message)

@@ -1,9 +1,9 @@
 """Dask preload: ``dask scheduler --preload dask_otel``.
 
-The same may be named for every kind of Dask process
-(``distributed.scheduler.preload``, ``distributed.client.preload`` and so on): it does
-nothing where there is nothing to do, and imports nothing of the other kinds. ``dask_otel.preload``,
-this module, is the same preload; naming both does no more than one.
+It works in every kind of Dask process (``distributed.scheduler.preload``,
+``distributed.client.preload`` and so on): it imports only the parts for that kind, and does nothing
+if there is nothing to do. ``dask_otel.preload``, this module, is the same preload; naming both is
+harmless.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from distributed import Client, Nanny, Scheduler, Worker
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: This module, as a nanny's worker can import it, however it was named for the nanny.
+#: This module's importable name for a nanny's worker, under any name given to the nanny.
 MODULE: Final = "dask_otel.preload"
 
 
 async def dask_setup(server: Any) -> None:
-    """Put a bridge on a scheduler, contexts on a worker; instrument a client."""
-    # Each kind of process imports what it needs: a worker neither the SDK nor the scheduler's side.
+    """Start a bridge on a scheduler, add contexts to a worker, or instrument a client."""
+    # Each kind of process imports only its part: a worker neither the SDK nor the scheduler's side.
     if isinstance(server, Scheduler):
         from dask_otel.scheduler.plugin import install
 
@@ -40,7 +40,7 @@ async def dask_setup(server: Any) -> None:
 
 
 async def dask_teardown(server: Any) -> None:
-    """Export what is left and take the bridge off a scheduler; leave others as they were."""
+    """Make a scheduler's last export and stop its bridge; restore other processes."""
     if isinstance(server, Scheduler):
         from dask_otel._wire import uninstall
 

@@ -93,7 +93,7 @@ _COUNTS = {
     TASK_COUNT: _INT,
     **{TASK_OUTCOME_COUNT.format(outcome): _INT for outcome in _OUTCOMES},
 }
-#: On every span: its type and its Dask span.
+#: On every span: its type and its Dask span id.
 _OWNER = dict.fromkeys((SPAN_TYPE, SPAN_ID, SPAN_ROOT_ID, SPAN_ROOT_NAME), _STRING)
 
 #: All attributes with their types, by ``dask.span.type``. Parts in angle brackets vary.
@@ -211,7 +211,7 @@ class Metric(NamedTuple):
     #: Keys in the order of the values; `SPAN` stands for two.
     labels: tuple[str, ...]
     description: str
-    #: Whether its values are whole numbers. A key never has two types.
+    #: Whether its values are integers. A key never has two types.
     integer: bool = False
 
 
@@ -571,16 +571,16 @@ OTEL_SPOOL_LIMIT: Final = Metric(
     "dask.otel.spool.limit", "updowncounter", "By", _SIGNAL, "Most bytes of the spool", True
 )
 
-#: Every metric by name.
+#: All metrics by name.
 METRICS: Final[dict[str, Metric]] = {
     value.name: value for value in list(globals().values()) if isinstance(value, Metric)
 }
 
 # ------------------------------------------------------------------------ dask-otel doctor
 
-#: The doctor's test span; no part of the bridge's own telemetry.
+#: The doctor's test span, which is not part of the bridge's telemetry.
 DOCTOR_SPAN: Final = "dask-otel doctor"
-#: The run of the doctor, on its test span and its test counter.
+#: The id of the doctor's run, on its test span and test counter.
 DOCTOR_RUN: Final = "dask.otel.doctor.run"
 DOCTOR_CHECKS: Final = Metric(
     "dask.otel.doctor.checks", "counter", "{check}", (DOCTOR_RUN,), "Test counter of the doctor"

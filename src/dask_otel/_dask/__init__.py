@@ -1,6 +1,6 @@
-"""Dask's side: the only room that looks inside Scheduler, Worker, Span and TaskState.
+"""Dask's side: the only room that reads Scheduler, Worker, Span and TaskState.
 
-It turns what Dask does into calls of the core. What it relies on and Dask does not document is
-listed in `dask_otel._dask.undocumented`; a contract test checks each entry on a live cluster
-against the oldest and the newest supported release.
+It turns Dask's events into calls of the core. `dask_otel._dask.undocumented` lists the undocumented
+parts of Dask that it uses; a contract test checks each entry on a live cluster, with the oldest
+and the newest supported release.
 """

@@ -1,7 +1,7 @@
 """The adapter of one scheduler: turns Dask's events into calls of the core.
 
-It can be taken off the scheduler without a trace. Tasks, spans and workers have a module each; here
-they are assembled, and the lifecycle gets its facts.
+It can be removed from the scheduler without a trace. Tasks, spans and workers have a module each;
+this one assembles them, and gives the lifecycle its facts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dask_otel.core.trace import Trace
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: States of a scheduler that is about to end, and its work with it.
+#: States of a scheduler whose work is about to end with it.
 _ENDING: Final = frozenset(
     {
         Status.stopping,
@@ -53,7 +53,7 @@ _ENDING: Final = frozenset(
     }
 )
 
-#: The hooks of Dask's plugin that the adapter has; `transition` is looked up six times a task.
+#: The hooks of Dask's plugin in the adapter; Dask looks up `transition` six times a task.
 HOOKS: Final = (
     "transition",
     "restart",
@@ -65,11 +65,11 @@ HOOKS: Final = (
 
 
 class UnsupportedScheduler(RuntimeError):
-    """The scheduler lacks something that the bridge needs."""
+    """The scheduler lacks a feature that the bridge needs."""
 
 
 def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook of Dask's that raises nothing."""
+    """Return a Dask hook that never raises."""
 
     @wraps(hook)
     def guarded(self: SchedulerAdapter, *args: Any, **kwargs: Any) -> None:
@@ -82,20 +82,7 @@ def _guarded(hook: Callable[..., None]) -> Callable[..., None]:
 class SchedulerAdapter:
     """Feeds the core from one scheduler. All methods belong to its event loop.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    limits
-        For the lifecycle.
-    boundary
-        Catches our errors: none may reach Dask, which does not guard its extensions' methods.
-    max_workers
-        Workers with metrics of their own.
-    propagation
-        The policy for callers' contexts.
-    baggage
-        Keys of callers' baggage that become attributes.
+    `boundary` catches our errors, because Dask does not guard its extensions' methods.
 
     Raises
     ------
@@ -145,13 +132,13 @@ class SchedulerAdapter:
         self.heartbeats = Heartbeats(self.lifecycle, self.time, self.clocks, self.loops, self.spans)
         self._wrappers = (self.time.wrappers, self.heartbeats.wrappers, self.spans.wrappers)
         self.attached = False
-        #: Whether the scheduler goes on without the bridge; known after `close`.
+        #: Whether the scheduler continues without the bridge; set by `close`.
         self.taken_off = False
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
-        """Begin to observe: add the present work, then wrap Dask's methods."""
+        """Begin to observe: adopt the present work, then wrap Dask's methods."""
         self.time.attach()
         for ws in self.scheduler.workers.values():
             self.heartbeats.first_report(ws)
@@ -167,7 +154,7 @@ class SchedulerAdapter:
             self.spans.annotate_all()
 
     def close(self, now: float) -> None:
-        """Export the open spans: the scheduler closes, or the bridge is taken off."""
+        """Export the open spans: the scheduler closes, or the bridge is being removed."""
         self.tasks.close(now)
         self.taken_off = self.scheduler.status not in _ENDING
         self.lifecycle.close(now, "unknown" if self.taken_off else "error")
@@ -175,10 +162,7 @@ class SchedulerAdapter:
     def detach(self, exported: bool = True) -> None:
         """Restore Dask's methods, and release its objects.
 
-        Parameters
-        ----------
-        exported
-            Whether anything was exported, for the next bridge to know.
+        `exported`, whether anything was exported, is for the next bridge.
         """
         if exported and self.attached:
             PASTS[self.scheduler] = Past(
@@ -202,7 +186,7 @@ class SchedulerAdapter:
 
     @_guarded
     def log_event(self, topic: str, message: Any) -> None:
-        """See ``SchedulerPlugin.log_event``: for facts that have no other hook."""
+        """See ``SchedulerPlugin.log_event``, for facts without a hook of their own."""
         if topic == "stealing":
             self.tasks.stolen(message)
         elif topic == TOPIC:
@@ -213,7 +197,7 @@ class SchedulerAdapter:
             and type(message) is dict
             and (message.get("action"), message.get("status")) == ("update-graph", "error")
         ):
-            # A graph that could not be made into tasks has no span and no transition.
+            # A graph that failed to become tasks has no span and no transition.
             self.batch.add(semconv.OTEL_DROPPED.name, "traces", "graph_failed")
 
     @_guarded
@@ -241,9 +225,9 @@ class SchedulerAdapter:
     # ------------------------------------------------------------------- the bridge's tick
 
     def tick(self, now: float) -> None:
-        """Decide which spans are over; call it between two callbacks of the loop.
+        """Decide which spans have ended; call it between two callbacks of the loop.
 
-        Only then are Dask's own counts consistent, from which ours are repaired after an error.
+        Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
         self.spans.submission_over()
         if self.blocks.leaving:
@@ -287,12 +271,12 @@ class SchedulerAdapter:
         return facts.threads_at(self.scheduler, time)
 
     def group_facts(self, group: Group) -> GroupFacts:
-        """Return the TaskGroup's sums; empty ones if they can't be read."""
+        """Return the TaskGroup's sums; empty ones if they cannot be read."""
         return self.spans.facts_of(group)
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
-        """Return a span's idle time, callers, and facts from Dask, which may be garbage."""
-        # The idle time of a span without own tasks is absent, not 0.
+        """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
+        # A span without own tasks has no idle time, rather than 0.
         idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
         found = SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
@@ -303,8 +287,8 @@ class SchedulerAdapter:
         return found
 
     def span_opened(self, span: OpenSpan) -> None:
-        """Begin to account its time; hold it if a client is in its block."""
-        # The seconds that are not exported yet belong to an earlier generation.
+        """Begin to account for its time; hold it open if a client is in its block."""
+        # The unexported seconds belong to an earlier generation.
         span.owe_time(*self.time.accounting.pending(span.identity.dask_id))
         self.blocks.blocks.span_opened(span)
 
@@ -352,7 +336,7 @@ class SchedulerAdapter:
         self._fold_time()
         batch.levels.update(self._levels())
         self.loops.export(batch)
-        # Users can put anything into the reports of workers.
+        # Users can put any value into workers' reports.
         with self.boundary.guarding("workers"):
             self._workers.sample(batch)
         self.tasks.book(batch)
@@ -368,13 +352,13 @@ class SchedulerAdapter:
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
 
     def fold_time(self) -> Iterator[None]:
-        """Add the passed time to the batch without a `swap`, in short steps."""
+        """Add the elapsed time to the batch without a `swap`, in short steps."""
         yield from self.time.prepare(self.lifecycle.open, self.tags_of)
         yield
         self._fold_time()
 
     def fold_time_now(self) -> None:
-        """Add the passed time to the batch, and to the open spans."""
+        """Add the elapsed time to the batch and to the open spans."""
         if self.time.prepared:
             # The interval of an unfinished hand-over.
             self._fold_time()
@@ -397,8 +381,8 @@ class SchedulerAdapter:
             (semconv.CLUSTER_THREAD_COUNT.name,): scheduler.total_nthreads,
             (semconv.CLUSTER_SPILL_SIZE.name,): sum(map(facts.spilled, scheduler.workers.values())),
         }
-        # From the prefixes, not from transitions: scattered data, Variables and Queues make tasks
-        # without any hook.
+        # From the prefixes, not from transitions: no hook reports the tasks of scattered data,
+        # Variables and Queues.
         for prefix in scheduler.task_prefixes.values():
             states = prefix.states
             for state in facts.STATES:

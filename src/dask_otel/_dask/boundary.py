@@ -1,4 +1,4 @@
-"""The end of the bridge's own errors: counted by kind, logged once a kind, swallowed."""
+"""Catches the bridge's own errors: counts them by kind, and logs each kind once."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 class ErrorBoundary:
-    """Takes the errors of one bridge."""
+    """Counts the errors of one bridge."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._logged: set[str] = set()
 
     def failed(self, kind: str) -> None:
-        """Take the exception that is being handled."""
-        # Without memory even this can fail, and no error may get past here.
+        """Count the exception that is being handled."""
+        # Without memory even this can fail, and no error may escape.
         with suppress(Exception):
             self._counts[kind] = self._counts.get(kind, 0) + 1
             if kind not in self._logged:
@@ -33,7 +33,7 @@ class ErrorBoundary:
 
     @contextmanager
     def guarding(self, kind: str) -> Iterator[None]:
-        """Take any exception of the code inside."""
+        """Catch and count any exception of the code inside."""
         try:
             yield
         except Exception:

@@ -1,4 +1,4 @@
-"""Callers' contexts in Dask's tasks: read at the submission, written for the worker.
+"""Callers' contexts in Dask's tasks: read at the submission, and written for the worker.
 
 The carrier comes as an annotation (`CARRIER_KEY`); the decision goes to the worker as another one
 (`DECISION_KEY`), so that both sides name the same trace.
@@ -25,17 +25,11 @@ if TYPE_CHECKING:
 
 
 class TaskContexts:
-    """Reads and writes the contexts of one scheduler's tasks.
-
-    Parameters
-    ----------
-    callers
-        The policy for them.
-    """
+    """Reads and writes the contexts of one scheduler's tasks."""
 
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
-        #: The caller that each new span begins with, by Dask span id.
+        #: The first caller of each new span, by Dask span id.
         self.openers: dict[str, Caller] = {}
         #: Span, carrier and context of the last task. The next task mostly has the same.
         self._last: tuple[OpenSpan | None, object] = (None, None)
@@ -44,12 +38,7 @@ class TaskContexts:
     def submitted(self, tasks: Iterable[TaskState], born: Iterable[str]) -> None:
         """Find the caller of each new span: that of its first task with a context.
 
-        Parameters
-        ----------
-        tasks
-            In the order of submission, on their spans.
-        born
-            Ids of the new spans.
+        `tasks` are in the order of submission, with their spans; `born` has the new spans' ids.
         """
         self.openers = openers = {}
         if self.callers.propagation == "off":
@@ -62,7 +51,7 @@ class TaskContexts:
             if not annotations or annotations.get(CARRIER_KEY) is None:
                 continue
             span = annotations.get("span")
-            # The default span has no annotation; its links come with its tasks.
+            # The default span has no annotation; it gets links from its tasks.
             if span is None or waiting.isdisjoint(span["ids"]):
                 continue
             caller = self.callers.read(annotations[CARRIER_KEY])
@@ -77,7 +66,7 @@ class TaskContexts:
         return self.callers.read(annotations.get(CARRIER_KEY)) if annotations else None
 
     def annotate(self, task: TaskState, span: OpenSpan) -> None:
-        """Write the context that a task will have on its worker. Called for every task."""
+        """Write a task's context for its worker. Called for every task."""
         annotations = task.annotations
         if annotations is None:
             task.annotations = annotations = {}
@@ -93,9 +82,9 @@ class TaskContexts:
             del annotations[STATE_KEY]
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> bool:
-        """Set the sampler for the contexts from now on.
+        """Set the sampler for all further contexts.
 
-        Returns whether any earlier context differs.
+        Return whether any earlier context differs.
         """
         self._last = (None, None)
         return self.callers.decide_with(sampled)

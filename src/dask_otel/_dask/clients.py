@@ -1,10 +1,10 @@
-"""Dask's side of clients' blocks: which are open, and whether a client's messages have arrived.
+"""Dask's side of clients' blocks: tracks open blocks and the arrival of clients' messages.
 
 A client reports its blocks through ``Client.log_event``, a separate request, which overtakes the
 graphs that the client sent earlier on its stream. That stream is ordered, and the scheduler awaits
 each graph before it reads the next message. So when it has handled a heartbeat that the client
-sent after it left a block, everything that the client sent before has arrived. An instrumented
-client sends one at once; every client sends one every few seconds.
+sent after it left a block, all its earlier messages have arrived. An instrumented client sends a
+heartbeat at once; every client sends one every few seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ class _Leaving(NamedTuple):
 
 
 class ClientBlocks:
-    """The blocks of all clients of one scheduler.
+    """The blocks of all clients of one scheduler, on its event loop.
 
-    Notes
-    -----
-    Belongs to the scheduler's event loop. May raise: the adapter catches the errors.
+    Methods may raise: the adapter catches the errors.
     """
 
     def __init__(self, scheduler: Scheduler, lifecycle: Lifecycle, limits: Limits) -> None:
@@ -48,15 +46,15 @@ class ClientBlocks:
         return bool(self._leaving)
 
     def handle_message(self, message: Any, now: float) -> int:
-        """Read a client's message, which can be anything; return the number of bad parts.
+        """Read a client's message, which can be any object; return the number of bad parts.
 
-        The other parts are read all the same.
+        A bad part does not affect the others.
         """
         if type(message) is not dict or type(client := message.get(CLIENT)) is not str:
             return 1
         state = self._scheduler.clients.get(client)
         if state is None:
-            # The client is gone already.
+            # The client has already gone.
             return 0
         wrong, described, lines = 0, message.get(ATTRIBUTES), message.get(BLOCKS)
         if type(described) is not dict:
@@ -84,7 +82,7 @@ class ClientBlocks:
         for client, leaving in list(self._leaving.items()):
             state = self._scheduler.clients.get(client)
             arrived = state is None or state.last_seen != leaving.last_seen
-            # An older heartbeat that was handled late may be followed by a graph.
+            # If an older heartbeat was handled late, a graph may still follow.
             clear = not self._scheduler._active_graph_updates
             if arrived and (clear or not 0 <= now - leaving.since < self._patience):
                 del self._leaving[client]

@@ -1,4 +1,4 @@
-"""Facts of Dask's objects on demand, as plain values."""
+"""Reads facts from Dask's objects, as plain values."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 #: Task states with work left.
 UNFINISHED: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
 
-#: Workers that the doctor sees one by one.
+#: Most workers whose facts the doctor gets one by one.
 MOST_WORKERS: Final = 500
 
-#: The counted states: all but ``forgotten``, in which no task stays.
+#: The counted states: all except ``forgotten``, in which no task stays.
 STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
 
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
@@ -92,16 +92,16 @@ def root_of(dask_span: Span) -> Span:
 
 
 def trace_of(dask_span: Span, lifecycle: Lifecycle) -> Trace | None:
-    """Return the trace of a span's first generation; None if it is forgotten."""
+    """Return the trace of a span's first generation; None if the bridge has forgotten it."""
     root = root_of(dask_span)
     return lifecycle.generations.trace_of(dask_span.id, root.id, root.name[0])
 
 
 def collection_types(dask_span: Span) -> tuple[str, ...]:
-    """Return the types of the collections that a span computed, each once."""
+    """Return the distinct types of the collections that a span computed."""
     metadata = dask_span.metadata or {}
     types = (collection.get("type") for collection in metadata.get("collections", ()))
-    # One entry per submission: the list grows for as long as the span is used.
+    # One entry per submission: the list grows while the span is in use.
     return tuple(dict.fromkeys(str(name) for name in types if name))
 
 
@@ -132,9 +132,9 @@ def pickled_class(pickled: object) -> str | None:
 
 
 def measured(value: object) -> float | None:
-    """Return a number that a worker reported; None if it is no finite number.
+    """Return a number that a worker reported; None if it is not a finite number.
 
-    Workers can report anything: users may replace the functions of their metrics.
+    Workers can report any value: users may replace the functions of their metrics.
     """
     try:
         return value if isinstance(value, (int, float)) and isfinite(value) else None
@@ -143,7 +143,7 @@ def measured(value: object) -> float | None:
 
 
 def memory_of(ws: WorkerState) -> MemoryState | None:
-    """Return a worker's report of its memory; None without one, or if it is no numbers."""
+    """Return a worker's report of its memory; None without one, or if it has no valid numbers."""
     try:
         memory = ws.memory if "memory" in ws.metrics else None
     except Exception:
@@ -161,12 +161,7 @@ def spilled(ws: WorkerState) -> float:
 def workers_condition(scheduler: Scheduler, clocks: ClockOffsets | None) -> dict[str, Any]:
     """Return the number of workers, their heartbeat interval and clocks, for the doctor.
 
-    Parameters
-    ----------
-    scheduler
-        Belongs to this event loop.
-    clocks
-        The bridge's estimates of their clocks; None without a bridge.
+    `clocks` are the bridge's estimates; None without a bridge.
     """
     now = time()
     workers = scheduler.workers
@@ -205,7 +200,7 @@ def threads_at(scheduler: Scheduler, when: float) -> int:
 
 
 def run_times(startstops: Iterable[Mapping[str, Any]]) -> tuple[float, float, float]:
-    """Return when a run last began and stopped computing, and its seconds in all; or zeros."""
+    """Return when a run last began and stopped computing, and its total seconds; or zeros."""
     started = stopped = seconds = 0.0
     for startstop in startstops:
         if startstop["action"] == "compute":

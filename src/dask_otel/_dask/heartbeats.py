@@ -1,4 +1,4 @@
-"""Heartbeats: the metrics that workers report, their clocks, and who has reported."""
+"""Heartbeats: workers' metrics and clocks, and the record of workers that have reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dask_otel.core.metrics.batch import SpanDeltas
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
-#: Contexts that spans own; their cluster-wide sums would be counted twice.
+#: Contexts that belong to spans; their cluster-wide sums would be counted twice.
 _SPAN_CONTEXTS: Final = frozenset({"execute", "p2p"})
 
 _LATE_KINDS: Final = frozenset({"seconds", "bytes", "count"})
@@ -44,11 +44,11 @@ class Heartbeats:
         self._loops = loops
         self._batches = spans.batches
         self.wrappers = Wrappers()
-        #: One tuple for each key of the batch without its span id, by itself.
+        #: Interned batch keys without the span id.
         self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
     def attach(self) -> None:
-        """Wrap the extension's method, in which an error of ours would close the worker."""
+        """Wrap the extension's method; in it, an error of ours would close the worker."""
         make = self.wrappers.then(self._heartbeat, self._spans.boundary, "heartbeat")
         self.wrappers.method(self._spans.extension, "heartbeat", make)
 
@@ -56,7 +56,7 @@ class Heartbeats:
         metrics = ws.metrics
         counts = metrics.get("task_counts")
         cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
-        # How long the worker waited for the answer to its previous heartbeat.
+        # The worker's wait for the answer to its previous heartbeat.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
         self._read(
             ws,
@@ -68,7 +68,7 @@ class Heartbeats:
             self._span_deltas(ws.address, data)
 
     def first_report(self, ws: WorkerState) -> None:
-        """Read a worker's registration, which is no heartbeat of the spans extension."""
+        """Read a worker's registration, which is not a heartbeat of the spans extension."""
         self._read(ws, 0, None)
         if self.wrappers.attached:
             self._worker_deltas(ws.metrics)
@@ -102,8 +102,8 @@ class Heartbeats:
                 if span is not None:
                     self._lifecycle.reports.reported(span, worker)
             own_key = (key[0], *key[2:])
-            # One tuple for all spans: many that live until the export would trigger full garbage
-            # collections, which stop a large scheduler for 0.3 s.
+            # One tuple for all spans: many tuples until the export would trigger full garbage
+            # collections, which pause a large scheduler for 0.3 s.
             own_key = own_keys.setdefault(own_key, own_key)
             values[own_key] = values.get(own_key, 0) + value
             if span is None:

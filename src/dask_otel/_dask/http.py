@@ -1,10 +1,10 @@
-"""The scheduler's own HTTP server: our series on its pages, while the bridge lives.
+"""Adds our series to the scheduler's own HTTP server while the bridge runs.
 
-``/metrics`` is Dask's page. It shows the registry of the process, which all schedulers and
+``/metrics`` is Dask's page. It serves the registry of the process, which all schedulers and
 workers in the process share. So our series are not in that registry: they are appended to the
 page of *this* scheduler. ``/metrics/otel`` has our series alone.
 
-Both are routes before the server's own, and are removed at the close. No new port is opened.
+Both are routes before the server's own, and are removed at close. No new port is opened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def _rendered(
 
 
 class OtelMetricsHandler(RequestHandler):  # type: ignore[misc]  # Dask's class is untyped
-    """``/metrics/otel``: our series alone, in the format that the scraper asks for."""
+    """``/metrics/otel``: our series alone, in the format that the scraper requests."""
 
     def initialize(self, page: MetricPage) -> None:
         """See ``tornado.web.RequestHandler.initialize``."""
@@ -44,7 +44,7 @@ class OtelMetricsHandler(RequestHandler):  # type: ignore[misc]  # Dask's class 
 
     async def get(self) -> None:
         """Answer a scrape."""
-        # Imported here, because the extra may not be installed.
+        # Imported here, because this extra may not be installed.
         from dask_otel._prometheus import page as prometheus
 
         openmetrics = _ASKS_FOR_OPENMETRICS in self.request.headers.get("Accept", "")
@@ -71,14 +71,7 @@ def _extended(original: type[Any], page: MetricPage, boundary: ErrorBoundary) ->
 class MetricRoutes:
     """Our series on the HTTP server of one scheduler.
 
-    Parameters
-    ----------
-    scheduler
-        A scheduler with its HTTP server.
-    page
-        Our series.
-    boundary
-        Catches our errors on Dask's page, which always shows Dask's own series.
+    `boundary` catches our errors on Dask's page, so that it always has Dask's own series.
     """
 
     def __init__(self, scheduler: Scheduler, page: MetricPage, boundary: ErrorBoundary) -> None:

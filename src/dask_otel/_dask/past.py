@@ -1,8 +1,8 @@
 """The state that a bridge leaves for the next bridge on the same scheduler.
 
-The scheduler and its spans outlive a bridge that is taken off. The next bridge must continue where
-the last one stopped, or it would make the same ids again. The state belongs to the scheduler, not
-to the plugin, because Dask replaces plugins without notice; it is gone with the scheduler.
+The scheduler and its spans outlive a removed bridge. The next bridge must continue from there,
+because otherwise it would make the same ids again. The state belongs to the scheduler, not to the
+plugin, because Dask replaces plugins without notice; it ends with the scheduler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Past(NamedTuple):
 
     generations: Generations
     summaries: Summaries
-    #: Number of Dask's spans when the bridge was taken off. Dask appends new ones.
+    #: Number of Dask's spans at the removal of the bridge. Dask appends new ones.
     seen: int
 
 

@@ -1,8 +1,8 @@
 """Runs that end without their times: cancelled, rescheduled, or lost with their worker.
 
 Dask sends a task's start and stop only with its result or failure. But each heartbeat lists the
-elapsed seconds of all running tasks, cancelled ones included: such a run is work of its span, and
-its start is known.
+elapsed seconds of all running tasks, even cancelled ones. So such a run counts as work of its span,
+and its start is known.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dask_otel.core.life.open_span import Group, Phase, Run
 if TYPE_CHECKING:
     from distributed.scheduler import WorkerState
 
-#: Heartbeats that are searched for a cancelled run: the first may be from before it was
-#: cancelled; at the second it has ended, or is listed.
+#: Heartbeats to search for a cancelled run: the first one may precede the cancellation; by the
+#: second, the run has ended or is listed.
 _HEARTBEATS = 2
 
 
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
     """A run that a heartbeat listed, on the scheduler's clock."""
 
     start: float
-    #: When it was last listed.
+    #: The time of its last listing.
     last: float
 
 
@@ -60,7 +60,7 @@ class RunsUnderWay:
         self._cancelled.setdefault(worker, {})[key] = _Cancelled(group, now)
 
     def heartbeat(self, worker: str, executing: Mapping[Hashable, float]) -> None:
-        """Read the elapsed seconds of a worker's running tasks, cancelled ones included."""
+        """Read the elapsed seconds of a worker's running tasks, even cancelled ones."""
         began = self._lifecycle.reports.began(worker)
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
@@ -68,7 +68,7 @@ class RunsUnderWay:
             ws = self.assigned.get(key)
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
-                # The quickest message is the most exact.
+                # The fastest message is the most accurate.
                 self.seen[key] = Seen(min(start, before.start) if before else start, began)
             elif (found := cancelled.pop(key, None)) and found.group.span.phase != Phase.EXPORTED:
                 run = Run(worker, start, found.when)
@@ -81,7 +81,7 @@ class RunsUnderWay:
             self._cancelled.pop(worker, None)
 
     def worker_removed(self, worker: str) -> None:
-        """Forget the cancelled tasks of a worker that is gone."""
+        """Forget the cancelled tasks of a departed worker."""
         self._cancelled.pop(worker, None)
 
     def clear(self) -> None:

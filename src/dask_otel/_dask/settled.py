@@ -1,7 +1,7 @@
-"""The answers to clients' questions about Dask's spans: waits until one has settled, then reads it.
+"""Answers clients' requests for Dask's spans: waits until a span has settled, then reads it.
 
-The client does not poll, and no delay is guessed: the question waits on the scheduler until the
-lifecycle has the answer.
+The client does not poll, and no delay is guessed: the request waits on the scheduler until the
+lifecycle has settled the span.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from dask_otel._dask.adapter import SchedulerAdapter
 
-#: Dask's name for what it did not measure; see ``Span.cumulative_worker_metrics``.
+#: Dask's name for unmeasured time; see ``Span.cumulative_worker_metrics``.
 NOT_MEASURED: Final = ("execute", "N/A", "idle or other spans", "seconds")
-#: Spans and workers that a message names.
+#: Most spans and workers named in a message.
 _NAMED: Final = 5
 
 #: Kind and message; see `dask_otel._wire.Refusal`.
@@ -40,7 +40,7 @@ class SettledSpans:
         self._spans = adapter.scheduler.extensions["spans"].spans
         #: Set at the next change.
         self._changed = asyncio.Event()
-        #: Questions without an answer yet.
+        #: Number of unanswered requests.
         self.waiting = 0
         self._closed = False
 
@@ -49,19 +49,8 @@ class SettledSpans:
     ) -> dict[str, Any] | Refused:
         """Return the metrics of a span as soon as it and the spans below it have settled.
 
-        Parameters
-        ----------
-        span_id
-            Dask's id.
-        timeout
-            The longest wait, in seconds.
-        submitted
-            Whether work of the client may still be on its way here, and with it the span.
-
-        Returns
-        -------
-        answer
-            The fields of `dask_otel._wire.SpanMetrics`, or why there are none.
+        `submitted` is whether the client's work, and with it the span, may not have arrived yet.
+        The answer has the fields of `dask_otel._wire.SpanMetrics`, or those of a refusal.
         """
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
@@ -77,19 +66,19 @@ class SettledSpans:
         return self._read(self._spans[span_id])
 
     def notify(self) -> None:
-        """Let those who wait check again: spans may have settled."""
+        """Make waiting requests check again: spans may have settled."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def close(self) -> None:
-        """Answer everybody who still waits."""
+        """Answer all waiting requests."""
         self._closed = True
         self.notify()
 
     async def _settled(self, span_id: str) -> None:
         last: OpenSpan | None = None
         while not self._closed:
-            # The tree is walked only when the span has settled that was found last.
+            # Walk the tree only when the unsettled span that was found last has settled.
             if last is None or not self._is_unsettled(last):
                 last = None
                 if span_id in self._spans:
@@ -114,8 +103,8 @@ class SettledSpans:
     def trace_context(self, span_id: str) -> tuple[str, str, bool] | None:
         """Return the fields of `dask_otel._wire.TraceContext`; None for an unknown span.
 
-        The present generation of an open span, the first one of an exported span. It is not
-        "decided" if that is forgotten: it may have been in a caller's trace.
+        They are those of an open span's present generation, or of an exported span's first one. If
+        that has been forgotten, they are not "decided": it may have been in a caller's trace.
         """
         span = self._adapter.lifecycle.open.get(span_id)
         if span is not None:
@@ -135,7 +124,7 @@ class SettledSpans:
         summary = SpanSummary()
         for one in known:
             summary.add(one or SpanSummary())
-        # An unknown one could have failed.
+        # A span without a summary may have failed.
         complete = None not in known
         seen = complete and not summary.partial
         result = _result(summary.counts)
@@ -147,7 +136,7 @@ class SettledSpans:
             "root_id": root_of(dask_span).id,
             "trace_id": where[0],
             "span_id": where[1],
-            # Tasks that ended unobserved could have failed, but what has failed has failed.
+            # Unobserved tasks may have failed; a known failure is final.
             "result": result if seen or (complete and result == "failure") else None,
             "enqueued": dask_span.enqueued,
             "start": (summary.first_start if seen else dask_span.start) or None,

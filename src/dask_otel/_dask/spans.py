@@ -1,4 +1,4 @@
-"""Dask's spans and task groups, as they come, and the open spans of ours that they belong to."""
+"""Follows new spans and task groups of Dask, and maps them to our open spans."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ class DaskSpans:
         self.extension: SpansSchedulerExtension = scheduler.extensions["spans"]
         self.contexts = contexts
         self.batches = batches
-        #: An error of ours in ``observe_tasks`` would fail the user's graph.
+        #: Guards ``observe_tasks``, where an error of ours would fail the user's graph.
         self.boundary = boundary
         self._lifecycle = lifecycle
         self._summaries = summaries
         self.wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
-        #: By group, the span that the client requested in the submission at hand.
+        #: By group, the span that the client requested in the present submission.
         self.requested: dict[TaskGroup, Tags] = {}
-        #: How many of Dask's spans we have adopted. Dask appends new ones, and keeps them.
+        #: Number of Dask's spans that we have adopted. Dask appends new ones and never removes any.
         self._seen = 0
-        #: Whether an error of ours may have left the counts of unfinished tasks wrong.
+        #: Whether our counts of unfinished tasks may be wrong after an error.
         self.drifted = False
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self, past: Past | None) -> None:
-        """Take in the unfinished work that is there, and wrap the extension's method."""
+        """Adopt the unfinished work, and wrap the extension's method."""
         now = time()
         known = self._known_before(past)
         self.contexts.submitted(self.scheduler.tasks.values(), self.extension.spans)
@@ -84,11 +84,11 @@ class DaskSpans:
         self.groups.clear()
 
     def submission_over(self) -> None:
-        """Forget the facts of one submission alone."""
+        """Forget the facts of the last submission."""
         self.requested = {}
 
     def _known_before(self, past: Past | None) -> Callable[[str], bool]:
-        """Return what tells whether an earlier bridge may have exported a span."""
+        """Return a test for spans that an earlier bridge may have exported."""
         if past is None:
             return lambda _: False
         spans = self.extension.spans
@@ -97,7 +97,7 @@ class DaskSpans:
         return lambda dask_id: dask_id not in since and may_have_exported(dask_id)
 
     def _take_in(self, group: TaskGroup, now: float, known: Callable[[str], bool]) -> None:
-        """Adopt the unfinished work that was there before the bridge."""
+        """Adopt a group's unfinished work from before the bridge."""
         count = unfinished(group)
         if not count or not group.span_id:
             return
@@ -114,10 +114,10 @@ class DaskSpans:
         self._lifecycle.tasks.taken_in(own, count, now)
 
     def annotate_all(self) -> None:
-        """Tell all tasks their contexts that have not run.
+        """Write the contexts of all tasks that have not run.
 
-        For those that were there before the bridge, or were told before it could decide. What has
-        been sent to a worker stays as it is there.
+        For tasks from before the bridge, or annotated before it could decide. Tasks on a worker
+        keep the context that was sent with them.
         """
         for task in self.scheduler.tasks.values():
             if task.state in UNFINISHED:
@@ -154,10 +154,10 @@ class DaskSpans:
         self.wrappers.spent += perf_counter() - began
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
-        """Return the span that the client asked for, by group, where it will not get it.
+        """Return, by group, the requested spans that the tasks will not get.
 
-        A TaskGroup belongs to one span for life; ``observe_tasks`` overwrites the annotation
-        of tasks that come later under another span.
+        A TaskGroup belongs to one span for life; ``observe_tasks`` overwrites the annotation of
+        later tasks under another span.
         """
         requested: dict[TaskGroup, Tags] = {}
         for task in tasks:
@@ -179,26 +179,26 @@ class DaskSpans:
 
     def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group | None:
         if not group.span_id:
-            # Data that a Variable or Queue announced: it has no span, and no work yet.
+            # Data announced by a Variable or Queue has no span, and no work yet.
             return None
         self._take_in_spans()
         dask_span = self.extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now, caller), group)
 
     def let_go(self, group: Group) -> None:
-        """A group's generation is over."""
+        """Forget a group whose generation is over."""
         source: Any = group.source
         self.groups.pop(source.group if type(source) is Continued else source, None)
 
     def facts_of(self, group: Group) -> GroupFacts:
-        """Read the TaskGroup's sums; there are none where they can't be read."""
+        """Return the TaskGroup's sums; empty ones if they cannot be read."""
         with self.boundary.guarding("group_facts"):
             source: Any = group.source
             return source.facts() if type(source) is Continued else group_facts(source)
         return GroupFacts(0, {}, ())
 
     def unfinished_by_span(self, now: float) -> dict[str, int]:
-        """Return Dask's counts of unfinished tasks, with all their spans and groups taken in."""
+        """Adopt all spans and groups, and return Dask's counts of unfinished tasks."""
         self._take_in_spans()
         counts: dict[str, int] = {}
         for group in self.scheduler.task_groups.values():
@@ -224,7 +224,7 @@ class DaskSpans:
     def _created(self, dask_span: Span, known: Callable[[str], bool] | None = None) -> OpenSpan:
         above = ancestors(dask_span)
         for ancestor in above:
-            # Only where the bridge came to a running cluster: otherwise they are open, or gone.
+            # Only if the bridge started on a running cluster: otherwise they are open, or gone.
             if known and ancestor.id not in self._lifecycle.open and not known(ancestor.id):
                 self._created(ancestor, known)
         opener = self.contexts.openers.get(dask_span.id)
@@ -238,7 +238,7 @@ class DaskSpans:
             reopen, above = self._lifecycle.span_reopened, ancestors(dask_span)
             span = self._opened(reopen, dask_span, above, now, caller)
             if not self._summaries.knows(dask_span.id):
-                # What it did before is forgotten, or was never seen.
+                # Its earlier work was forgotten or never observed.
                 span.mark_partial()
         return span
 

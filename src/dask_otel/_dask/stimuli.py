@@ -1,11 +1,11 @@
-"""The ids of Dask's stimuli, as far as they decide something: all that is read of them is here."""
+"""Interprets the ids of Dask's stimuli; no other module does."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-#: How a run ended without a result: it failed, the task asked to run again (`Reschedule`), a thief
-#: left before the run began, or the worker was lost, or told to stop.
+#: How a run ended without a result: it failed, the task rescheduled itself (`Reschedule`), a thief
+#: left before the run began, or the worker was lost or stopped.
 Interruption: TypeAlias = Literal["error", "rescheduled", "stolen", "worker_lost"]
 
 _INTERRUPTIONS: Final[tuple[tuple[str, Interruption], ...]] = (
@@ -14,21 +14,21 @@ _INTERRUPTIONS: Final[tuple[tuple[str, Interruption], ...]] = (
     ("steal", "stolen"),
 )
 
-#: Beginnings of the ids of a worker's messages that a run has ended. Another id may repeat the
-#: message of a run with another number.
+#: Prefixes of the ids of a worker's messages about the end of a run. A message with another id may
+#: be repeated from a run with another number.
 ENDS: Final = ("task-finished", "task-erred")
 
-#: Beginning of the id of a client's submission, and its length: a comparison of slices takes a
-#: fifth of the instructions of `startswith`.
+#: Prefix of the id of a client's submission, and its length: comparing slices takes a fifth of the
+#: instructions of `startswith`.
 SUBMISSION: Final = "update-graph"
 LENGTH: Final = len(SUBMISSION)
 
-#: Beginning of the id of ``Client.retry``.
+#: Prefix of the id of ``Client.retry``.
 RETRY: Final = "stimulus-retry"
 
 
 def interruption(stimulus_id: str) -> Interruption:
-    """Return how a run ended that gave no result."""
+    """Return how a run without a result ended."""
     for beginning, how in _INTERRUPTIONS:
         if stimulus_id.startswith(beginning):
             return how
@@ -36,9 +36,9 @@ def interruption(stimulus_id: str) -> Interruption:
 
 
 def stimulus_time(stimulus_id: str) -> float | None:
-    """Return when a worker made the message of a run's end, by its own clock.
+    """Return when a worker reported the end of a run, by the worker's clock.
 
-    Dask writes the time into the message's id. None for a repeated message, which has another id.
+    Dask writes this time into the message's id. None for a repeated message, which has another id.
     """
     what, _, clock = stimulus_id.rpartition("-")
     if what not in ENDS:

@@ -1,6 +1,6 @@
-"""Runs of tasks with spans of their own: Dask's facts about them.
+"""Collects Dask's facts about runs of tasks that get spans of their own.
 
-The scheduler has all of them anyway. Most runs are passed over by their seconds: see
+The scheduler has all these facts. Most runs are too short to be chosen: see
 `dask_otel.core.life.task_runs`.
 """
 
@@ -23,58 +23,58 @@ from dask_otel.core.records import Failure, TaskRun
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-#: Queued tasks whose waiting begins to be measured; that of others, while there are so many, is
-#: not known. A task on the scheduler has ten times the memory that this takes.
+#: Most queued tasks whose waiting time is measured; beyond it, the time is unknown. A task takes
+#: ten times as much memory on the scheduler as here.
 MAX_QUEUED: Final = 100_000
 
-#: Parts of one run that are kept, the longest ones.
+#: Most parts of one run; the longest are kept.
 MAX_PARTS: Final = 16
 
-#: What a worker does for a task before it runs.
+#: A worker's activities for a task before it runs.
 _PARTS: Final = frozenset({"transfer", "disk-read"})
 
 _Part: TypeAlias = tuple[str, float, float]
 
 
 class Ended(NamedTuple):
-    """What is known of a run that ended."""
+    """The facts of a run that ended."""
 
     #: The worker's message.
     info: Mapping[str, Any]
     #: Compute seconds.
     seconds: float
-    #: When it was sent to the worker (0.0 if unknown), and when it computed.
+    #: When it was sent to the worker (0.0 if unknown), and when it began and stopped computing.
     sent: float
     start: float
     stop: float
-    #: When it came into the scheduler's queue: as in `TaskSpans.since`, 0.0 if it is not there.
+    #: When it entered the scheduler's queue, as in `TaskSpans.since`; 0.0 if that has no entry.
     queued: float | None
     #: Id of the worker's message.
     stimulus_id: str
-    #: Where it was sent.
+    #: The worker that it was sent to.
     assigned: WorkerState | None
 
 
 class TaskSpans:
-    """Keeps the runs that are to be exported, in their open spans."""
+    """Collects the runs to export, in their open spans."""
 
     def __init__(self, scheduler: Scheduler, limits: TaskLimits, clocks: ClockOffsets) -> None:
         self._scheduler = scheduler
         self._limits = limits
         self._clocks = clocks
         self._measures = limits.most > 0
-        #: Whether a run can be chosen by its key.
+        #: Whether runs are sampled by their keys.
         self.sampling = limits.ratio > 0.0 and limits.most > 0
-        #: When tasks came into the queue that have not ended; None if unknown.
+        #: When unfinished tasks entered the queue; None if unknown.
         self.since: dict[Hashable, float | None] = {}
         self.most_queued = MAX_QUEUED if self._measures else 0
-        #: Whether queued tasks are missing in `since`: they look like those that never queued.
+        #: Whether `since` lacks queued tasks, so that they look like tasks that never queued.
         self.overflowed = False
 
     # --------------------------------------------------------------------- in the queue
 
     def attach(self) -> None:
-        """Add the tasks that have been waiting for an unknown time."""
+        """Add the tasks that are already waiting, since an unknown time."""
         waiting = (*self._scheduler.queued, *self._scheduler.unrunnable)
         self.since.update((task.key, None) for task in waiting[: self.most_queued])
         self.overflowed = len(waiting) > self.most_queued
@@ -94,7 +94,7 @@ class TaskSpans:
     # ------------------------------------------------------------------------- the runs
 
     def succeeded(self, group: Group, task: TaskState, end: Ended) -> None:
-        """Keep a run with a result, if it is among the slowest or is chosen by its key."""
+        """Keep a run with a result if it is among the slowest or is sampled by its key."""
         self._prepared(group, end)
         sampled = self.sampling and is_sampled(task.key, self._limits.ratio)
         if sampled or end.seconds > group.floor:
@@ -103,7 +103,7 @@ class TaskSpans:
                 task_runs.succeeded(group, run, sampled, self._limits)
 
     def failed(self, group: Group, task: TaskState, end: Ended, failure: Failure) -> None:
-        """Keep a run that failed for good."""
+        """Keep a run whose failure is final."""
         self._prepared(group, end)
         if self._measures:
             run = self._run(group, task, end)
@@ -111,7 +111,7 @@ class TaskSpans:
                 task_runs.failed(group, run, failure, self._limits)
 
     def _prepared(self, group: Group, end: Ended) -> None:
-        """Extend a group to the first work of a worker for a run."""
+        """Extend a group's time to a worker's first activity for a run."""
         first = min([start for _, start, _ in self._parts(end)], default=end.start)
         SpanTasks.prepared(group, first)
 
@@ -121,7 +121,7 @@ class TaskSpans:
             task_runs.repeated(span, key)
 
     def _waited(self, end: Ended) -> float | None:
-        """Return the seconds of a task in the queue, if they are known."""
+        """Return a task's seconds in the queue; None if unknown."""
         if not end.sent or end.queued is None:
             return None
         if end.queued:
@@ -150,9 +150,9 @@ class TaskSpans:
         )
 
     def _parts(self, end: Ended) -> tuple[_Part, ...]:
-        """Return what came before the computing: action, start and seconds of each part.
+        """Return the activities before the computation: action, start and seconds of each.
 
-        A transfer is shifted as its run is. A disk read is told by the worker's own clock.
+        A transfer is shifted with its run. A disk read has the time of the worker's own clock.
         """
         before, computed = task_runs.last_run(end.info["startstops"])
         offset = self._clocks.offset(end.info.get("worker"))
@@ -164,7 +164,7 @@ class TaskSpans:
             if action not in _PARTS or shift is None:
                 continue
             stop = min(startstop["stop"] + shift, end.start)
-            # What ended before the task was sent there was done for an earlier run.
+            # An activity that ended before the task was sent belongs to an earlier run.
             if 0.0 <= took < inf and stop >= end.sent:
                 parts.append((action, max(stop - took, end.sent), took))
         if len(parts) > MAX_PARTS:

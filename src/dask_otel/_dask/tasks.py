@@ -1,4 +1,4 @@
-"""Transitions of tasks, as calls of the core."""
+"""Turns transitions of tasks into calls of the core."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from dask_otel.core.text import STACKTRACE_LIMIT
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
 
-#: Characters of a traceback that are kept, its last ones: twice the limit of the export, so that
-#: redaction sees all that is exported. Dask does not cut them, and spans wait in a queue.
+#: Most characters of a traceback, of which the last are kept: twice the export's limit, so that
+#: redaction sees the whole. Dask does not limit tracebacks, and spans wait in a queue.
 LONGEST_TRACEBACK: Final = 2 * STACKTRACE_LIMIT
 
 
 class TaskEvents:
     """Follows the tasks of one scheduler.
 
-    `transition` is the hot path, and is bound on the plugin as it is. The other methods may raise:
-    the adapter has the boundary.
+    `transition` is the hot path, and is bound on the plugin directly. The other methods may raise:
+    the adapter guards them.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class TaskEvents:
         self._accounting = time.accounting
         self._clocks = clocks
         self._shown = shown
-        #: When tasks in the queue came there; see `TaskSpans.since`.
+        #: When tasks entered the queue; see `TaskSpans.since`.
         self.queued_since = shown.since
         self._most_queued = shown.most_queued
-        #: Runs whose end the transitions do not tell, and where the tasks in processing were sent.
+        #: Runs whose end is in no transition, and the workers of the tasks in processing.
         self.under_way = under_way
         self.assigned = under_way.assigned
-        #: When they were sent.
+        #: When the tasks in processing were sent.
         self._sent: dict[Hashable, float] = {}
-        #: Compute seconds of the runs that ended, by prefix.
+        #: Compute seconds of ended runs, by prefix.
         self._durations: defaultdict[str, Distribution] = defaultdict(Distribution)
-        #: Runs that ended in memory and are not in the batch yet. Every task counts here, and a
-        #: group is hashed in no time, its series is not.
+        #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
+        #: task by group, because hashing a group is fast, and hashing its series is not.
         self._in_memory: dict[Group, int] = {}
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
@@ -82,7 +82,7 @@ class TaskEvents:
         self._shown.attach()
 
     def close(self, now: float) -> None:
-        """Book the runs that are still under way."""
+        """Record the runs that are still under way."""
         for key, ws in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
@@ -96,7 +96,7 @@ class TaskEvents:
         self._shown.clear()
 
     def repair(self) -> None:
-        """Forget tasks that do not process any more."""
+        """Forget tasks that are no longer processing."""
         workers = self._scheduler.workers.values()
         processing = {task.key for ws in workers for task in ws.processing}
         for key in self.assigned.keys() - processing:
@@ -115,7 +115,7 @@ class TaskEvents:
             self.let_go(group)
 
     def let_go(self, group: Group) -> None:
-        """Book the counts of a group: its generation is over, or they are exported."""
+        """Add a group's counts to the batch: at an export, or when its generation is over."""
         if runs := self._in_memory.pop(group, 0):
             self._count(semconv.TASK_FINISHED.name, group, "memory", value=runs)
 
@@ -125,7 +125,7 @@ class TaskEvents:
 
     # --------------------------------------------------------------------- transitions
 
-    # Positional-only: otherwise Python compares the ten names of `info` with each of ours.
+    # Positional-only: otherwise Python compares the ten names in `info` with each parameter's.
     def transition(self, key: Hashable, start: str, finish: str, /, **info: Any) -> None:
         """See ``SchedulerPlugin.transition``. About six calls a task: this is the hot path."""
         try:
@@ -138,7 +138,7 @@ class TaskEvents:
                     self._sent[key] = time()
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
-                    # It could run, and there is no worker for it yet.
+                    # It is ready to run, and waits for a worker.
                     if len(self.queued_since) < self._most_queued:
                         self.queued_since[key] = self._now
                     else:
@@ -155,7 +155,7 @@ class TaskEvents:
             self._spans.boundary.failed("transition")
 
     def _entered(self, key: Hashable, stimulus_id: str) -> None:
-        """A task has work left to do."""
+        """Record that a task has work left to do."""
         now = self._now = time()
         task = self._scheduler.tasks[key]
         group = self._groups.get(task.group)
@@ -174,11 +174,11 @@ class TaskEvents:
             self._repeated(group, key, reason, now)
 
     def _repeated(self, group: Group, key: Hashable, reason: RetryReason, now: float) -> None:
-        """A task is to run again."""
+        """Record that a task will run again."""
         self._count(semconv.TASK_RETRIED.name, group, reason)
         self._shown.repeated(group.span, key)
         if reason == "rescheduled":
-            # The task asked for it: events name trouble alone.
+            # The task requested it, and events are only for problems.
             return
         text = self._time.failure_of(key).get("exception_text")
         self._outcomes.incident(
@@ -190,7 +190,7 @@ class TaskEvents:
         )
 
     def _left(self, key: Hashable, start: str, finish: str, info: dict[str, Any]) -> None:
-        """A task has no work left to do, or is about to begin again."""
+        """Record that a task has no work left to do, or will begin again."""
         stimulus_id: str = info["stimulus_id"]
         startstops = info.get("startstops") or ()
         started, stopped, seconds = run_times(startstops) if startstops else (0.0, 0.0, 0.0)
@@ -226,7 +226,7 @@ class TaskEvents:
                 runs[group] = runs.get(group, 0) + 1
                 if stopped:
                     self._durations[group.prefix].add(computed)
-                    # The part of a run before it computes can be the first work of its group.
+                    # The activities before a run computes can be the first work of its group.
                     first = sent < group.start and len(startstops) > 1
                     if computed > group.floor or self._shown.sampling or first:
                         times = (computed, sent, started, stopped, queued)
@@ -247,11 +247,11 @@ class TaskEvents:
         processed: bool,
         now: float,
     ) -> None:
-        """A task left without a result: it failed, was blamed, will come back, or is cancelled."""
+        """Record a task without a result: it failed, was blamed, will return, or is cancelled."""
         key, outcomes = task.key, self._outcomes
         if finish == "erred" and end.info.get("cause") == key:
             if run is not None:
-                # The last of the runs that its workers died with.
+                # The last of its runs on workers that died.
                 outcomes.ran(group, run, now)
             failure = self._failed(group, key, end.info, end.start, end.stop, now, end.assigned)
             self._count(semconv.TASK_FINISHED.name, group, "erred")
@@ -279,7 +279,7 @@ class TaskEvents:
         sent: float,
         group: Group | None,
     ) -> Run | None:
-        """Book the end of a run without times; return what is known of the run."""
+        """Record the end of a run without times; return its known facts."""
         address = assigned.address
         seen = self.under_way.seen.pop(key, None)
         lost = address not in self._scheduler.workers
@@ -289,7 +289,7 @@ class TaskEvents:
         how = interruption(stimulus_id)
         startstops = self._time.failure_of(key).get("startstops")
         if how in ("error", "rescheduled"):
-            # The run has ended: a retry will follow.
+            # The run has ended, and a retry follows.
             seconds = run_times(startstops)[2] if startstops else None
             self._accounting.task_done(address, key, seconds, monotonic())
         else:
@@ -301,14 +301,14 @@ class TaskEvents:
                 return Run(address, *shown)
         if seen is None:
             return None
-        # It ran until now, or until its worker was lost, at an unknown time.
+        # It ran until now, or until its worker was lost at an unknown time.
         return Run(address, seen.start, seen.last if lost else time())
 
     def _erred_at_rest(self, key: Hashable, stimulus_id: str) -> None:
-        """A task erred that had no work left to do.
+        """Record a failure of a task that had no work left to do.
 
-        It is an actor whose worker left, or it was submitted when its dependency had failed
-        already. Older releases (2025.1 for one) call both released→erred: but an actor blames
+        It is an actor whose worker left, or it was submitted after its dependency had failed. In
+        older releases (such as 2025.1) both are the transition released→erred, but an actor blames
         itself.
         """
         task = self._scheduler.tasks[key]
@@ -344,7 +344,7 @@ class TaskEvents:
         worker: str | None = info.get("worker")
         ws = self._scheduler.workers.get(worker)
         if assigned is not None and assigned.address == worker:
-            # It may have left just now.
+            # It may just have left.
             ws = assigned
         text, trace = info.get("exception_text"), info.get("traceback_text")
         failure = Failure(
@@ -360,11 +360,11 @@ class TaskEvents:
             else None,
         )
         self._outcomes.failed(group, key, failure, started, stopped, now, was_unfinished)
-        # Beyond the cap on details, without the largest of them.
+        # Beyond the limit on details, omit the traceback, the largest one.
         return failure if group.span.failed[key] else replace(failure, traceback=None)
 
     def stolen(self, message: Any) -> None:
-        """Move a task to another worker, for which there is no transition."""
+        """Record that a task moved to another worker, which is not a transition."""
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             key, thief = message[1], message[4]
             try:
@@ -378,8 +378,8 @@ class TaskEvents:
 
 
 def _cause(task: TaskState, stimulus_id: str) -> Cause:
-    """Return why a task is unfinished that has not just been submitted."""
+    """Return why a task is unfinished without a new submission."""
     if not stimulus_id.startswith(RETRY):
         return "recomputed"
-    # Set where the task failed in a worker, and kept: `Client.retry` takes its dependents along.
+    # Set for a task that failed on a worker, and not for its dependents, which are retried with it.
     return "retried" if task.exception_text else "unblamed"

@@ -1,9 +1,9 @@
-"""Where the cluster's thread-seconds went: Dask's side of `dask_otel.core.idle.accounting`.
+"""Accounts for the cluster's thread-seconds: Dask's side of `dask_otel.core.idle.accounting`.
 
-It needs more than the spans extension: the raw heartbeat, whose ``executing`` still lists
-cancelled tasks (``WorkerState.executing`` drops them); the message of a task that seceded, which
-is no transition; and the message of a task that failed, whose transition has no times if the
-task is retried.
+The spans extension is not enough. It also needs the raw heartbeat, whose ``executing`` lists
+cancelled tasks (``WorkerState.executing`` drops them); the message of a task that seceded, which is
+not a transition; and the message of a failed task, whose transition has no times if the task is
+retried.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dask_otel.core.records import Tags
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler, WorkerState
 
-#: Our own activities in ``dask.cluster.time``; a user's of that name becomes `_OTHER_TIME`.
+#: Our own activities in ``dask.cluster.time``; a user's with the same name becomes `_OTHER_TIME`.
 _OUR_TIMES: Final = frozenset({"idle", "unused", "lost"})
 _OTHER_TIME: Final = "other"
 
-#: Spans in a step of a hand-over.
+#: Number of spans in a step of a hand-over.
 STEP: Final = 250
 
 
 class ThreadTime:
     """Feeds the accounting from one scheduler.
 
-    All methods belong to the scheduler's event loop. The adapter guards those that its hooks call.
+    All methods belong to the scheduler's event loop. The adapter guards the calls of its hooks.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class ThreadTime:
         self._scheduler = scheduler
         self._boundary = boundary
         self._under_way = under_way
-        #: The transitions of tasks are booked here, without a call in between.
+        #: `TaskEvents` calls this directly at transitions.
         self.accounting = Accounting(monotonic())
-        #: Execute seconds of the heartbeat at hand, by span id and by activity.
+        #: Execute seconds of the present heartbeat, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
-        #: The interval that `prepare` has closed and `export` has not taken.
+        #: The interval that `prepare` has closed and `export` has not yet exported.
         self._closed: _Closed | None = None
-        #: The message of the failure that is being handled.
+        #: The message of the present failure.
         self._failing: Mapping[str, Any] = {}
         self.wrappers = Wrappers()
 
@@ -86,7 +86,7 @@ class ThreadTime:
     # --------------------------------------------------------------------------- tasks
 
     def failure_of(self, key: Hashable) -> Mapping[str, Any]:
-        """Return the worker's message of the failure that is being handled, if it is this task's.
+        """Return the worker's message of the present failure, if it is this task's.
 
         If the task has retries left, its transitions lack the exception.
         """
@@ -113,8 +113,8 @@ class ThreadTime:
     # ---------------------------------------------------------------------- heartbeats
 
     def metered(self, span_id: str, activity: Hashable, seconds: float) -> None:
-        """Add execute seconds of the heartbeat that is being handled."""
-        # Values that a counter can't hold are ignored on both sides of the sum.
+        """Add execute seconds of the present heartbeat."""
+        # Values that a counter cannot hold are ignored on both sides of the sum.
         if 0.0 < seconds < inf:
             self._seconds[span_id] = self._seconds.get(span_id, 0.0) + seconds
             if activity in _OUR_TIMES:
@@ -182,7 +182,7 @@ class ThreadTime:
     ) -> None:
         """Add the seconds since the last export to a batch and to the open spans.
 
-        If `prepare` has begun, it is that interval; the rest belongs to the next one.
+        If `prepare` has begun, this exports its interval; the rest belongs to the next one.
         """
         for _ in self.prepare(open_spans, tags_of):
             pass
@@ -210,7 +210,7 @@ class ThreadTime:
 
 @dataclass(slots=True)
 class _Closed:
-    """An interval on its way into a batch."""
+    """A closed interval that is being added to a batch."""
 
     #: Execute seconds by activity.
     activities: dict[Hashable, float]
@@ -225,7 +225,7 @@ class _Closed:
         open_spans: Mapping[str, OpenSpan],
         tags_of: Callable[[str], Tags],
     ) -> bool:
-        """Credit `limit` shares to their spans; return whether none is left."""
+        """Credit at most `limit` shares to their spans; return whether none is left."""
         idle, reported = self.since.span_idle, self.since.span_reported
         for shares in (idle, reported):
             for _ in range(min(limit, len(shares))):

@@ -1,6 +1,6 @@
-"""The parts of Dask that the bridge uses; `tools/scan.py` checks by types that nothing is missing.
+"""The parts of Dask that the bridge uses; `tools/scan.py` checks by types that none is missing.
 
-A contract test looks for everything in `UNDOCUMENTED` on a live cluster, against the oldest and the
+A contract test checks everything in `UNDOCUMENTED` on a live cluster, with the oldest and the
 newest supported release.
 """
 
@@ -92,11 +92,11 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Worker.WorkerState": ("tasks",),
     "Worker.TaskState": ("annotations", "key", "run_id", "span_id"),
     "Nanny": ("preload", "preload_argv"),
-    # Tornado's router, in which Dask puts its pages.
+    # Tornado's router with Dask's pages.
     "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),
 }
 
-#: Attributes of these that are used by a name in a text or through a protocol of ours.
+#: Attributes of these classes that are used by name in a string, or through a protocol of ours.
 BY_NAME: Final = frozenset(
     {
         ("SpansSchedulerExtension", "heartbeat"),
@@ -112,15 +112,15 @@ BY_NAME: Final = frozenset(
     }
 )
 
-#: Handlers that are wrapped or called by our messages.
+#: Handlers that we wrap, or that our messages call.
 HANDLERS: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler.handlers": ("heartbeat_worker",),
     "Scheduler.stream_handlers": ("long-running", "task-erred"),
     "Worker.handlers": ("actor_execute", "plugin-add", "plugin-remove"),
 }
 
-#: Attributes of the documented interfaces of Dask and Tornado, and those that every
-#: plugin needs to find itself.
+#: Attributes of the documented interfaces of Dask and Tornado, and those that every plugin needs
+#: to find itself.
 DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Client": ("run_on_scheduler",),
     "Scheduler": (
@@ -139,8 +139,8 @@ DOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "IOLoop": ("add_callback",),
 }
 
-#: Attributes of values without a type: reports of workers and clients, extensions, which
-#: Dask keeps as `Any`, and the parts of Tornado's rules.
+#: Attributes of untyped values: reports of workers and clients, extensions, which Dask types as
+#: `Any`, and the parts of Tornado's rules.
 OF_ANYTHING: Final = frozenset(
     {
         "add_handlers",

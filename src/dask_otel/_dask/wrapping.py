@@ -1,4 +1,4 @@
-"""Wraps methods and handlers that Dask calls, and restores them without a trace."""
+"""Wraps methods and handlers that Dask calls, and restores them exactly."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Make: TypeAlias = Callable[[Called], Called]
 class Wrappers:
     """The wrappers of one part of the bridge.
 
-    If somebody has wrapped ours since, it stays below theirs when it is taken off. So every wrapper
-    reads `attached`, and only calls its original when that is false.
+    If other code has wrapped one of ours, ours cannot be removed. So every wrapper reads
+    `attached`; if that is false, it only calls its original.
     """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        #: Whether the wrappers are on; read at each call.
+        #: Whether the wrappers are active; read at each call.
         self.attached = False
-        #: Seconds of the event loop that the wrappers' own work has taken.
+        #: Seconds of the event loop for the wrappers' own work.
         self.spent = 0.0
 
     def then(self, ours: Callable[..., None], boundary: ErrorBoundary, kind: str) -> Make:
@@ -48,7 +48,7 @@ class Wrappers:
         return make
 
     def method(self, owner: object, name: str, make: Make) -> None:
-        """Wrap a method of a class, or of an instance, where Dask looks it up for each call."""
+        """Wrap a method of a class or instance that Dask looks up for each call."""
         shadowed = vars(owner).get(name)
         wrapper = make(getattr(owner, name))
         setattr(owner, name, wrapper)
@@ -66,7 +66,7 @@ class Wrappers:
     def handler(self, handlers: dict[str, Called], name: str, make: Make) -> None:
         """Wrap the handler of an operation."""
         original = handlers[name]
-        # Dask reads a handler's signature, which `wraps` keeps.
+        # Dask reads a handler's signature; `wraps` preserves it.
         wrapper = handlers[name] = wraps(original)(make(original))
 
         def undo() -> None:

@@ -1,6 +1,6 @@
 """The command ``dask-otel``: arguments and dispatch only.
 
-Commands import what they need when they run, so that ``--help`` and ``--version`` answer at
+Each command imports its dependencies when it runs, so that ``--help`` and ``--version`` answer at
 once and without optional packages.
 """
 
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    0 where the command did what it says, 1 where a step failed (the reason is on standard
-    error), 130 after Ctrl-C. Wrong arguments exit with 2, as argparse does.
+    0 after success, 1 after a failed step (the reason is on standard error), 130 after
+    Ctrl-C. Wrong arguments exit with 2, as in argparse.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     if given[:1] == ["top"]:

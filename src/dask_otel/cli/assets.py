@@ -1,4 +1,4 @@
-"""``dask-otel assets``: write out the dashboards, rules and configurations of ``deploy/``."""
+"""``dask-otel assets``: writes the dashboards, rules and configurations of ``deploy/``."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def add_command(commands: Any) -> None:
 
 
 def source() -> Path:
-    """Return the folder with the files: in the installed package, or in a checkout's ``deploy``.
+    """Return the folder with the files: in the installed package, or ``deploy`` in a checkout.
 
     Raises
     ------
     FileNotFoundError
-        If the package has come without them.
+        If the package lacks them.
     """
     package = Path(dask_otel.__file__).parent
     for folder in (package / "_deploy", package.parents[1] / "deploy"):
@@ -53,12 +53,12 @@ def source() -> Path:
 
 
 def assets() -> dict[Path, bytes]:
-    """Return the content of each file, by its path below the folder."""
+    """Return the files' contents by their path below the folder."""
     top = source()
     return {
         path.relative_to(top): path.read_bytes()
         for path in sorted(top.rglob("*"))
-        # Installers compile what ends in .py.
+        # Installers compile .py files.
         if path.is_file() and "__pycache__" not in path.parts
     }
 

@@ -1,4 +1,4 @@
-"""A local cluster whose scheduler writes what it exports into files, for a while."""
+"""A temporary local cluster whose scheduler writes its export into files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from distributed import Client, LocalCluster
 PRELOAD: Final = "dask_otel.preload"
 WORKERS: Final = 2
 
-#: Ctrl-C in a terminal reaches the workers too; they are to end with the cluster, not with
-#: a traceback each, nor with one of a heartbeat that was under way when the scheduler went.
-#: (A preload may be a module's text.)
+#: Ctrl-C in a terminal reaches the workers too. They should end with the cluster: without a
+#: traceback each, and without one of a heartbeat that was under way when the scheduler closed.
+#: (A preload may be a module's source.)
 _END_QUIETLY: Final = """
 import logging, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -27,7 +27,7 @@ logging.getLogger("distributed.worker").addFilter(
 )
 """
 
-#: What would keep a trace from being shown.
+#: Variables that would prevent a trace.
 _SILENCING_VARIABLES: Final = (
     "OTEL_SDK_DISABLED",
     "OTEL_CONFIG_FILE",
@@ -38,40 +38,37 @@ _SILENCING_VARIABLES: Final = (
 
 
 def configured_environment() -> dict[str, str]:
-    """Return the environment with the defaults that Dask's config has for it.
+    """Return the environment with the defaults from Dask's configuration.
 
-    ``otel.environment`` gives OTEL_* variables where the process has none.
+    ``otel.environment`` has the values of OTEL_* variables that the process does not set.
     """
     defaults = dask.config.get("otel.environment", None) or {}
     return {key: str(value) for key, value in defaults.items()} | dict(os.environ)
 
 
 def export_environment(environ: Mapping[str, str], endpoint: str | None) -> dict[str, str]:
-    """Return an environment like the given one in which everything is exported.
+    """Return a copy of an environment in which everything is exported.
 
-    Parameters
-    ----------
-    endpoint
-        Where to, beside the files, where the environment does not say it; None for nowhere.
+    `endpoint` is used besides the files if the environment sets none; None for files alone.
     """
     result = {key: value for key, value in environ.items() if key not in _SILENCING_VARIABLES}
     if is_disabled(environ):
-        # The files are the demo's; nobody else is to get anything.
+        # The files are the demo's own; export nothing else.
         result |= {"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none"}
     elif endpoint is not None:
         result["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
-    # A few exports within the demo instead of one: the series get some points.
+    # Several exports within the demo, so that the series have several points.
     result.setdefault("OTEL_METRIC_EXPORT_INTERVAL", "5000")
     return result
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """Whether the user has switched the export off."""
+    """Whether the user has disabled the export."""
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def _with_preload(key: str, preload: str) -> list[Any]:
-    """Return the user's preloads and one more."""
+    """Return the user's preloads, and one more."""
     configured = dask.config.get(key, [])
     before = [configured] if isinstance(configured, str) else list(configured or ())
     return before if preload in before else [*before, preload]
@@ -81,18 +78,11 @@ def _with_preload(key: str, preload: str) -> list[Any]:
 def observed_cluster(
     files: Path, endpoint: str | None = None, log_level: int = logging.ERROR
 ) -> Iterator[Client]:
-    """Give a client of a fresh local cluster whose scheduler has loaded the bridge.
+    """Yield a client of a new local cluster whose scheduler has the bridge.
 
-    When the context ends, the cluster is closed and everything has been exported.
-
-    Parameters
-    ----------
-    files
-        The folder into which the bridge writes.
-    endpoint
-        Where it exports to as well, where the standard variables do not say it.
-    log_level
-        From which level on Dask's own log messages are shown.
+    The bridge writes into the folder `files`, and exports to `endpoint` if the standard variables
+    set none. At the end of the context, everything has been exported and the cluster is closed.
+    Dask's own messages are printed from `log_level` on.
     """
     preloads = {
         "distributed.scheduler.preload": PRELOAD,
@@ -101,13 +91,13 @@ def observed_cluster(
     config: dict[str, Any] = {
         **{key: _with_preload(key, preload) for key, preload in preloads.items()},
         "otel.files.path": str(files),
-        # Is in the environment already.
+        # The environment already has them.
         "otel.environment": {},
-        # Fusion of array operations would lose their spans (see `workflow.run`).
+        # Fusing array operations would lose their spans (see `workflow.run`).
         "optimization.fuse.active": False,
     }
     with (
-        # This process's, until the cluster is closed.
+        # This process's variables, until the cluster is closed.
         patch.dict(os.environ, export_environment(configured_environment(), endpoint), clear=True),
         dask.config.set(config),
         LocalCluster(

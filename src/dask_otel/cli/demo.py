@@ -1,4 +1,4 @@
-"""``dask-otel demo``: its arguments and exit codes. What it does is in `showcase`."""
+"""``dask-otel demo``: its arguments and exit codes. The steps are in `showcase`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from dask_otel.cli import terminal
 from dask_otel.cli.terminal import DemoError
 
-#: What the demo needs beyond the bridge itself; dask.dataframe needs pandas and pyarrow.
+#: The demo's dependencies besides the bridge's; dask.dataframe needs pandas and pyarrow.
 _EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")
 
 _DESCRIPTION: Final = """\

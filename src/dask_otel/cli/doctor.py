@@ -1,4 +1,4 @@
-"""``dask-otel doctor``: its arguments and exit codes. What it does is in `dask_otel.doctor`."""
+"""``dask-otel doctor``: its arguments and exit codes. The work is in `dask_otel.doctor`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ exit codes: 0 all is well (notes are no problems), 1 something is wrong, 2 wrong
 """
 
 _BACKENDS: Final = {"jaeger": "span", "tempo": "span", "prometheus": "counter"}
-#: Option: its default, and what is waited for.
+#: Option: its default, and the event that it waits for.
 _WAITS: Final = {
     "--timeout": (15.0, "the endpoints' answers"),
     "--patience": (30.0, "the telemetry that is read back"),
 }
-#: Columns of the page, at most and where it is not for a terminal.
+#: Most columns of the page, and its columns without a terminal.
 _WIDE, _PAGE = 100, 80
 
 
@@ -66,14 +66,14 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine; return the exit code."""
+    """Run the examination; return the exit code."""
     from dask_otel.doctor import asking
     from dask_otel.doctor.backends import read_back
     from dask_otel.doctor.finding import NOT_EXAMINED, exit_code
     from dask_otel.doctor.findings import all_findings
     from dask_otel.doctor.page import as_json, as_text
 
-    # gRPC writes what it thinks of a handshake to the terminal.
+    # gRPC writes handshake errors to the terminal.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     places = {name: address for name in _BACKENDS if (address := getattr(arguments, name))}
     try:

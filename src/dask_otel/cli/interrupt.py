@@ -1,8 +1,8 @@
-"""Ctrl-C that is not lost.
+"""Repeats a lost Ctrl-C.
 
-Python ends a command by an exception that rises wherever the main thread just is. In a callback
-of the garbage collector, of a weak reference (each import has one) or in a ``__del__`` it ends
-that callback alone: Python says "Exception ignored", and the command goes on
+Python ends a command by an exception that is raised at the main thread's current position. In a
+callback of the garbage collector or of a weak reference (each import has one), or in a ``__del__``,
+it ends only that callback: Python prints "Exception ignored", and the command continues
 (https://docs.python.org/3/library/sys.html#sys.unraisablehook).
 """
 
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: Seconds until it comes again: whatever swallowed it is over then.
+#: Seconds until it is repeated: the callback has ended by then.
 _AGAIN: Final = 0.05
 
 
 @contextmanager
 def ctrl_c_is_not_lost() -> Iterator[None]:
-    """Let a ``KeyboardInterrupt`` that Python had to ignore come again. For the main thread."""
+    """Repeat a ``KeyboardInterrupt`` that Python had to ignore. For the main thread."""
     before = sys.unraisablehook
     again: threading.Timer | None = None
 
@@ -49,5 +49,5 @@ def _interrupt(thread: int) -> None:
 
         _thread.interrupt_main()
     else:
-        # Also out of a call that waits.
+        # This also interrupts a blocking call.
         signal.pthread_kill(thread, signal.SIGINT)

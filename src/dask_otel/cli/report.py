@@ -1,4 +1,4 @@
-"""``dask-otel report``: its arguments and exit codes. What it says is in `dask_otel.report`."""
+"""``dask-otel report``: its arguments and exit codes. The report is in `dask_otel.report`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SCHEDULER = (
 )
 _NO_BOKEH = "the page needs bokeh; try: pip install 'dask-otel[report]' (--text and --json do not)"
 
-#: Columns of the text, at most.
+#: Most columns of the text.
 _WIDE = 160
-#: By which tags costs are summed up, where none is named.
+#: The default tag for the sums of costs.
 _TAG = "team"
 
 _EPILOG = """\
@@ -72,7 +72,7 @@ def _runs(text: str) -> int:
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
-    # It has gone, and says what to use.
+    # A removed option, whose error names its replacement.
     "--scheduler": {"help": argparse.SUPPRESS},
     "--compare": {
         "nargs": 2,
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _write_page(report, arguments)
         terminal.show(_json(report) if arguments.json else _text(report))
     except BrokenPipeError:
-        # Nobody reads on.
+        # The reader has closed the pipe.
         return 0
     except (OSError, ValueError) as error:
         return terminal.fail("report", str(error))
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _without_effect(report: Report, arguments: argparse.Namespace) -> Iterator[str]:
-    """Yield the options that change nothing, and why."""
+    """Yield the options that have no effect, with the reason."""
     given = [f"--{name}" for name in ("currency", "tag") if getattr(arguments, name) is not None]
     if given and arguments.price is None:
         verb = "says" if len(given) == 1 else "say"

@@ -1,8 +1,8 @@
-"""What ``dask-otel demo`` does, step by step.
+"""The steps of ``dask-otel demo``.
 
-The bridge in the demo's scheduler writes files (``otel.files.path``); the demo prints the report of
-these files, which is what left the process. Where the standard variables name an endpoint,
-or something listens at the default one, the bridge itself exports there, too.
+The bridge in the demo's scheduler writes files (``otel.files.path``), and the demo prints the
+report of these files. If the standard variables name an endpoint, or if something listens at the
+default one, the bridge also exports there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _load_workflow() -> Any:
     """Import the example: it is in the installed package, or in a checkout."""
     package = Path(dask_otel.__file__).parent
     packed, checkout = package / "_examples", package.parents[1] / "examples"
-    # Workers import it, too: they are started with the same path.
+    # Workers import it too: they start with the same path.
     sys.path.append(str(packed if packed.exists() else checkout))
     return import_module("demo_workflow")
 
@@ -58,12 +58,12 @@ def _load_workflow() -> Any:
 workflow: Final = _load_workflow()
 
 DEFAULT_OUTPUT: Final = Path("dask-otel-demo")
-#: Where OTLP goes if nothing says where: host and port, and as an endpoint.
+#: OTLP's default destination: host and port, and as an endpoint.
 _DEFAULT_ADDRESS: Final = ("localhost", 4317)
 _DEFAULT_ENDPOINT: Final = "http://localhost:4317"
 #: Seconds to wait for the root span: a heartbeat or two, then the bridge's linger.
 SETTLE_LIMIT: Final = 20.0
-#: Columns of the text, at most, and of the picture; and what the picture shows.
+#: Most columns of the text, columns of the picture, and the picture's sections.
 _WIDE: Final = 160
 _SVG_WIDTH: Final = 112
 _SVG_SECTIONS: Final = ("Where the threads' time went", "Spans")
@@ -76,7 +76,7 @@ the workflow ran, but the bridge exported no {what}.
 Is there a message of dask-otel above? Other causes: `otel:` in a Dask config file switches it
 off, or the program runs under `opentelemetry-instrument`, whose own exporter got the spans."""
 
-#: Shows the title of a step while it is done, and how long it took.
+#: Prints the title of a step while it runs, and then its duration.
 _Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
 
 
@@ -86,12 +86,12 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
     Raises
     ------
     DemoError
-        Where a step failed. What could be shown until then has been shown.
+        If a step failed. The earlier results have been printed.
     """
     for path in filter(None, (output, svg)):
         _check_writable(path, is_folder=path is output)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name that the terminal's encoding can't show must not end the demo.
+        # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     marks = words.glyphs(console.options.ascii_only)
@@ -116,7 +116,7 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
 
 
 def _check_writable(path: Path, is_folder: bool) -> None:
-    """Fail before the work, not after it."""
+    """Fail before the work if the path is not writable."""
     parent = path.absolute().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise DemoError(f"can't write {path}: no such directory, or no permission")
@@ -125,7 +125,7 @@ def _check_writable(path: Path, is_folder: bool) -> None:
 
 
 def _destinations(console: Console) -> tuple[bool, str | None]:
-    """Print where the telemetry goes beside the files; return whether, and the default endpoint."""
+    """Print the destinations besides files; return if there are any, and the default endpoint."""
     # Imports the SDK.
     from dask_otel._otel.sdk.environment import defaults_for_environment
     from dask_otel._otel.sdk.exporters import is_named, labels
@@ -155,7 +155,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 @contextmanager
 def _kept_messages() -> Iterator[dict[str, None]]:
-    """Keep the bridge's warnings for the end, each once: the terminal belongs to the demo."""
+    """Collect the bridge's warnings, each once, for the end of the demo's output."""
     messages: dict[str, None] = {}
 
     def keep(record: logging.LogRecord) -> bool:
@@ -175,12 +175,12 @@ def _kept_messages() -> Iterator[dict[str, None]]:
 
 @contextmanager
 def _step(console: Console, marks: words.Glyphs, title: str) -> Iterator[None]:
-    """Show a step while it runs, and how long it took."""
+    """Print a step while it runs, and then its duration."""
     begin = time.monotonic()
     mark, style = marks.failed, "red"
     spinner = "line" if console.options.ascii_only else "dots"
     try:
-        # On a pipe nothing moves: only the line at the end is written.
+        # A pipe has no animation: only the last line is written.
         with console.status(f"{title} {marks.ellipsis}", spinner=spinner):
             yield
         mark, style = marks.done, "green"
@@ -192,19 +192,19 @@ def _step(console: Console, marks: words.Glyphs, title: str) -> Iterator[None]:
 def _compute(
     step: _Step, data: Path, files: Path, endpoint: str | None, quick: bool, fail: bool
 ) -> Exception | None:
-    """Run the workflow on a cluster that writes `files`; return how it failed."""
+    """Run the workflow on a cluster that writes `files`; return its exception, if any."""
     size = workflow.QUICK if quick else workflow.FULL
     failure: Exception | None = None
     with step("Generating the data"):
         workflow.generate(data, size, broken=fail)
     with ExitStack() as cluster:
         with step(f"Starting a cluster of {WORKERS} workers with {PRELOAD}"):
-            # A task that is to fail is shown in the trace, not by the worker's log.
+            # An intended failure belongs in the trace, not in the worker's log.
             level = logging.CRITICAL if fail else logging.ERROR
             try:
                 client = cluster.enter_context(observed_cluster(files, endpoint, level))
             except Exception as error:
-                # Ports, memory, a broken Dask configuration: Dask's text says what.
+                # Ports, memory, a broken Dask configuration: Dask's message names the cause.
                 raise DemoError(f"the cluster did not start: {error}") from error
         with span(workflow.ROOT) as root_id:
             try:
@@ -212,7 +212,7 @@ def _compute(
             except Exception as error:  # noqa: BLE001 - whatever it is, its trace counts
                 failure = error
         with step("Waiting for the spans to settle"):
-            # Without a bridge nothing will come.
+            # Without a bridge, no span will be written.
             if trace_context(root_id, client).decided:
                 _wait_for_span(files, identity.span_id(root_id))
         with step("Closing the cluster"):
@@ -231,7 +231,7 @@ def _wait_for_span(files: Path, span_id: int) -> None:
 
 
 def _read(files: Path) -> Report:
-    """Return the report of what the bridge has written."""
+    """Return the report of the bridge's files."""
     try:
         report = read_report(files)
     except FileNotFoundError:
@@ -248,7 +248,7 @@ def _print(console: Console, lines: Iterator[Line]) -> None:
 
 
 def _copy(console: Console, files: Path, folder: Path) -> list[str]:
-    """Copy the files to where they stay; return what went wrong."""
+    """Copy the files to their final place; return the problems."""
     if not files.exists():
         return []
     try:
@@ -256,7 +256,7 @@ def _copy(console: Console, files: Path, folder: Path) -> list[str]:
         written = [shutil.copy(path, folder) for path in sorted(files.iterdir())]
     except OSError as error:
         return [f"can't write the telemetry: {error}"]
-    # Paths as they are, on a line of their own: for copying.
+    # Unchanged paths, each on its own line, for copying.
     page = f"dask-otel report {shlex.quote(str(folder))} --open"
     for title, lines in ((_WRITTEN, written), ("The same as a page:", [page])):
         console.print(title, style="green")
@@ -266,7 +266,7 @@ def _copy(console: Console, files: Path, folder: Path) -> list[str]:
 
 
 def _missing(report: Report) -> list[str]:
-    """Return what should have been exported and was not."""
+    """Return the telemetry that is missing in the export."""
     names = []
     if not any(run.spans for run in report.runs):
         names.append("spans")
@@ -276,7 +276,7 @@ def _missing(report: Report) -> list[str]:
 
 
 def _unexpected(fail: bool, failure: Exception | None) -> list[str]:
-    """Return how the workflow's outcome differs from the one that was asked for."""
+    """Return the differences between the requested outcome and the workflow's."""
     if fail and not isinstance(failure, workflow.BadData):
         return [f"the workflow should have failed with BadData, but: {failure or 'it succeeded'}"]
     if failure and not fail:
@@ -298,5 +298,5 @@ def _save_svg(path: Path, report: Report) -> None:
     for account in report.accounts():
         _print(console, run_lines(account, sheet, _SVG_SECTIONS))
     svg = console.export_svg(title="dask-otel demo", unique_id="dask-otel-demo")
-    # Without rich's web font: a picture in a README loads nothing from elsewhere.
+    # Without rich's web font: a picture in a README cannot load other files.
     path.write_text(re.sub(r"@font-face\s*{[^}]*}", "", svg), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``dask-otel spool``: what waits in a spool, and sending it."""
+"""``dask-otel spool``: lists and sends the content of a spool."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the s
 (the reason is on standard error), 2 wrong arguments, 130 interrupted
 """
 
-#: Seconds: without a success after which sending ends; between two looks; to close the spool.
+#: Seconds: without success until sending ends; between two checks; for closing the spool.
 _PATIENCE: Final = 60.0
 _LOOK: Final = 0.1
 _CLOSING: Final = 5.0
@@ -71,7 +71,7 @@ def _seconds(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show or send what waits; return the exit code."""
+    """List or send the spool's content; return the exit code."""
     from dask_otel.cli.spool_view import listing
     from dask_otel.settings.problems import ConfigurationError
     from dask_otel.spool.files import place
@@ -87,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _send(path: Path, patience: float) -> int:
-    """Run the bridge's export side without a scheduler, until nothing waits any more."""
-    # Not at the top: `--help` needs none of it.
+    """Run the bridge's export side without a scheduler until the spool is empty."""
+    # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
     from dask_otel.pump.journal import Spool
@@ -106,14 +106,14 @@ def _send(path: Path, patience: float) -> int:
 
     def opened() -> Store:
         store = Store.open(path, None, None, time.time_ns(), reread)
-        # Spans for an exporter that is not named here go to the first one.
+        # The first exporter gets the spans for an exporter that is not named here.
         store.adopt(keys)
         return store
 
     limits = PumpLimits(schedule_delay=0.0)
     pump = Pump(sinks, [], lambda _: (), limits, spool=Spool(str(path), 0, opened, keys))
     interrupted = False
-    # Its log is a scheduler's; here, the last words are enough.
+    # Its log is meant for a scheduler; here, the final report is enough.
     with terminal.silence("distributed.dask_otel"):
         pump.open_spool(threading.TIMEOUT_MAX)
         if problem := pump.condition()["spool"]["reason"]:
@@ -134,14 +134,14 @@ def _send(path: Path, patience: float) -> int:
 
 
 def _wait(pump: Pump, patience: float) -> None:
-    """Wait until nothing waits, or nothing has got through for so long."""
+    """Wait until the spool is empty, or nothing has been sent for `patience` seconds."""
     condition = pump.condition()
     before, until = 0, 0.0
     while condition["spool"]["waiting"] and not condition["spool"]["reason"]:
         now, left = time.monotonic(), condition["spool"]["waiting"]
         if left != before:
             before, until = left, now + patience
-        # Without an answer so far, there would be no reason to show.
+        # Until the first answer, there is no reason to print.
         elif now >= until + (0.0 if _failed(condition) else _PATIENCE):
             break
         _progress(f"{left:,} spans left")
@@ -161,7 +161,7 @@ def _progress(text: str) -> None:
 
 
 def _report(pump: Pump, path: Path) -> int:
-    """Print what became of the spans; return the exit code."""
+    """Print the outcome for the spans; return the exit code."""
     condition = pump.condition()
     left = condition["spool"]["waiting"]
     counts = pump.counts()
@@ -173,7 +173,7 @@ def _report(pump: Pump, path: Path) -> int:
     if not (sent or lost or left):
         terminal.show(f"nothing waits in {path}")
         return 0
-    # Of several, nothing says which have taken them.
+    # With several exporters, it is unknown which ones accepted them.
     to = f" to {next(iter(failing))}" if sent and len(failing) == 1 else ""
     terminal.show(f"{words.counted(sent, 'span')} sent{to}; {left:,} left in {path}")
     if lost:

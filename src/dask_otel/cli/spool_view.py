@@ -1,4 +1,4 @@
-"""What is in a spool, as text for a terminal; also while a scheduler has it."""
+"""Lists a spool's content as text for a terminal, even while a scheduler uses it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dask_otel.core.records import Origin
 from dask_otel.report import words
 from dask_otel.spool import files, lock, store
 
-#: Names that are listed, those of which most spans wait; runs, the last ones.
+#: Most names in the list, those with the most queued spans; most runs, the last ones.
 _MOST_NAMES: Final = 20
 _MOST_RUNS: Final = 20
 _LONGEST: Final = 40
-#: Rows that are read at once: the scheduler that has the spool does not wait for the others.
+#: Rows per read, so that the scheduler that uses the spool waits only for these.
 _ROWS: Final = 500
 
 
 def listing(path: Path, width: int) -> str:
-    """Return what is in a spool, line by line. Nothing of it is changed.
+    """Return a list of a spool's content, without changing the spool.
 
     Raises
     ------
     SpoolError
-        If there is none, or it can't be read.
+        If the spool does not exist or cannot be read.
     """
     if not files.check(path):
         raise files.SpoolError(f"there is no {path}")
@@ -38,7 +38,7 @@ def listing(path: Path, width: int) -> str:
     live: int | None = None
     waiting: Counter[tuple[str, str]] = Counter()
     by_run: Counter[tuple[int, bool]] = Counter()
-    # A process that was killed at once leaves an empty file.
+    # A process that was killed at its start leaves an empty file.
     if path.stat().st_size:
         connection = store.connect(path)
         connection.text_factory = lambda text: text.decode(errors="replace")
@@ -70,7 +70,7 @@ def listing(path: Path, width: int) -> str:
 
 def _rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str, bool, bytes]]:
     last, after = 0, -1
-    # Numbers that do not grow are those of a damaged file.
+    # In a damaged file, the numbers may not increase.
     while last > after:
         after = last
         for number, *row in connection.execute(
@@ -135,5 +135,5 @@ def _when(time_ns: Any) -> str:
 
 
 def _clean(text: Any, longest: int = _LONGEST) -> str:
-    """Return a text without characters that a terminal would obey."""
+    """Return a text without terminal control characters."""
     return words.cut(words.one_line(str(text), "�"), longest, "…")

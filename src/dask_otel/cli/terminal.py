@@ -1,4 +1,4 @@
-"""What the commands have in common where they meet a person: numbers in, text out."""
+"""Terminal input and output of all commands."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Columns below which no text is fitted to a terminal.
+#: The smallest width for fitting text to a terminal.
 _NARROW: Final = 60
 
 
 class DemoError(Exception):
-    """A step of the demo failed; the text says which, and what to do."""
+    """A step of the demo failed; the message names the step and a remedy."""
 
 
 def number(text: str) -> float:
-    """Return an argument as a number; NaN, which is in no range, where it is none."""
+    """Return an argument as a number; if it is none, NaN, which is in no range."""
     try:
         return float(text)
     except ValueError:
@@ -29,59 +29,48 @@ def number(text: str) -> float:
 
 
 def width(most: int, unknown: int = 100) -> int:
-    """Return the columns that a text has.
+    """Return the width for a text, in columns.
 
-    Parameters
-    ----------
-    most
-        As many as can be read well.
-    unknown
-        Where the terminal does not say how many it has, or there is none.
+    `most` is the greatest readable width; `unknown` is for an unknown width, or no terminal.
     """
     return max(_NARROW, min(most, shutil.get_terminal_size((unknown, 24)).columns))
 
 
 def show(text: str) -> None:
-    """Print what a command has found, for whoever still reads."""
+    """Print a command's result; a closed pipe is no error."""
     try:
         try:
             print(text, flush=True)
         except UnicodeEncodeError:
-            # A name that the terminal's encoding can't show is no reason to show nothing.
+            # Print the rest, even if the terminal's encoding lacks a character.
             encoding = sys.stdout.encoding
             print(text.encode(encoding, "replace").decode(encoding), flush=True)
     except BrokenPipeError:
-        # Whoever read has seen enough; nothing is left to be said at the interpreter's end.
+        # The reader has closed the pipe; avoid a second error at the interpreter's end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(command: str, text: str) -> None:
-    """Say something beside what a command has found."""
+    """Print a message besides a command's result."""
     sys.stdout.flush()
     print(f"dask-otel {command}: {text}", file=sys.stderr)
 
 
 def fail(command: str, text: str) -> int:
-    """Say why a command could not do what it says; return its exit code."""
+    """Print why a command failed; return its exit code."""
     say(command, text)
     return 1
 
 
 def interrupted(command: str) -> int:
-    """Say that Ctrl-C has ended a command; return its exit code."""
+    """Print that Ctrl-C has ended a command; return its exit code."""
     say(command, "interrupted")
     return 130
 
 
 @contextmanager
 def silence(*names: str) -> Iterator[None]:
-    """Keep what libraries log off the terminal: what matters of it is said in our words.
-
-    Parameters
-    ----------
-    names
-        Of their loggers.
-    """
+    """Suppress messages of the named loggers in the terminal: the command reports what matters."""
     loggers = [logging.getLogger(name) for name in names]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -89,7 +78,7 @@ def silence(*names: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # A connection that was too slow and given up says so where it is collected.
+        # An abandoned slow connection logs an error when it is garbage-collected.
         gc.collect()
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)

@@ -1,10 +1,10 @@
-"""In the client: notify the scheduler when a ``with span()`` block is entered and left.
+"""In the client: notify the scheduler when the user's code enters and leaves a span's block.
 
 A span then ends exactly with its block, and pauses inside it do not split it. `span`, a drop-in for
-``distributed.span``, does it, and in an instrumented client ``distributed.span`` itself.
+``distributed.span``, sends the messages; in an instrumented client, so does ``distributed.span``.
 
 Nothing here waits for the network or raises into the user's code. A message that cannot be sent is
-dropped, and the scheduler decides without it.
+discarded, and the scheduler decides without it.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Messages that may wait while the scheduler does not answer; beyond that, the oldest are dropped.
+#: Longest queue while the scheduler does not answer; beyond it, the oldest messages are discarded.
 WAITING: Final = 1000
 
 
 @contextmanager
 def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[SpanHandle]:
-    """Tag the work submitted inside as one span, and tell the scheduler when it is over.
+    """Tag the work submitted inside as one span, and notify the scheduler when the block ends.
 
-    A drop-in for ``distributed.span``. The block is one span from here to its end, however
-    long it pauses between computations, and also where it does work of its own.
+    A drop-in for ``distributed.span``. The whole block is one span, with all pauses between
+    computations and with the work that it does locally.
 
     Parameters
     ----------
     tags
         As for ``distributed.span``.
     attributes
-        For the OpenTelemetry span, the innermost one if there are several tags: texts, numbers,
-        booleans, and lists of them, under your own keys (``dask.`` and ``otel.`` are taken). At
-        most 32, and 8192 characters together; what does not fit is left out, with a warning. They
-        are no metric labels.
+        Attributes of the OpenTelemetry span, the innermost one if there are several tags:
+        strings, numbers, booleans, and lists of them, under your own keys (``dask.`` and
+        ``otel.`` are reserved). At most 32, and 8192 characters together; the rest is omitted,
+        with a warning. They do not become metric labels.
 
     Yields
     ------
     SpanHandle
-        The span's id, the text that ``distributed.span`` yields, with ``id``, ``trace_id``,
+        The span's id, the string that ``distributed.span`` yields, with ``id``, ``trace_id``,
         ``span_id`` and ``url``. A notebook shows it as a link.
 
     Notes
     -----
-    The scheduler hears of it through the client that is current when the block is entered. It
-    needs the bridge, too; without it, this is ``distributed.span`` and no more.
+    The client that is current when the block begins notifies the scheduler. Without a bridge
+    on the scheduler, this function only does what ``distributed.span`` does.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
 
     with dask_span(*tags) as span_id:
         handle = _handle(span_id, tags)
-        # Where distributed.span is helped, it tells the scheduler itself.
+        # In an instrumented client, distributed.span notifies the scheduler itself.
         with nullcontext() if _undo is not None else _announced(span_id):
             if attributes:
                 _describe(span_id, attributes)
@@ -83,7 +83,7 @@ def span(*tags: str, attributes: Mapping[str, Any] | None = None) -> Iterator[Sp
 
 
 def _handle(span_id: str, tags: tuple[str, ...]) -> SpanHandle:
-    # Here and not above: dask is not imported with this module.
+    # Imported here, so that importing this module does not import dask.
     import dask
 
     annotation = dask.get_annotations()["span"]
@@ -110,7 +110,7 @@ def _describe(span_id: str, attributes: Mapping[str, Any]) -> None:
 
 @cache
 def _warn_left_out(count: int) -> None:
-    # Once for each count: the same line mostly opens the same span again and again.
+    # Warn once for each count: one line of code often opens the same span many times.
     logger.warning(
         "dask-otel leaves out %d of the attributes given to a span: they are no attributes, too "
         "many or too large, or their keys are taken (%s)",
@@ -136,12 +136,12 @@ class _Messenger:
     """The messages about one client's blocks, which its event loop sends in order."""
 
     def __init__(self) -> None:
-        #: Attributes of a span, or what happened to its block.
+        #: A span's attributes, or the event of its block.
         self.waiting: deque[tuple[str | Attributes, str]] = deque(maxlen=WAITING)
         self.sending = False
 
     async def send(self, client: Client) -> None:
-        """Send the messages, unless that is being done."""
+        """Send the messages, unless another call is sending them."""
         if self.sending:
             return
         self.sending = True
@@ -155,7 +155,7 @@ class _Messenger:
                     message[ATTRIBUTES] = described
                 await client.scheduler.log_event(topic=TOPIC, msg=message)
                 if any(what == LEFT for what, _ in blocks):
-                    # On the stream of the graphs, behind them all: see _dask_blocks.
+                    # On the stream of the graphs, after all of them: see `dask_otel._dask.clients`.
                     client._heartbeat()
         except Exception:
             logger.debug("dask-otel could not notify the scheduler of a block", exc_info=True)
@@ -169,7 +169,7 @@ _messengers: WeakKeyDictionary[Client, _Messenger] = WeakKeyDictionary()
 def _send(what: str | Attributes, span_id: str, client: Client | None = None) -> Client | None:
     """Queue a message, from any thread, without waiting; return the client that will send it.
 
-    That is the current client by default; None if there is none.
+    By default it is the current client; None if there is none.
     """
     with suppress(Exception):
         from distributed import Client
@@ -189,12 +189,12 @@ _undo: Callable[[], None] | None = None
 
 
 def help_distributed_span() -> None:
-    """Make ``distributed.span`` notify the scheduler of its blocks, in this process.
+    """Make ``distributed.span`` notify the scheduler of its blocks in this process.
 
-    ``from distributed import span`` may have run before, in this script or in a library, so another
-    function under that name would reach few of its users. The function itself is changed: the
-    generator function in the closure of `contextlib.contextmanager` is exchanged. Dask has no hook
-    there: `dask.annotate`, which it calls, does not know which annotations are a span's.
+    Scripts and libraries may already have run ``from distributed import span``, so they would not
+    see another function under that name. So the function itself is changed: the generator function
+    in the closure of `contextlib.contextmanager` is replaced. Dask has no hook for it:
+    `dask.annotate`, which it calls, does not know which annotations belong to a span.
     """
     global _undo
     cell = None if _undo is not None else _generator_cell()
@@ -208,7 +208,7 @@ def help_distributed_span() -> None:
             yield span_id
 
     def undo() -> None:
-        # Unless somebody else has exchanged ours.
+        # Unless other code has replaced ours.
         if cell.cell_contents is helping:
             cell.cell_contents = original
 
@@ -224,7 +224,7 @@ def leave_distributed_span() -> None:
 
 
 def _generator_cell() -> CellType | None:
-    # Not from distributed itself, which may be in the middle of its import.
+    # Not from distributed itself: its import may not have finished.
     from distributed.spans import span as dask_span
 
     try:

@@ -1,8 +1,8 @@
-"""In the client: the context that travels with a submission, as an annotation of our own.
+"""In the client: the context of each submission, as an annotation of our own.
 
-A graph's annotations are those that are global where it is submitted, below those of its layers.
-So ours goes to the scheduler once a graph, and from there with each of its tasks. Nothing here
-waits, and nothing is raised into the user's code: what fails is left out.
+A graph has the global annotations at its submission; those of its layers override them. So ours is
+sent to the scheduler once for each graph, and from there with each task. Nothing here waits or
+raises into the user's code: after an error, the submission has no context.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Carried(NamedTuple):
-    """Who calls, and the carrier that says so. The carrier is shared and not to be changed."""
+    """A caller and its carrier. The carrier is shared: do not change it."""
 
     caller: Caller
     carrier: dict[str, str]
 
 
-#: Whether baggage travels, and each caller has a span of its own: by client, read with its first
-#: submission under a span. In Python they are set before a client is made, and after this module
-#: was imported.
+#: By client, whether baggage travels, and whether each caller gets a span of its own. Read at the
+#: client's first submission with a context: users set them after this import, before the client.
 _settings: WeakKeyDictionary[Client, tuple[bool, bool]] = WeakKeyDictionary()
 
-#: The caller that the environment names: it counts where no span is active.
+#: The caller that the environment names, for submissions without an active span.
 _environment: _Carried | None = None
 
-#: The last span and propagators, and what was carried for them: most spans submit more than once,
-#: and making a carrier costs the most here. One tuple, so that threads see all of it or nothing.
+#: A cache of one entry: the last span and propagators, and their carrier. Most spans submit more
+#: than once, and making a carrier takes most of the time here. One tuple, so that threads never
+#: see half an entry.
 _last: tuple[object, object, _Carried | None] = (None, None, None)
 
 
@@ -54,7 +54,7 @@ def prepare() -> None:
 
 
 def annotations_for(client: Client) -> dict[str, Any] | None:
-    """Return the annotations that a submission gets here and now; None if it gets none."""
+    """Return the annotations for a submission in the present context; None for none."""
     try:
         span = api.active_span()
         if span is None and _environment is None and not ROOTS:
@@ -68,7 +68,7 @@ def annotations_for(client: Client) -> dict[str, Any] | None:
 def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
     present = dask.get_annotations()
     if CARRIER_KEY in present:
-        # The user's own: whoever put it there knows why.
+        # The user has set it: leave it.
         return None
     if client not in _settings:
         _settings[client] = setting("otel.baggage"), setting("otel.client.span-per-caller")
@@ -87,7 +87,7 @@ def _annotations(client: Client, span: Any) -> dict[str, Any] | None:
 
 
 def current_caller() -> Caller | None:
-    """Return whose work it would be if some were submitted here and now; None if nobody's."""
+    """Return the caller for a submission in the present context; None if there is none."""
     carried = _carried(api.active_span(), baggage=False)
     return None if carried is None else carried.caller
 
@@ -95,7 +95,7 @@ def current_caller() -> Caller | None:
 def _carried(span: Any, baggage: bool) -> _Carried | None:
     global _last
     if span is None:
-        # A worker may have been started with the context of a job: not that of its tasks.
+        # A worker's environment may name the job that started it, which did not call its tasks.
         return None if _environment is None or _in_task() else _environment
     context, propagators = api.identity_of(span)
     last = _last

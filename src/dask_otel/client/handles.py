@@ -1,4 +1,4 @@
-"""In the client: a Dask span as its user holds it, with the way to its trace."""
+"""In the client: the handle of a Dask span, which leads to its trace."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from dask_otel.core.traces.link import anchor, fill, span_hex, trace_hex
 
 
 class SpanHandle(str):
-    """The id of a Dask span, as ``distributed.span`` yields it, and where its trace is.
+    """The id of a Dask span, as ``distributed.span`` yields it, with its trace.
 
-    It is that text: it compares, hashes, formats and travels as it, and becomes plain text where
-    it is pickled.
+    It is a string: it compares, hashes and formats as the id, and is pickled as a plain string.
 
     Parameters
     ----------
     dask_id
-        Dask's id.
+        The Dask id.
     name
         Its tags and those of its ancestors, outermost first.
     root
-        What is known of its root.
+        Its root.
 
     Notes
     -----
-    The trace is the scheduler's to decide, when the first work below the root reaches it. What
-    is told here is what that decision will be, as far as this process can know it: the trace of
-    the caller's span under which the first work was submitted (until then: the block entered), if
-    contexts travel and ``otel.propagation`` is ``adopt`` here, too; else the one that follows from
-    the root's id. `dask_otel.trace_context` asks the scheduler.
+    The scheduler decides the trace when the first work below the root arrives. The handle predicts
+    that decision from this process's knowledge. If contexts travel and ``otel.propagation`` is
+    ``adopt`` here too, it is the trace of the caller's span at the first submission (before that,
+    at the entry of the block); otherwise it is computed from the root's id.
+    `dask_otel.trace_context` asks the scheduler.
     """
 
     _name: tuple[Hashable, ...]
     _root: Root
 
     def __new__(cls, dask_id: str, name: tuple[Hashable, ...], root: Root) -> SpanHandle:
-        """Return the text with what belongs to it."""
+        """Return the handle of a span."""
         handle = super().__new__(cls, dask_id)
         handle._name = name
         handle._root = root
         return handle
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Become plain text: nobody else needs this package to read it."""
+        """Pickle as a plain string, readable without this package."""
         return str, (str(self),)
 
     def __copy__(self) -> SpanHandle:
@@ -59,36 +58,36 @@ class SpanHandle(str):
 
     @property
     def id(self) -> str:
-        """Dask's id, plain text."""
+        """The Dask id as a plain string."""
         return str(self)
 
     @property
     def root_id(self) -> str:
-        """Dask's id of the root of its tree."""
+        """The Dask id of its root."""
         return self._root.dask_id
 
     @property
     def trace_id(self) -> str:
-        """The trace, 32 hex digits."""
+        """The trace id, 32 hex digits."""
         from dask_otel.settings.reading import setting
 
         return trace_hex(self._root.trace_id(setting("otel.propagation") == "adopt"))
 
     @property
     def span_id(self) -> str:
-        """The OpenTelemetry span, 16 hex digits."""
+        """The OpenTelemetry span id, 16 hex digits."""
         return span_hex(identity.span_id(str(self)))
 
     @property
     def url(self) -> str | None:
-        """Where to look at it; None without a setting ``otel.trace-url``."""
+        """The address of its trace; None without the setting ``otel.trace-url``."""
         from dask_otel.settings.reading import setting
 
         return fill(setting("otel.trace-url"), self.trace_id, self.span_id)
 
     @property
     def may_be_adopted(self) -> bool:
-        """Whether the scheduler may have put it into the trace of a caller."""
+        """Whether the scheduler may have put it into a caller's trace."""
         return self._root.may_be_adopted
 
     def _repr_html_(self) -> str:

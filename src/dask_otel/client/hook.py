@@ -1,7 +1,7 @@
-"""In the client: the one place that all submissions pass, and a hook for its import.
+"""In the client: hooks for submissions and for the import of Dask's client.
 
 submit, map, compute, persist and get, synchronous and asynchronous, all call
-``Client._graph_to_futures``. It is not public: if a release lacks it, the log has a warning, and
+``Client._graph_to_futures``. It is not public: if a release lacks it, a warning is logged, and
 nothing is hooked.
 """
 
@@ -29,14 +29,9 @@ METHOD: Final = "_graph_to_futures"
 def hook_submissions(
     owner: type[Any], annotations: Callable[[Any], dict[str, Any] | None]
 ) -> Wrappers:
-    """Add annotations to the submissions of a class of clients, until the wrapper is taken off.
+    """Add annotations to the submissions of a class of clients until the wrapper is removed.
 
-    Parameters
-    ----------
-    owner
-        The class.
-    annotations
-        Returns the annotations for a submission of this client; None for none. Must not raise.
+    `annotations` returns those for a submission of the given client, or None; it must not raise.
     """
     import dask
 
@@ -63,16 +58,10 @@ def hook_submissions(
 
 
 class ImportHook:
-    """Calls back when a module has been imported, once, and imports nothing itself.
+    """Calls back once, when the named module has been imported; imports nothing itself.
 
-    A finder on ``sys.meta_path``, without the base class, whose module is heavy.
-
-    Parameters
-    ----------
-    name
-        Of the module.
-    imported
-        Called with the module. Must not raise.
+    It is a finder on ``sys.meta_path``, without the base class, whose import is slow. The callback
+    gets the module, and must not raise.
     """
 
     def __init__(self, name: str, imported: Callable[[ModuleType], None]) -> None:
@@ -85,8 +74,8 @@ class ImportHook:
             sys.meta_path.insert(0, self)
 
     def take_off(self) -> None:
-        """Wait no longer."""
-        # Of two threads one may find it gone.
+        """Stop waiting."""
+        # Another thread may have removed it.
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -113,7 +102,7 @@ class ImportHook:
             return
 
         def exec_module(module: ModuleType) -> None:
-            # On the instance, so that the loader stays what it is for whoever looks at it.
+            # On the instance, so that the loader keeps its type.
             del loader.exec_module
             execute(module)
             self.take_off()

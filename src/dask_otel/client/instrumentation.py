@@ -1,9 +1,9 @@
-"""In the client: let the caller's context travel with submissions, and stop it.
+"""In the client: add the caller's context to submissions, on request.
 
-There are three ways to ask for it, and all do the same: `instrument`, the client preload, and
-``opentelemetry-instrument``, which finds `DaskInstrumentor` by its entry point. The last one comes
-before the user's code, in every process that inherits its environment. So nothing heavy is
-imported here: Dask is hooked when the application imports it.
+There are three equal ways to request it: `instrument`, the client preload, and
+``opentelemetry-instrument``, which finds `DaskInstrumentor` by its entry point. The last one runs
+before the user's code, in every process that inherits its environment. So this module imports
+nothing heavy, and hooks Dask when the application imports it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 class _Instrumentation:
-    """Counts the requests for it in this process, and hooks Dask or restores it.
+    """Counts the requests in this process, and hooks or restores Dask's client.
 
     Nothing is imported while the lock is held: another thread may be importing
     ``distributed.client``, hold its import lock, and wait for ours.
@@ -40,7 +40,7 @@ class _Instrumentation:
 
     @property
     def on(self) -> bool:
-        """Whether contexts travel now."""
+        """Whether submissions carry contexts now."""
         return ROOTS.callers_travel
 
     def ask(self, wanted: bool) -> None:
@@ -48,7 +48,7 @@ class _Instrumentation:
         self._settle(asked=wanted)
 
     def hold(self) -> None:
-        """Keep it on for one more: a client with the preload, or a worker's plugin."""
+        """Add one request: of a client with the preload, or of a worker's plugin."""
         self._settle(holders=1)
 
     def release(self) -> None:
@@ -59,18 +59,18 @@ class _Instrumentation:
         return self._asked or self._holders > 0
 
     def _settle(self, asked: bool | None = None, holders: int = 0) -> None:
-        """Take a request; hook or restore Dask's client now, or when it is imported."""
+        """Apply a request: hook or restore Dask's client now, or hook it at its import."""
         with self._lock:
             self._asked = self._asked if asked is None else asked
             self._holders = max(0, self._holders + holders)
             if self._wanted():
-                # Before the look, so that no import can fall in between.
+                # Before the check of sys.modules, so that no import is missed.
                 self._waiting.put()
             else:
                 self._waiting.take_off()
         if MODULE in sys.modules:
             try:
-                # Waits for another thread that is importing it, which may fail.
+                # Waits while another thread imports it; that import may fail.
                 module = import_module(MODULE)
             except ImportError:
                 return
@@ -80,7 +80,7 @@ class _Instrumentation:
         try:
             owner = getattr(module, "Client", None)
             if owner is None:
-                # It is being imported, and calls us: the import hook will, too, when it is done.
+                # Its import is under way and has called us; the import hook calls again at its end.
                 return
             if not (self._wanted() or self.on):
                 return
@@ -109,17 +109,17 @@ INSTRUMENTATION = _Instrumentation()
 
 
 def instrument() -> None:
-    """Have the caller's OpenTelemetry context travel with everything that clients submit.
+    """Send the caller's OpenTelemetry context with every submission of this process's clients.
 
-    The span that is current where work is submitted becomes the parent of its Dask span, if the
-    scheduler has the bridge (``otel.propagation``); where none is, ``TRACEPARENT`` and
-    ``TRACESTATE`` of this process's environment name the caller. And ``distributed.span`` tells
-    the scheduler when its blocks end, as `dask_otel.span` does.
+    If the scheduler has the bridge, the span that is current at a submission becomes the parent of
+    its Dask span (``otel.propagation``). Without a current span, ``TRACEPARENT`` and ``TRACESTATE``
+    in this process's environment name the caller. ``distributed.span`` then also notifies the
+    scheduler when its blocks end, as `dask_otel.span` does.
 
     Notes
     -----
-    Calling it again changes nothing, from any thread. It may be called before ``distributed`` is
-    imported, which it does not import.
+    It is thread-safe, and a second call changes nothing. It does not import ``distributed``, and
+    may be called before that import.
 
     See Also
     --------
@@ -136,18 +136,19 @@ def instrument() -> None:
 
 
 def uninstrument() -> None:
-    """Undo `instrument`: Dask is left exactly as it was.
+    """Undo `instrument`: restore Dask exactly.
 
-    While there are clients that load the preload, they keep what they asked for.
+    It stays on while there are clients with the preload.
     """
     INSTRUMENTATION.ask(False)
 
 
 class DaskInstrumentor:
-    """What ``opentelemetry-instrument`` finds under the name ``dask``.
+    """The instrumentor that ``opentelemetry-instrument`` finds under the name ``dask``.
 
-    A plain class: the package of the base class pins the semantic conventions to one release.
-    ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=dask`` leaves it out.
+    It has no base class: OpenTelemetry's base class comes in a package that pins the semantic
+    conventions to one release.
+    ``OTEL_PYTHON_DISABLED_INSTRUMENTATIONS=dask`` disables it.
     """
 
     def instrument(self, **_: Any) -> None:

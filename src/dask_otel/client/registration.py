@@ -1,4 +1,4 @@
-"""From the client: put the bridge on a running cluster, with no access to its command line."""
+"""In the client: start the bridge on a running cluster, without access to its command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask_otel._wire import Refusal, SpanMetrics, install, settled_metrics, unin
 if TYPE_CHECKING:
     from distributed import Client
 
-#: What became of a registration.
+#: The result of a registration.
 Registered: TypeAlias = Literal["started", "running", "off"]
 Unregistered: TypeAlias = Literal["stopped", "absent"]
 
@@ -36,36 +36,35 @@ def register(
 ) -> Registered | Awaitable[Registered]:
     """Start a bridge on the scheduler of a running cluster.
 
-    Calling it again is harmless: a scheduler has one bridge, and keeps the configuration
-    with which that was started. Work that
-    finished before is not exported; spans with unfinished work are, from here on.
+    A second call is harmless: a scheduler has one bridge, which keeps its configuration. Work that
+    finished earlier is not exported; spans with unfinished work are exported from here on.
 
     Parameters
     ----------
     client
         A connected client. ``dask-otel`` must be installed on the scheduler as well.
     config
-        Configuration for this bridge, laid over the scheduler's ``otel`` section, such as
+        Configuration for this bridge, which overrides the scheduler's ``otel`` section, such as
         ``{"spans": {"linger": "5s"}, "environment": {"OTEL_EXPORTER_OTLP_ENDPOINT": ...}}``.
     asynchronous
-        Whether an awaitable is returned; None for what the client is. Say ``True`` with an
-        asynchronous client to have the right type, too.
+        Whether to return an awaitable; by default, as the client does. With an asynchronous
+        client, pass ``True`` for the right static type.
 
     Returns
     -------
     status
         ``"started"``, ``"running"`` or ``"off"`` (the scheduler's log says why). With an
-        asynchronous client, an awaitable of it.
+        asynchronous client, an awaitable of the status.
 
     Raises
     ------
     ConfigurationError
-        If the configuration is not valid, before anything is sent.
+        If the configuration is not valid; nothing has been sent then.
 
     Warns
     -----
     UserWarning
-        If a bridge runs already, and does not use all of `config`: with the keys.
+        If a bridge already runs and does not use all of `config`; the warning names the keys.
     """
     from dask_otel.settings.reading import read_settings
 
@@ -103,11 +102,11 @@ def unregister(client: Client, *, asynchronous: Literal[False] | None = None) ->
 def unregister(
     client: Client, *, asynchronous: bool | None = None
 ) -> Unregistered | Awaitable[Unregistered]:
-    """Stop the bridge of a running cluster; what it has is exported first.
+    """Stop the bridge of a running cluster after a last export.
 
-    Spans with unfinished work are exported as far as they are known, with result ``unknown``. A
-    bridge that is registered later on the same scheduler goes on where this one stopped: what is
-    still to be done becomes their next generation, with a link.
+    Spans with unfinished work are exported in their present state, with result ``unknown``. A
+    bridge that is registered later on the same scheduler continues from there: the remaining work
+    becomes the spans' next generation, with a link.
 
     Parameters
     ----------
@@ -152,19 +151,19 @@ def span_metrics(
     *,
     asynchronous: bool | None = None,
 ) -> SpanMetrics | Awaitable[SpanMetrics]:
-    """Return the metrics of a span, as soon as all of them are in.
+    """Return the metrics of a span as soon as they are complete.
 
-    Workers report with their heartbeats, so the last metrics come after the last result. This
-    waits, on the scheduler, until the span and those below it have settled: their work is done,
-    and every worker that took part has reported since. No delay is guessed.
+    Workers report metrics with their heartbeats, so the last metrics come after the last result.
+    The call waits, on the scheduler, until the span and those below it have settled: their work is
+    done, and every worker that took part has reported since. No delay is guessed.
 
     Parameters
     ----------
     client
         A connected client. The bridge must run on its scheduler.
     span_id
-        What ``with distributed.span(...) as span_id`` gives. Ask after the block, and after the
-        results are there; the longer ago, the quicker the answer.
+        The id from ``with distributed.span(...) as span_id``. Call this after the block, when the
+        results have arrived; the later the call, the shorter its wait.
     timeout
         The longest wait: seconds, or text such as ``"2 minutes"``.
     asynchronous
@@ -180,7 +179,7 @@ def span_metrics(
     LookupError
         If the scheduler knows no such span.
     TimeoutError
-        If the span has not settled in time; the message says what is missing.
+        If the span has not settled in time; the message names what is missing.
     RuntimeError
         If no bridge runs on the scheduler.
 
@@ -205,7 +204,7 @@ def span_metrics(
 
 
 async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
-    # A graph may still be on its way: this question overtakes it.
+    # This request overtakes graphs, so one may still be on its way.
     submitted = any(state.status == "pending" for state in list(client.futures.values()))
     answer = await client.run_on_scheduler(
         settled_metrics, span_id=span_id, timeout=timeout, submitted=submitted
@@ -216,7 +215,7 @@ async def _ask(client: Client, span_id: str, timeout: float) -> SpanMetrics:
     return answer
 
 
-# Python names what "was never awaited": with an asynchronous client, what the user called.
+# Python's warning "… was never awaited" should name the function that the user called.
 _install.__qualname__ = "dask_otel.register"
 _run.__qualname__ = "dask_otel.unregister"
 _ask.__qualname__ = "dask_otel.span_metrics"

@@ -1,4 +1,4 @@
-"""From the client: in which trace a Dask span is found."""
+"""In the client: the trace of a Dask span."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def trace_context(
 def trace_context(
     span_id: str, client: Client | None = None, *, asynchronous: bool | None = None
 ) -> TraceContext | Awaitable[TraceContext]:
-    """Return the trace and span that a Dask span is in a tracing backend.
+    """Return the ids of a Dask span's trace and span in a tracing backend.
 
-    They follow from Dask's ids, unless the scheduler has put the span into the trace of its
-    caller, or a later generation into one of its own. It is asked where that may be: always, but
-    for what `dask_otel.span` gave here and nothing was submitted in under a caller's span.
+    They are computed from Dask's ids, unless the scheduler has put the span into its caller's
+    trace, or a later generation into a trace of its own. So this function asks the scheduler,
+    except for a span that `dask_otel.span` made here without a submission under a caller's span.
 
     Parameters
     ----------
     span_id
-        What ``with span(...) as span_id`` gives, of `dask_otel` or of ``distributed``.
+        The id from ``with span(...) as span_id``, of `dask_otel` or ``distributed``.
     client
-        A connected client; without it, the current one. If there is none, or its scheduler has
-        no bridge, or does not know the span (yet), the answer is computed; for the bare text of
-        an id as if it was a root, unless its block is open here.
+        A connected client; by default, the current one. If there is none, or its scheduler has no
+        bridge or does not know the span (yet), the answer is computed. The computation takes a
+        plain string for the id of a root, unless the span's block is open here.
     asynchronous
         See `dask_otel.register`.
 
@@ -84,12 +84,12 @@ async def _ask(client: Client, span_id: str, root_id: str) -> TraceContext:
     try:
         answer = await client.run_on_scheduler(decided_trace, span_id=str(span_id))
     except ImportError:
-        # It has no dask-otel: nothing is adopted there.
+        # The scheduler has no dask-otel, so it adopts no trace.
         return _hashed(span_id, root_id)
     return answer if isinstance(answer, TraceContext) else _expected(span_id, root_id)
 
 
-# Python names what "was never awaited": with an asynchronous client, what the user called.
+# Python's warning "… was never awaited" should name the function that the user called.
 _ask.__qualname__ = _ready.__qualname__ = "dask_otel.trace_context"
 
 
@@ -103,12 +103,12 @@ def _root_of(span_id: str) -> str:
 
 
 def _hashed(span_id: str, root_id: str) -> TraceContext:
-    """Return where it is if no caller's trace is taken up."""
+    """Return the span's context if no caller's trace is adopted."""
     return TraceContext(trace_hex(identity.trace_id(root_id)), span_hex(identity.span_id(span_id)))
 
 
 def _expected(span_id: str, root_id: str) -> TraceContext:
-    """Return where it will be, as far as it is known here."""
+    """Return the span's context as this process predicts it."""
     if isinstance(span_id, SpanHandle):
         return TraceContext(span_id.trace_id, span_id.span_id)
     return _hashed(span_id, root_id)

@@ -1,1 +1,1 @@
-"""``dask-otel doctor``: what is known of a scheduler and its export, as findings for a person."""
+"""``dask-otel doctor``: examines a scheduler and its export, and reports findings."""

@@ -1,4 +1,4 @@
-"""Gathers the facts: from a scheduler and its workers, or from this process alone."""
+"""Collects the facts from a scheduler and its workers, or from this process alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import dask.config
 from dask_otel._wire import examine
 from dask_otel.scheduler.examination import process_facts, versions
 
-#: Workers that are asked for their packages.
+#: Most workers whose packages are read.
 MOST: Final = 200
-#: Beyond what the scheduler may take for the test itself.
+#: Seconds besides the scheduler's time for the test.
 _MORE: Final = 40.0
-#: Seconds for a connection, and for an answer of the workers.
+#: Seconds for a connection, and for the workers' answers.
 _CONNECT: Final = 10.0
 
-#: Evaluated by processes that may lack this package, and have any version of Python.
+#: Evaluated in processes that may lack this package and have any version of Python.
 _INSTALLED: Final = (
     "{'installed': __import__('importlib.util').util.find_spec('dask_otel') is not None,"
     " 'version': next((d.version for d in"
@@ -26,11 +26,11 @@ _INSTALLED: Final = (
 
 
 class NotExamined(Exception):
-    """The scheduler could not be asked; the text says why."""
+    """The scheduler could not be examined; the message has the reason."""
 
 
 def here() -> dict[str, Any]:
-    """Return what matters of this process, where graphs may be made."""
+    """Return the facts of this process, which may make graphs."""
     return {
         "versions": versions(),
         "fusion": dask.config.get("optimization.fuse.active", None),
@@ -38,7 +38,7 @@ def here() -> dict[str, Any]:
 
 
 def facts_of_this_process(seconds: float) -> dict[str, Any]:
-    """Return what a scheduler would be that started here."""
+    """Return the facts of a scheduler that would start here."""
     return {
         "here": here(),
         "scheduler": None,
@@ -48,19 +48,14 @@ def facts_of_this_process(seconds: float) -> dict[str, Any]:
 
 
 def facts_of_scheduler(address: str, seconds: float) -> dict[str, Any]:
-    """Return what a scheduler and its workers say.
+    """Return the facts of a scheduler and its workers.
 
-    Parameters
-    ----------
-    address
-        Of the scheduler.
-    seconds
-        The longest wait for the endpoints' answers, there.
+    `seconds` is the scheduler's longest wait for the endpoints' answers.
 
     Raises
     ------
     NotExamined
-        If it can't be asked.
+        If the scheduler cannot be examined.
     """
     return asyncio.run(_ask(address, seconds))
 
@@ -70,7 +65,7 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
     from distributed.comm import resolve_address
 
     try:
-        # A client that can't read its address does not end well.
+        # A client with an invalid address does not close cleanly.
         resolve_address(address)
         client = await Client(
             address,
@@ -80,7 +75,7 @@ async def _ask(address: str, seconds: float) -> dict[str, Any]:
             name="dask-otel-doctor",
         )
     except Exception as error:
-        # Whatever it is: an address that is none, nobody there, TLS, another protocol.
+        # Any error: an invalid address, no listener, TLS, another protocol.
         raise NotExamined(
             f"no scheduler answers at {address}: {_words(error)}.\nnext: Compare the address with "
             '"Scheduler at:" in the scheduler\'s log, and see whether its port is open from here, '
@@ -117,7 +112,7 @@ async def _asked(client: Any, address: str, seconds: float) -> dict[str, Any]:
 
 
 async def _workers(client: Any) -> dict[str, Any]:
-    """Return what some workers have; None for one that failed."""
+    """Return some workers' packages; None for a worker that failed."""
     addresses = sorted(await client.ncores())[:MOST]
     if not addresses:
         return {}
@@ -133,7 +128,7 @@ async def _answer(question: Any, seconds: float, otherwise: str) -> Any:
     except asyncio.TimeoutError as error:
         raise NotExamined(f"{otherwise} within {seconds:g} s") from error
     except Exception as error:
-        # What was raised there comes here as it is.
+        # The client raises the remote exception unchanged.
         raise NotExamined(f"{otherwise}: {_words(error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""Reads the test telemetry back from where it should have arrived: Jaeger, Tempo, Prometheus."""
+"""Reads the test telemetry back from the backends: Jaeger, Tempo, Prometheus."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from dask_otel.core.endpoints.explaining import explain
 from dask_otel.core.masking import Mask, masked_url, secrets_of
 from dask_otel.doctor.finding import Finding
 
-#: Seconds between two questions, and for one answer.
+#: Seconds between two requests, and for one answer.
 _PAUSE: Final = 1.0
 _ANSWER: Final = 5.0
-#: Characters of an answer that are looked at.
+#: Characters of an answer that are read.
 _MOST: Final = 4_000_000
 
-#: A metric's name in Prometheus depends on how names are translated; the dots match any sign.
+#: A metric's name in Prometheus depends on the translation; the dots match any character.
 _SELECTOR: Final = f'{{__name__=~"{semconv.DOCTOR_CHECKS.name}(_total)?"}}'
 
 
@@ -37,9 +37,9 @@ def read_back(
     places
         ``jaeger``, ``tempo``, ``prometheus``: their addresses.
     probe
-        Which telemetry it is: ``run``, ``trace_id``, ``span_id``.
+        The ids of the test telemetry: ``run``, ``trace_id``, ``span_id``.
     patience
-        Seconds for which a backend that answers without it is asked again.
+        Seconds of retries if a backend answers without the telemetry.
     """
     until = time.monotonic() + patience
     for name, address in places.items():
@@ -51,7 +51,7 @@ def _until_found(name: str, address: str, probe: Mapping[str, Any], until: float
     check, shown, title = f"backend.{name}", masked_url(address), name.capitalize()
     mask = Mask(secrets_of({"OTEL_EXPORTER_OTLP_ENDPOINT": address}))
     began, waited, failure = time.monotonic(), 0.0, ""
-    # A backend that is not there is not waited for as long as one that has not got it yet.
+    # Wait less for an absent backend than for one without the telemetry.
     while not waited or began + waited < (min(until, began + _ANSWER) if failure else until):
         time.sleep(_PAUSE if waited else 0)
         try:
@@ -100,7 +100,7 @@ def _words(error: Exception) -> str:
 
 
 def _jaeger(address: str, probe: Mapping[str, Any]) -> bool:
-    # The page's own API: all versions have it.
+    # The API of the backend's own page, which all versions have.
     answer = _get(address, f"/api/traces/{probe['trace_id']}")
     spans = [span["spanID"] for trace in answer["data"] or () for span in trace["spans"]]
     return probe["span_id"] in [str(span).zfill(16) for span in spans]
@@ -124,7 +124,7 @@ def _prometheus(address: str, probe: Mapping[str, Any]) -> bool:
     return any(probe["run"] in series["metric"].values() for series in answer["data"]["result"])
 
 
-#: Backend: whether it has the telemetry, what that is, an address, and where else to look.
+#: Backend: a check for the telemetry, the telemetry's name, an address, and other places to look.
 _BACKENDS: Final[Mapping[str, tuple[Callable[[str, Mapping[str, Any]], bool], str, str, str]]] = {
     "jaeger": (_jaeger, "test span", "http://localhost:16686", " and sampling"),
     "tempo": (
@@ -143,7 +143,7 @@ _BACKENDS: Final[Mapping[str, tuple[Callable[[str, Mapping[str, Any]], bool], st
 
 
 def _get(address: str, path: str) -> Any:
-    """Return the JSON answer of a GET; a user and a password in the address are a header."""
+    """Return the JSON answer of a GET; credentials in the address are sent as a header."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise OSError("an address begins with http:// or https://")
@@ -155,14 +155,14 @@ def _get(address: str, path: str) -> Any:
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         token = base64.b64encode(pair.encode()).decode()
-        # Not passed on where it redirects to another host.
+        # Not forwarded by a redirect to another host.
         request.add_unredirected_header("Authorization", f"Basic {token}")
     try:
         with urllib.request.urlopen(request, timeout=_ANSWER) as response:
             return json.loads(response.read(_MOST))
     except urllib.error.HTTPError as error:
         with error:
-            # It answers, and has no such trace.
+            # The backend answers, but does not have the trace.
             if error.code == 404 and "/api/traces/" in path:
                 return {"data": ()}
             raise

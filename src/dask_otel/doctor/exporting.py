@@ -1,4 +1,4 @@
-"""Findings about the export: what became of the test span and the test counter."""
+"""Findings about the export: the outcomes of the test span and the test counter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 
 
 def export_findings(facts: Facts) -> list[Finding]:
-    """Return what became of the test telemetry."""
+    """Return the findings about the test telemetry."""
     probe, seconds = facts.get("probe"), facts.get("timed_out")
     found = rows(
         (

@@ -1,4 +1,4 @@
-"""What the doctor found: one thing that is well, worth knowing, or wrong."""
+"""A finding of the doctor: something good, notable or wrong."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ NOT_EXAMINED: Final = 3
 class Finding:
     """One finding. Only a problem makes the doctor's exit code 1."""
 
-    #: A short name that does not change, for scripts: ``export.traces``, ``workers.clocks``, …
+    #: A short, stable name for scripts: ``export.traces``, ``workers.clocks``, …
     check: str
     level: Level
     what: str
     #: The likely cause.
     why: str = ""
-    #: What to do next.
+    #: The remedy.
     todo: str = ""
-    #: A short name of the cause that does not change, where there are several.
+    #: A short, stable name of the cause, if there are several.
     kind: str = ""
 
     def as_json(self) -> dict[str, str]:
-        """Return it as it stands in the JSON."""
+        """Return it as JSON data."""
         return {
             "check": self.check,
             "level": self.level,
@@ -41,10 +41,10 @@ class Finding:
 
 
 def rows(*table: tuple[object, Finding]) -> list[Finding]:
-    """Return the findings whose conditions hold."""
+    """Return the findings whose conditions are true."""
     return [finding for condition, finding in table if condition]
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return 1 where something is wrong."""
+    """Return 1 if there is a problem, else 0."""
     return WRONG if any(finding.level == "problem" for finding in findings) else OK

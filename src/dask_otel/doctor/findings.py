@@ -8,12 +8,12 @@ from typing import Any, Final
 from dask_otel.doctor.exporting import NO_REASON, export_findings
 from dask_otel.doctor.finding import Finding, rows
 
-#: Seconds by which a clock may differ: what a user's code traces in tasks is as wrong.
+#: Seconds by which a clock may differ; spans of users' code in tasks have the same error.
 CLOCK: Final = 0.5
-#: Heartbeats that have to fit the settle timeout: the one after a task's end, and one that is late.
+#: Heartbeats within the settle timeout: the one after a task's end, and a late one.
 _HEARTBEATS: Final = 2.0
 
-#: Counter of the bridge: what happened to the records that it counts, and what to do.
+#: Counter of the bridge: the event that it counts, and the remedy.
 _COUNTS: Final = {
     "dask.otel.dropped": (
         "were dropped before they got anywhere",
@@ -47,13 +47,13 @@ Facts = Mapping[str, Any]
 
 
 def all_findings(facts: Facts) -> list[Finding]:
-    """Return the findings, in the order in which one would fix them.
+    """Return the findings in the order in which to fix them.
 
     Parameters
     ----------
     facts
         ``here`` (versions and fusion of this process), ``process`` (from
-        `dask_otel.scheduler.examination`, of the scheduler or of this process),
+        `dask_otel.scheduler.examination`, for the scheduler or this process),
         ``scheduler`` (its address, or None), ``packages`` (the versions that the scheduler and its
         workers have).
     """
@@ -206,7 +206,7 @@ def _bridge(facts: Facts) -> list[Finding]:
 def _delivery(process: Facts) -> Iterator[Finding]:
     bridge = process.get("bridge") or {}
     results = (process.get("probe") or {}).get("results", ())
-    # The test has just said why.
+    # The test has already given the reason.
     tested = {result["destination"] for result in results if result["ok"] is False}
     for place in bridge.get("destinations", ()):
         if place["failing"]:
@@ -246,7 +246,7 @@ def _workers(process: Facts) -> list[Finding]:
         for worker in workers["workers"]
         if worker["last_seen_age"] > max(10.0 * interval, timeout or 0.0)
     ]
-    # The least that each is off by, whatever the messages took.
+    # The least offset of each clock, for any delay of the messages.
     clocks = {one["name"]: one["clock"] for one in workers["workers"] if one["clock"] is not None}
     wrong = [
         f"{name} ({lower:.1f} s behind)"
@@ -321,7 +321,7 @@ _NO_WORKERS: Final = Finding(
 
 
 def _fusion(facts: Facts) -> list[Finding]:
-    # Graphs of arrays are optimised here, or on the scheduler by newer releases.
+    # Array graphs are optimised here, or, in newer releases, on the scheduler.
     finding = Finding(
         "fusion",
         "note",

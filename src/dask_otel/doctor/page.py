@@ -9,7 +9,7 @@ from typing import Any, Final
 from dask_otel.doctor.finding import Finding, exit_code
 from dask_otel.report import words
 
-#: Of the JSON; it only grows.
+#: Version of the JSON; it only increases.
 FORMAT: Final = 1
 
 _COLOURS: Final = {"ok": "32", "note": "33", "problem": "31;1"}
@@ -24,19 +24,7 @@ def as_text(
     colours: bool = False,
     everything: bool = False,
 ) -> str:
-    """Return the page.
-
-    Parameters
-    ----------
-    facts, findings
-        What was found.
-    width
-        Columns.
-    colours
-        Whether the terminal shows any.
-    everything
-        Whether settings with their default values are listed, too.
-    """
+    """Return the page; `everything` lists settings with default values, too."""
     lines = [f"dask-otel doctor: {facts['scheduler'] or 'this machine, without a scheduler'}", ""]
     advised: set[tuple[str, str]] = set()
     for finding in findings:
@@ -57,13 +45,13 @@ def as_text(
 
 
 def _column(first: str, others: str, text: str, width: int) -> list[str]:
-    """Return lines of a text, with others before them than before the first."""
+    """Return the lines of a text, with one prefix for the first and another for the rest."""
     lines = words.wrapped(_printable(text), width)
     return [f"{others if number else first}{line}" for number, line in enumerate(lines)]
 
 
 def _printable(text: str) -> str:
-    """Return the text on one line, without what a terminal would obey."""
+    """Return the text on one line, without terminal control characters."""
     return words.one_line(" ".join(text.split()), "\ufffd")
 
 
@@ -85,7 +73,7 @@ def _settings(process: Mapping[str, Any] | None, everything: bool) -> Iterator[s
 
 
 def as_json(facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
-    """Return the same as JSON; keys are only added, never renamed."""
+    """Return the page's content as JSON; keys are only added, never renamed."""
     document = {
         "format": FORMAT,
         "ok": exit_code(findings) == 0,

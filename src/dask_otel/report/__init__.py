@@ -1,1 +1,1 @@
-"""Telemetry files to one page, a text or JSON; knows neither Dask nor OpenTelemetry."""
+"""Turns telemetry files into a page, text or JSON; depends on neither Dask nor OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""The account of a run: where its time went, what failed, and what to do; found out once.
+"""The account of a run, computed once: where its time went, what failed, and what to do.
 
 The text, the page and the JSON show it.
 """
@@ -19,14 +19,14 @@ from dask_otel.report.telemetry.model import Run, Span
 
 @dataclass(frozen=True)
 class Account:
-    """What the report says of one run. None is what was not exported."""
+    """The report's facts about one run. None if they were not exported."""
 
     run: Run
-    #: How many tasks ended how, and how many runs of tasks were repeated why.
+    #: Number of tasks by outcome, and of repeated runs by reason.
     outcomes: dict[str, float]
     repeated: dict[str, float]
     cluster: ClusterTime | None
-    #: Thread-seconds of each part of the time, by title; all parts are there.
+    #: Thread-seconds of every part of the time, by title.
     parts: dict[str, float]
     spans: list[SpanTime]
     advice: list[Advice]
@@ -40,7 +40,7 @@ class Account:
     bill: Bill | None
 
     def shares(self) -> Iterator[tuple[Part, float, float]]:
-        """Yield the parts that took time, with their thread-seconds and their shares."""
+        """Yield the parts that took time, with their thread-seconds and shares."""
         whole = sum(self.parts.values())
         for part in PARTS:
             seconds = self.parts[part.title]
@@ -49,7 +49,7 @@ class Account:
 
 
 def account(run: Run, price: Price | None = None, tag: str = "team") -> Account:
-    """Return the account of a run; its cost with a `price`, summed by the tags ``<tag>:…``."""
+    """Return the account of a run; with a `price`, its cost too, summed by the tags ``<tag>:…``."""
     return Account(
         run=run,
         outcomes=outcome_counts(run),

@@ -1,4 +1,4 @@
-"""What to do next, in words: where a run is beyond the limit of an alert, and what failed."""
+"""Advice in words: where a run exceeds an alert's limit, and what failed."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from dask_otel.report.telemetry.model import Run, text
 
 _SAY: Final = {part.title: part.advice for part in PARTS}
 
-#: The worst first.
+#: Worst first.
 _ORDER: Final = {"bad": 0, "warning": 1, "note": 2}
-#: A note is worth a line if it is about this share of all time; and so many lines are read.
+#: The smallest share of all time for a note, and the most notes.
 _NOTED: Final = 0.02
 _MOST: Final = 12
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One thing to look at."""
+    """One item of advice."""
 
     #: ``bad``, ``warning`` or ``note``.
     severity: str
     title: str
     advice: str
-    #: The alert with this limit; empty where there is none.
+    #: The alert with this limit; empty if there is none.
     alert: str = ""
-    #: Seconds that it is about, to put the largest first.
+    #: The seconds that it concerns, for the order.
     weight: float = 0.0
 
     @property
     def url(self) -> str:
-        """The address of the alert's page; empty where there is none."""
+        """The address of the alert's page; empty if there is none."""
         return runbook(self.alert) if self.alert else ""
 
 
 def advice(run: Run) -> list[Advice]:
-    """Return what to look at, the worst and largest first."""
+    """Return the advice, the worst and largest first."""
     cluster, names = cluster_time(run), span_times(run)
     stragglers = list(findings.stragglers(run))
     waited = {one.span for one in stragglers}
@@ -83,7 +83,7 @@ def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advic
             if one.average is None
             else f"The others took {words.seconds(one.average)} on average"
         )
-        # A quarter of the run is worth more than a note.
+        # A quarter of the run deserves more than a note.
         yield Advice(
             "warning" if task.seconds > run.seconds / 4 else "note",
             f"{one.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
@@ -153,7 +153,7 @@ def _failures(run: Run) -> Iterator[Advice]:
 
 
 def outcome_counts(run: Run) -> dict[str, float]:
-    """Return how many tasks ended how; of roots where there are no metrics."""
+    """Return the number of tasks by outcome; from the root spans if there are no metrics."""
     counted = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_OUTCOME)
     for root in [] if counted else run.roots():
         for outcome in ("memory", "erred", "cancelled"):
@@ -179,7 +179,7 @@ def _telemetry(run: Run) -> Iterator[Advice]:
 def _over(
     alert: str, what: str, seconds: float, whole: float, say: str, severity: str = "warning"
 ) -> Iterator[Advice]:
-    """Yield advice where a share is over the limit of an alert."""
+    """Yield advice if a share exceeds an alert's limit."""
     if whole <= 0 or seconds / whole <= LIMITS[alert][0]:
         return
     little = (
@@ -220,7 +220,7 @@ def _of_cluster(
         yield from _over("DaskEventLoopBlocked", what, blocked, seconds, say)
 
 
-#: Title, advice and severity of seconds that workers took with them: without a lost task, or with.
+#: Title, advice and severity of seconds lost with workers, without and with lost tasks.
 _LEFT: Final = (
     "Seconds that workers had not reported when they left",
     "No task was lost with them: they were closed, or retired, before their next heartbeat."
@@ -246,7 +246,7 @@ def _why_idle(
 
 
 def _nothing_lost_but_seconds(run: Run) -> bool:
-    """Return whether it is known of all tasks that none was lost with its worker."""
+    """Return whether it is certain that no task was lost with its worker."""
     retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
     counts = [retried.get(reason, 0.0) for reason in _WITH_WORKERS]
     counts.append(run.metrics.total(semconv.TASK_LOST.name) or 0.0)
@@ -262,7 +262,7 @@ def _nothing_lost_but_seconds(run: Run) -> bool:
     )
 
 
-#: Reasons of repeated runs, and outcomes, of tasks that were lost with their workers.
+#: Retry reasons and outcomes of tasks that were lost with their workers.
 _WITH_WORKERS: Final = ("worker_lost", "recomputed")
 _LOST: Final = ("lost", "recomputed")
 
@@ -295,7 +295,7 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
 
 
 def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
-    """Yield one line about all prefixes of a root that wait, the one with most seconds first."""
+    """Yield one line about a root's prefixes that waited, the longest wait first."""
     (limit,) = LIMITS["DaskThreadsWait"]
     on_threads = [
         (seconds.get("thread-noncpu", 0.0), seconds.get("thread-cpu", 0.0), prefix)

@@ -1,7 +1,7 @@
-"""Two reports side by side: their spans by name, and their functions by what they cost.
+"""Compares two reports: their spans by name, and their functions by cost.
 
-It says by how much, and never better or worse: a machine that was busy with something else makes
-the same program slower, and one run of each can't tell the two apart.
+It reports differences, and never calls them better or worse: other load on the machine also makes a
+program slower, and one run of each cannot separate the two causes.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from dask_otel.report.meanings import PART_TITLES
 from dask_otel.report.seconds import SpanTime, by_function, merged, run_parts, span_times
 from dask_otel.report.telemetry.model import Run
 
-#: Thread-seconds from which on the change of a part is listed.
+#: The smallest change of a part that is listed, in thread-seconds.
 _SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Side:
-    """What the runs of one report say of a span's name. None is what was not exported."""
+    """The figures of one report for a span's name. None if they were not exported."""
 
-    #: Spans of all runs.
+    #: Number of spans in all runs.
     count: int
-    #: From start to end, on average of these spans.
+    #: Mean seconds from a span's start to its end.
     lasted: float | None
-    #: Thread-seconds of a run, idle among them, on average. None for a span without own tasks.
+    #: Mean thread-seconds of a run, with idle. None for a span without own tasks.
     seconds: float | None
     parts: dict[str, float]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One name in both reports; a side is None where the name is not in it."""
+    """One name in both reports; a side is None if its report lacks the name."""
 
     name: str
     before: Side | None
     after: Side | None
 
     def changes(self) -> list[tuple[str, float]]:
-        """Return by how many thread-seconds a run each part grew, the largest change first."""
+        """Return the change of each part in thread-seconds per run, the largest first."""
         before = self.before.parts if self.before else {}
         after = self.after.parts if self.after else {}
         grown = ((part, after.get(part, 0.0) - before.get(part, 0.0)) for part in PART_TITLES)
@@ -52,14 +52,14 @@ class Difference:
         )
 
     def changes_in_words(self, most: int) -> str:
-        """Return the largest changes of the parts as a text."""
+        """Return the largest changes of the parts as text."""
         changes = self.changes()[:most]
         return ", ".join(
             f"{words.signed(seconds)} {words.inside(part)}" for part, seconds in changes
         )
 
     def cells(self) -> list[str]:
-        """Return how long it lasted in A and in B, and its thread-time in A and in B."""
+        """Return its duration in A and B, and its thread-time in A and B."""
         sides = (self.before, self.after)
         values = [side.lasted if side else None for side in sides]
         values += [side.seconds if side else None for side in sides]
@@ -68,7 +68,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Function:
-    """The tasks of one prefix: tasks and thread-seconds of a run, on average, in A and in B."""
+    """The tasks of one prefix: mean tasks and thread-seconds of a run, in A and in B."""
 
     name: str
     tasks: tuple[float, float]
@@ -76,24 +76,24 @@ class Function:
 
     @property
     def each(self) -> list[float | None]:
-        """The thread-seconds of one task in A and in B; None where there is none."""
+        """The thread-seconds of one task in A and in B; None without tasks."""
         both = zip(self.tasks, self.seconds, strict=True)
         return [seconds / tasks if tasks else None for tasks, seconds in both]
 
     @property
     def change(self) -> float:
-        """The thread-seconds that a run of B took more than one of A."""
+        """The thread-seconds of a run in B minus those in A."""
         return self.seconds[1] - self.seconds[0]
 
     def cells(self) -> list[str]:
-        """Return the tasks in A and in B, the time of each, and by how much a run changed."""
+        """Return the tasks in A and B, the time of one in A and B, and the change of a run."""
         tasks = [f"{count:,.4g}" if count else "" for count in self.tasks]
         return [*tasks, *map(words.known, self.each), words.signed(self.change)]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All names of two reports; `whole` is that of the clusters, `functions` by their change."""
+    """All names of two reports; `whole` compares the clusters, `functions` are by their change."""
 
     before: str
     after: str
@@ -120,9 +120,9 @@ class Comparison:
 def compare(
     before: Sequence[Run], after: Sequence[Run], titles: tuple[str, str] = ("A", "B")
 ) -> Comparison:
-    """Compare the runs of two reports; several runs of one are averaged.
+    """Compare two reports; several runs of one report are averaged.
 
-    Names come in the order of the first, those that are new after them.
+    Names are in the order of the first report; new names follow.
     """
     first, second = _sides(before), _sides(after)
     names = list(dict.fromkeys([*first, *second]))
@@ -148,7 +148,7 @@ def _functions(before: Sequence[Run], after: Sequence[Run]) -> list[Function]:
 
 
 def _per_run(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
-    """Return the tasks and thread-seconds of each function, on average of the runs."""
+    """Return the mean tasks and thread-seconds of each function in a run."""
     result: dict[str, tuple[float, float]] = {}
     for run in runs:
         for name, (tasks, seconds) in by_function(run).items():

@@ -1,4 +1,4 @@
-"""Who had the CPU: why the scheduler's event loop was late, and why tasks waited off the CPU."""
+"""CPU contention: why the scheduler's event loop was late, and why tasks waited off the CPU."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dask_otel.report.findings import workers
 from dask_otel.report.telemetry.model import Run
 from dask_otel.report.telemetry.series import at
 
-#: Seconds that Dask's scheduler needs for a task, about, in six transitions or so.
+#: Approximate seconds that Dask's scheduler needs for a task, in about six transitions.
 _TASK: Final = 0.001
 _TRANSITIONS: Final = 6
-#: Fewest samples, of workers that ran two tasks or more, to judge by.
+#: Fewest samples of workers with two or more running tasks for a judgement.
 _FEWEST: Final = 3
-#: Cores that a process uses while its threads take turns with the GIL.
+#: Range of the cores that a process uses while its threads share the GIL.
 _ONE_CORE: Final = (0.7, 1.3)
-#: From this share of the time on it matters that the scheduler had no CPU.
+#: The smallest share of time without a CPU that matters for the scheduler.
 _STARVED: Final = 0.1
 
 _NO_CPU: Final = "other processes, more threads than cores, or a CPU limit"
 
 
 def why_blocked(run: Run, tasks: float, late: float) -> str:
-    """Return why the scheduler's event loop was late for so many seconds, and what to do."""
+    """Return why the scheduler's event loop was late, and what to do."""
     seconds = run.metrics.seconds
     used = run.metrics.total(semconv.EVENT_LOOP_CPU_TIME.name)
     starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name)
@@ -52,7 +52,7 @@ def why_blocked(run: Run, tasks: float, late: float) -> str:
 
 
 def why_waiting(run: Run) -> str:
-    """Return what tasks waited for that held a thread off the CPU, as far as it is known."""
+    """Return why tasks held threads without using the CPU, if it is known."""
     starved = run.metrics.total(semconv.EVENT_LOOP_STARVED_TIME.name) or 0.0
     no_cpu = f", or for a CPU ({_NO_CPU})" if starved > _STARVED * run.metrics.seconds else ""
     threads = [worker.threads for worker in workers(run) if worker.threads]
@@ -69,7 +69,7 @@ def why_waiting(run: Run) -> str:
 
 
 def _samples(run: Run) -> list[tuple[float, float]]:
-    """Return the cores of a process, and the tasks that it ran, where these were two or more."""
+    """Return (cores used, tasks running) of worker processes with two or more running tasks."""
     tasks = {
         series.labels.get(semconv.WORKER_NAME): series.history()
         for series in run.metrics.of(semconv.WORKER_TASK_COUNT.name)

@@ -1,4 +1,4 @@
-"""The report as an object: read once, shown as a page, a text, plain data, or in a notebook."""
+"""The report as an object, for a page, text, plain data, or a notebook."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dask_otel.report.telemetry.reader import Reader
 
 
 class Report:
-    """What telemetry files say of one run or several; `read_report` makes it.
+    """A report of one or several runs from telemetry files, made by `read_report`.
 
-    In a notebook it shows itself as the page that `html` returns.
+    In a notebook it displays the page that `html` returns.
 
     Attributes
     ----------
     runs
-        By their start: one for each scheduler.
+        In the order of their start: one for each scheduler.
     skipped
-        What could not be read.
+        Counts of unreadable input.
     comparison
-        What `compared_with` found.
+        The result of `compared_with`.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Report:
         self._redacted = False
 
     def redacted(self) -> Report:
-        """Return the same without messages, tracebacks, code, keys and users' attributes."""
+        """Return this report without messages, tracebacks, code, keys and users' attributes."""
         return self._with([redacted(run) for run in self.runs], is_redacted=True)
 
     def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
-        """Return this report with a comparison: what changed since `before`.
+        """Return this report with its changes since `before`.
 
-        The `titles` are the names of the two.
+        The `titles` name the two reports.
         """
         report = self._with([*before.runs, *self.runs])
         report.comparison = compare(before.runs, self.runs, titles)
@@ -64,16 +64,16 @@ class Report:
         return report
 
     def accounts(self) -> list[Account]:
-        """Return what the report says of each run."""
+        """Return the account of each run."""
         return [account(run, self.price, self.tag) for run in self.runs]
 
     def html(self) -> str:
-        """Return one self-contained page, which loads nothing from anywhere.
+        """Return a self-contained page, which loads nothing.
 
         Raises
         ------
         ImportError
-            Where bokeh is missing: it comes with ``dask-otel[report]``.
+            If bokeh is missing; ``dask-otel[report]`` installs it.
         """
         from dask_otel.report.page.html import page
 
@@ -99,7 +99,7 @@ class Report:
         return target
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the page says as plain data, for scripts."""
+        """Return the page's facts as plain data, for scripts."""
         from dask_otel.report.summary import summary
 
         found = summary(self.accounts(), self.skipped)
@@ -108,7 +108,7 @@ class Report:
         return found
 
     def _repr_html_(self) -> str:
-        # A frame of its own: scripts of the page have no way into the notebook.
+        # In a frame, so that the page's scripts cannot reach the notebook.
         page = escape(self.html(), quote=True)
         return (
             f'<iframe srcdoc="{page}" sandbox="allow-scripts allow-popups" width="100%"'
@@ -125,14 +125,14 @@ def read_report(*paths: str | Path, price: float | None = None, tag: str = "team
         Files of OTLP/JSON (``otel.files.path``, the Collector's file exporter), traces saved from
         Jaeger or Tempo, compressed or not, and directories of such files.
     price
-        Of a thread-hour. Without it the report has no costs.
+        Price of a thread-hour. Without it, the report has no costs.
     tag
-        The costs of spans with a tag ``<tag>:<value>`` are summed by the value.
+        The costs of spans with a tag ``<tag>:<value>`` are summed by value.
 
     Raises
     ------
     FileNotFoundError
-        Where there is nothing to read.
+        If there is nothing to read.
     """
     reader = Reader()
     reader.read(paths)

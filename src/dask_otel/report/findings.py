@@ -1,4 +1,4 @@
-"""What a person looks for first: what failed, what was slow, what waited for it, and who ran it."""
+"""The first facts to look at: failures, slow tasks, gaps without work, and workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dask_otel.report.seconds import flow
 from dask_otel.report.telemetry.model import Event, Run, Span, text
 from dask_otel.report.telemetry.series import at
 
-#: A task is a straggler if it took this many times the average of its group's others, and this
-#: share of its span's time.
+#: A straggler takes at least this multiple of the mean of its group's other tasks, and this share
+#: of its span's time.
 _STRAGGLES: Final = ((5.0, 0.3), (2.0, 0.5))
-#: A gap is worth a word from so many seconds on.
+#: The shortest gap that is reported, in seconds.
 _GAP: Final = 2.0
-#: Of its own time, and in seconds: a wait for the first task that is worth a word.
+#: The shortest reported wait for the first task: as a share of the span's time, and in seconds.
 _LATE: Final = (0.25, 0.1)
 _OF_FAILURES: Final = (
     semconv.EXCEPTION_TYPE,
@@ -41,35 +41,35 @@ class Failure:
     prefix: str
     key: str
     worker: str
-    #: Whether the runs were repeated, so that it did not stand.
+    #: Whether the runs were repeated, so that the failure was not final.
     repeated: bool
     count: int = 0
 
     @property
     def what(self) -> str:
-        """What failed, on one line."""
+        """The failure on one line."""
         return _in_words(self.kind, self.message)
 
 
 def message_of(event: Event) -> str:
-    """Return what an exception says, on one line."""
+    """Return an exception's type and message on one line."""
     kind, message = (event.attributes.get(key) for key in _OF_FAILURES[:2])
     return _in_words(text(kind), text(message))
 
 
 def _in_words(kind: str, message: str) -> str:
     message = " ".join(message.split())
-    # Of some exceptions there is a repr alone, which begins with the type.
+    # Some exceptions have only a repr, which begins with the type.
     if kind and message.startswith(f"{kind.rpartition('.')[2]}("):
         return message
     return ": ".join(filter(None, (kind, message))) or "failure"
 
 
 def failures(run: Run) -> list[Failure]:
-    """Return what failed: for good, then what was repeated; the most frequent first.
+    """Return the failures: final ones, then repeated ones, each with the most frequent first.
 
-    A span has at most ``otel.spans.max-exceptions`` events of each kind, and 32 of runs that were
-    repeated: only these are counted.
+    Only exported events are counted: a span has at most ``otel.spans.max-exceptions`` of each kind,
+    and 32 of repeated runs.
     """
     found: dict[tuple[str, str, str, bool], Failure] = {}
     seen: set[tuple[str, str, int]] = set()
@@ -80,7 +80,7 @@ def failures(run: Run) -> list[Failure]:
             if semconv.EXCEPTION_TYPE not in event.attributes:
                 continue
             failure = _failure(event, span, names.get(owner, span.full_name))
-            # A task has the events of its span.
+            # A task's events are in its span, too.
             one = (owner, failure.key, event.time_ns if failure.repeated else 0)
             if failure.key and one in seen:
                 continue
@@ -100,14 +100,14 @@ def _failure(event: Event, span: Span, name: str) -> Failure:
 
 
 def span_names(run: Run) -> dict[str, str]:
-    """Return the full names by Dask's ids of the spans."""
+    """Return the spans' full names by Dask span id."""
     return {span.text(semconv.SPAN_ID): span.full_name for span in run.of_type("span")}
 
 
 def late_starts(run: Run) -> dict[str, float]:
-    """Return the spans whose first task began late, by full name, with the seconds.
+    """Return the delays of spans whose first task began late, by full name.
 
-    Mostly the first ones of fresh workers. A name of several spans is left out.
+    Most are the first spans on new workers. Names of several spans are omitted.
     """
     spans = run.of_type("span")
     found = {span.full_name: span.number(semconv.SPAN_QUEUE_TIME) or 0.0 for span in spans}
@@ -121,13 +121,13 @@ def late_starts(run: Run) -> dict[str, float]:
 
 
 def slowest(run: Run, most: int = 20) -> list[Span]:
-    """Return the runs of tasks that took longest, of those that have a span."""
+    """Return the longest runs of tasks among those with a span."""
     return sorted(run.of_type("task"), key=lambda task: -task.seconds)[:most]
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A task for which its span waited; `average` is that of the others of its group, if any."""
+    """A task that delayed its span; `average` is the mean of its group's other tasks, if any."""
 
     task: Span
     span: str
@@ -136,7 +136,7 @@ class Straggler:
 
 
 def stragglers(run: Run) -> Iterator[Straggler]:
-    """Yield the longest task of each group that stands out, the longest first."""
+    """Yield each group's longest task if it is a straggler, the longest first."""
     owners = {span.text(semconv.SPAN_ID): span for span in run.of_type("span")}
     groups: dict[tuple[str, ...], tuple[float, float]] = {}
     for group in run.of_type("group"):
@@ -146,7 +146,7 @@ def stragglers(run: Run) -> Iterator[Straggler]:
     for task in slowest(run, most=200):
         key = _group_of(task)
         span = owners.get(key[0])
-        # The first one is the longest of its group.
+        # The first task is the longest of its group.
         count, compute = groups.pop(key, (0.0, 0.0))
         if not count or span is None or not span.seconds:
             continue
@@ -167,22 +167,22 @@ def _group_of(span: Span) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which no task of the run ran, although there was a worker."""
+    """An interval in which no task ran although there was a worker."""
 
-    #: The span that was open; empty before the first task.
+    #: The open span; empty before the first task.
     span: str
     seconds: float
-    #: Seconds since the run began. None for a gap inside a group, which only the metrics show.
+    #: Seconds since the run began. None for a gap inside a group, known only from the metrics.
     after: float | None
-    #: Bytes by which the memory of the workers' processes grew.
+    #: Growth of the workers' process memory in bytes.
     grown: float
 
 
 def gaps(run: Run) -> list[Gap]:
-    """Return the times without a task before the first one and between others, longest first.
+    """Return the gaps before the first task and between tasks, longest first.
 
-    Tasks are known by their groups, from the first start to the last end. What lies inside of a
-    group, and where groups were not exported, shows in the metrics alone: nobody had work.
+    Tasks are known by their groups, from the first start to the last end. Gaps inside a group, or
+    without exported groups, are found in the metrics, as unused threads.
     """
     groups = run.of_type("group")
     begin = run.start_ns
@@ -204,14 +204,14 @@ def gaps(run: Run) -> list[Gap]:
 
 def _gap(run: Run, begin: int, end: int, seconds: float) -> Gap:
     memory = [series.history() for series in run.metrics.of(semconv.WORKER_MEMORY_USAGE.name)]
-    # A worker that is new has something in it from the beginning.
+    # A new worker's memory is not zero.
     grown = sum(max(0.0, at(one, end) - (at(one, begin) or one[0][1])) for one in memory)
     after = (begin - (run.start_ns or 0)) / 1e9
     return Gap(_open_span(run, begin, end), seconds, after, grown)
 
 
 def _open_span(run: Run, begin: int, end: int) -> str:
-    """Return the shortest span that was there before and after; empty where there is none."""
+    """Return the shortest span that was open before and after; empty if there is none."""
     times: dict[str, list[Span]] = {}
     for span in run.of_type("span"):
         times.setdefault(span.text(semconv.SPAN_ID), []).append(span)
@@ -226,7 +226,7 @@ def _open_span(run: Run, begin: int, end: int) -> str:
 
 @dataclass
 class Worker:
-    """What is known of one worker. None is what was not exported."""
+    """The figures of one worker. None if they were not exported."""
 
     name: str
     threads: float | None = None
@@ -238,7 +238,7 @@ class Worker:
 
 
 def workers(run: Run) -> list[Worker]:
-    """Return the workers by name: their largest figures, and how many task spans they ran."""
+    """Return the workers by name, with their largest figures and the number of their task spans."""
     found: dict[str, Worker] = {}
 
     for metric, figure in (
@@ -261,6 +261,6 @@ def workers(run: Run) -> list[Worker]:
 
 
 def retries(run: Run) -> dict[str, float]:
-    """Return how many runs were repeated, by reason; without those that asked for it."""
+    """Return the number of repeated runs by reason, without those that rescheduled themselves."""
     counted = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
     return {reason: n for reason, n in counted.items() if n and reason != "rescheduled"}

@@ -1,4 +1,4 @@
-"""Why threads were idle: whose work it was, and whether there were enough tasks at the time."""
+"""Why threads were idle: before the first task, with too few tasks, or with enough."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from dask_otel.report.seconds import IDLE
 from dask_otel.report.telemetry.model import Run
 from dask_otel.report.telemetry.series import at
 
-#: States of tasks that a thread could run, or already does.
+#: States of tasks that a thread could run, or is running.
 _READY = ("queued", "no-worker", "processing")
-#: Below, samples say nothing.
+#: Fewest samples for an explanation.
 _FEWEST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
 class IdleReason:
-    """Idle thread-seconds by what the scheduler knew at the end of each export interval.
+    """Idle thread-seconds by the scheduler's state at the end of each export interval.
 
-    Levels are samples, one an export; a reason is a sum over intervals, so that it is as exact as
-    they are short. Before the first start, workers or the first data were awaited.
+    Levels are samples, one for each export, and a reason is a sum over intervals: the shorter they
+    are, the more exact it is. Before the first start, the run waited for workers or data.
     """
 
     total: float
-    #: While fewer tasks could run than there were threads.
+    #: With fewer tasks to run than threads.
     too_few_tasks: float
-    #: While there were enough: they were placed unevenly, or waited for data or the scheduler.
+    #: With enough tasks, which were placed unevenly, or waited for data or the scheduler.
     enough_tasks: float
-    #: Before the first task of the run started.
+    #: Before the run's first task started.
     before_first: float
     samples: int
 
     def reasons(self) -> list[tuple[str, float, float, str]]:
-        """Return when threads were idle, thread-seconds, their share, and a hint."""
+        """Return each reason with its thread-seconds, their share, and a hint."""
         found = (
             ("before the first task started", self.before_first, "workers or imports were awaited"),
             (
@@ -55,7 +55,7 @@ class IdleReason:
         ]
 
     def sentence(self) -> str:
-        """Return the largest reason in words; empty where none has more than half of the time."""
+        """Return the main reason in words; empty if none has more than half of the time."""
         found = (
             f"{share:.0%} of it {when}." for when, _, share, _ in self.reasons() if share > 0.5
         )
@@ -63,7 +63,7 @@ class IdleReason:
 
 
 def explain(run: Run) -> IdleReason | None:
-    """Return why threads were idle; None where there are too few samples to say."""
+    """Return why threads were idle; None with too few samples."""
     idle = [
         series.history()
         for series in run.metrics.of(semconv.CLUSTER_TIME.name)
@@ -92,7 +92,7 @@ def explain(run: Run) -> IdleReason | None:
 
 
 def first_start_ns(run: Run) -> int | None:
-    """Return when the first task of a run started; None where no span knows."""
+    """Return when the run's first task started; None if no span has it."""
     starts = [
         event.time_ns
         for span in run.of_type("span")

@@ -1,4 +1,4 @@
-"""The limits of the alerts, which are those of the report's advice.
+"""The limits of the alerts, which the report's advice uses too.
 
 The rules in ``deploy/prometheus/rules`` have the same numbers; a test compares them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: By alert, what its expression is compared with.
+#: The threshold of each alert's expression.
 LIMITS: Final[dict[str, tuple[float, ...]]] = {
     "DaskClusterIdle": (0.5,),
     "DaskClusterUnused": (0.95,),
@@ -23,11 +23,11 @@ LIMITS: Final[dict[str, tuple[float, ...]]] = {
     "DaskOtelDropping": (0.0,),
 }
 
-#: Thread-seconds, and bytes read, below which the alerts do not judge.
+#: Fewest thread-seconds, and fewest bytes read, for the alerts.
 ENOUGH_SECONDS: Final = 60.0
 ENOUGH_BYTES: Final = 1e9
 
-#: What the addresses of the alerts' pages begin with.
+#: The common prefix of the addresses of the alerts' pages.
 RUNBOOKS: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/runbooks/"
 
 

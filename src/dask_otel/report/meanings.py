@@ -1,7 +1,7 @@
-"""One colour per meaning: what Dask's activities are about, in the report and on every dashboard.
+"""The meanings of Dask's activities, and one colour for each, in the report and all dashboards.
 
 ``tools/dashboards`` and the text in terminals use these tables, too. Colours are Grafana's names
-where it has one; `HEX` has their values.
+if it has one; `HEX` has their values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-#: Grafana's palette, by its names.
+#: Grafana's palette by name.
 HEX: Final = {
     "green": "#73BF69",
     "blue": "#5794F2",
@@ -23,20 +23,20 @@ HEX: Final = {
     "dark-red": "#C4162A",
 }
 
-#: The colour without a meaning: workers, functions, workflows, values without a limit.
+#: The colour for series without a meaning: workers, functions, workflows, values without a limit.
 NEUTRAL = "#4E9A9A"
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """A colour, the names that have it (regular expressions of RE2 and JavaScript), and words."""
+    """A colour, the names that have it (regular expressions for RE2 and JavaScript), and words."""
 
     colour: str
     names: tuple[str, ...]
     about: str = ""
 
 
-#: What threads do. Users' own activities have no meaning here: they are in the part "other".
+#: Activities of threads. Users' own activities have no meaning here: they are in "other".
 MEANINGS = {
     "computing": Meaning("green", ("thread-cpu", "p2p-.*-cpu"), "computing"),
     "off the CPU": Meaning(
@@ -58,12 +58,12 @@ MEANINGS = {
     "cancelled": Meaning("light-red", ("cancelled",), "of cancelled, repeated runs"),
     "lost": Meaning("dark-red", ("lost",), "of workers that died"),
     "other": Meaning("#A08C6E", ("other", "executor"), "overhead, or your own meters"),
-    # States of tasks, which are no time.
+    # States of tasks, not times.
     "to do": Meaning(NEUTRAL, ("waiting", "queued", "no-worker")),
     "running": Meaning("#9AD5D5", ("processing", "executing")),
 }
 
-#: Names of other labels that mean the same, and no activity has.
+#: Names in other labels with the same meaning, which no activity has.
 ALIKE = {
     "computing": (
         *("Computing", "memory", "succeeded", "memory-read", "managed"),
@@ -84,16 +84,16 @@ ALIKE = {
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the time that is paid for. Together the parts are all of it, each second once."""
+    """A part of the paid time. The parts together are all of it, each second once."""
 
     title: str
     #: Names in the table above; none for the rest.
     meanings: tuple[str, ...]
     colour: str
     advice: str
-    #: The alert with a runbook about it.
+    #: The alert whose runbook covers it.
     alert: str
-    #: Whether the alert has a limit for a share such as this one.
+    #: Whether the alert has a limit for this share.
     limited: bool = True
 
 
@@ -152,7 +152,7 @@ PARTS = (
 )
 
 
-#: How the parts are read aloud.
+#: The parts in spoken words.
 PART_TITLES: Final = tuple(part.title for part in PARTS)
 _OTHER: Final = next(part for part in PARTS if not part.meanings)
 
@@ -164,7 +164,7 @@ def hex_colour(colour: str) -> str:
 
 @cache
 def meaning_of(activity: str) -> str:
-    """Return what an activity is about; users' own are ``other``."""
+    """Return the meaning of an activity; ``other`` for users' own."""
     for name, meaning in MEANINGS.items():
         if any(re.fullmatch(pattern, activity) for pattern in meaning.names):
             return name
@@ -173,7 +173,7 @@ def meaning_of(activity: str) -> str:
 
 @cache
 def colour_of(name: str) -> str:
-    """Return the colour of an activity, or of what means the same, as ``#rrggbb``."""
+    """Return the colour of an activity, or of another name with its meaning, as ``#rrggbb``."""
     meaning = next((one for one, names in ALIKE.items() if name in names), meaning_of(name))
     return hex_colour(MEANINGS[meaning].colour)
 

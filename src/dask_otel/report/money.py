@@ -1,4 +1,4 @@
-"""What it cost: a price for each thread-hour, over all capacity, each root span, and each tag."""
+"""The cost of a run in thread-hours: of all capacity, each root span and each tag."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dask_otel.report.telemetry.model import Run
 
 @dataclass(frozen=True)
 class Price:
-    """What a thread costs for an hour."""
+    """The price of a thread-hour."""
 
     amount: float
     currency: str = ""
 
     def of(self, seconds: float) -> float:
-        """Return what thread-seconds cost."""
+        """Return the cost of thread-seconds."""
         return self.amount * seconds / 3600
 
     def text(self, seconds: float) -> str:
-        """Return what thread-seconds cost, as people write it."""
+        """Return the cost of thread-seconds as text."""
         value = self.of(seconds)
         digits = 2 if abs(value) >= 1 or not value else 4 if abs(value) >= 0.01 else 6
         return f"{value:,.{digits}f} {self.currency}".rstrip()
@@ -29,7 +29,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Cost:
-    """Thread-seconds that somebody caused. None is what was not exported."""
+    """The thread-seconds of one root or tag. None if they were not exported."""
 
     name: str
     capacity: float
@@ -38,9 +38,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Bill:
-    """Who caused the capacity of a run: roots, and the same by one tag.
+    """The capacity of a run by root, and by one tag.
 
-    `unassigned` is what the roots do not have: unused, lost and in flight, less the excess.
+    `unassigned` is the rest, which no root has: unused, lost and in flight, less the excess.
     """
 
     capacity: float | None
@@ -51,20 +51,17 @@ class Bill:
 
     @property
     def unassigned(self) -> float | None:
-        """The capacity that belongs to no span; None where the capacity is not known."""
+        """The capacity that belongs to no span; None if the capacity is unknown."""
         if self.capacity is None:
             return None
         return self.capacity - sum(cost.capacity for cost in self.roots)
 
 
 def bill(run: Run, tag: str = "team") -> Bill:
-    """Return who caused what.
+    """Return the capacity of a run by root and tag.
 
-    Parameters
-    ----------
-    tag
-        Spans with a tag ``<tag>:<value>`` are summed by its value, the outermost such tag; the
-        others under an empty name.
+    Spans with a tag ``<tag>:<value>`` are summed by the value of the outermost such tag; the
+    others, under an empty name.
     """
     names = span_times(run)
     roots = [

@@ -1,4 +1,4 @@
-"""A report to be mailed: without messages, tracebacks, code, keys and what users attached."""
+"""Redacts a report for sharing: no messages, tracebacks, code, keys or users' attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from dask_otel import semconv
 from dask_otel.report.telemetry.model import Event, Plain, Run
 
-#: Replaced by numbers, so that they still differ.
+#: Replaced by numbers, so that they remain distinct.
 _NUMBERED: Final = {semconv.TASK_KEY: "task", semconv.TASK_GROUP_NAME: "group"}
 #: May hold data or code. Names of spans, prefixes and workers stay.
 _SECRET: Final = frozenset(
@@ -23,7 +23,7 @@ _SECRET: Final = frozenset(
 
 
 def redacted(run: Run) -> Run:
-    """Return a run without what can hold data. Spans of other services are left out."""
+    """Return a run without anything that can hold data, and without spans of other services."""
     numbers: dict[Plain, str] = {}
     spans = [
         replace(

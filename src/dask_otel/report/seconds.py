@@ -1,7 +1,7 @@
-"""Where the thread-seconds went: of the cluster, of each span, and over time.
+"""Thread-seconds by activity: of the cluster, of each span, and over time.
 
-Sums are what the metrics say. Where a file has none, those of a span are what its own spans say;
-those of the cluster are absent then.
+Sums come from the metrics. Without metrics, a span's sums come from the spans themselves, and the
+cluster's are absent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DURATION = semconv.TASK_GROUP_DURATION + "."
 
 @dataclass
 class ClusterTime:
-    """The sum that closes: activities with idle, unused and lost + in flight = capacity + excess.
+    """The closed sum: activities with idle, unused and lost + in flight = capacity + excess.
 
-    None is what was not exported.
+    None if a term was not exported.
     """
 
     activities: dict[str, float]
@@ -38,12 +38,12 @@ class ClusterTime:
 
     @property
     def used(self) -> float:
-        """What is accounted for, each second once."""
+        """The seconds accounted for, each once."""
         return sum(self.activities.values())
 
     @property
     def remainder(self) -> float | None:
-        """By how much the sum does not close; None where a part of it is missing."""
+        """The error of the closed sum; None if a term is missing."""
         if self.in_flight is None or self.capacity is None or self.excess is None:
             return None
         return self.used + self.in_flight - self.capacity - self.excess
@@ -55,13 +55,13 @@ class ClusterTime:
 
 @dataclass
 class SpanTime:
-    """Where the time of all spans of one name went."""
+    """The time of all spans of one name."""
 
     name: str
     root: str
     activities: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
-    #: By task prefix. Empty where there are no metrics.
+    #: Seconds by task prefix and activity. Empty without metrics.
     prefixes: dict[str, dict[str, float]] = field(default_factory=dict)
     idle: float | None = None
     capacity: float | None = None
@@ -69,22 +69,22 @@ class SpanTime:
 
     @property
     def seconds(self) -> float:
-        """Of all activities together, and idle."""
+        """The seconds of all activities and idle together."""
         return sum(self.activities.values()) + (self.idle or 0.0)
 
     def count(self, figure: str, seconds: float | None) -> None:
-        """Add to ``idle`` or ``capacity``; None, which was not exported, changes nothing."""
+        """Add to ``idle`` or ``capacity``; None (not exported) changes nothing."""
         if seconds is not None:
             setattr(self, figure, (getattr(self, figure) or 0.0) + seconds)
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds of each part, idle among them."""
+        """Return the seconds of each part, with idle."""
         with_idle = self.activities if self.idle is None else {**self.activities, IDLE: self.idle}
         return parts(with_idle)
 
 
 def parts(activities: dict[str, float]) -> dict[str, float]:
-    """Return the seconds of each part; all parts are there."""
+    """Return the seconds of every part."""
     result = dict.fromkeys(PART_TITLES, 0.0)
     for activity, seconds in activities.items():
         result[part_of(activity).title] += seconds
@@ -92,7 +92,7 @@ def parts(activities: dict[str, float]) -> dict[str, float]:
 
 
 def cluster_time(run: Run) -> ClusterTime | None:
-    """Return the cluster's sum; None where a run has no metrics of it."""
+    """Return the cluster's sum; None if the run has no metrics of it."""
     activities = run.metrics.by(semconv.CLUSTER_TIME.name, semconv.ACTIVITY)
     if not activities:
         return None
@@ -106,19 +106,19 @@ def cluster_time(run: Run) -> ClusterTime | None:
 
 
 def run_parts(run: Run) -> dict[str, float]:
-    """Return the seconds of each part of a run: the cluster's, or else those of its spans."""
+    """Return the seconds of each part of a run: the cluster's, or else the sum of its spans'."""
     cluster = cluster_time(run)
     return cluster.parts() if cluster else merged("", span_times(run)).parts()
 
 
 def span_times(run: Run) -> list[SpanTime]:
-    """Return the time of each span's name, in the order in which the spans began."""
+    """Return the time of each span name, in the order of the spans' starts."""
     measured, from_spans = _from_metrics(run), _from_spans(run)
     unknown = [entry for name, entry in measured.items() if name not in from_spans]
     return [*(measured.get(name, entry) for name, entry in from_spans.items()), *unknown]
 
 
-#: Fields of `SpanTime`, with the metric and the attribute of a span that have it.
+#: Fields of `SpanTime`, with their metric and span attribute.
 _OF_SPANS: Final = (
     ("idle", semconv.SPAN_IDLE_TIME, semconv.SPAN_IDLE),
     ("capacity", semconv.SPAN_CAPACITY_TIME, semconv.SPAN_CAPACITY),
@@ -159,19 +159,19 @@ def _from_spans(run: Run) -> dict[str, SpanTime]:
 
 
 def span_activities(span: Span) -> dict[str, float]:
-    """Return the seconds of each activity that a span says it took itself."""
+    """Return a span's own seconds of each activity."""
     keys = [key for key in span.attributes if key.startswith(_ACTIVITY)]
     found = {key.removeprefix(_ACTIVITY): span.number(key) for key in keys}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def own_parts(span: Span) -> dict[str, float]:
-    """Return the seconds of each part that a span took itself, idle among them."""
+    """Return a span's own seconds of each part, with idle."""
     return parts({**span_activities(span), IDLE: span.number(semconv.SPAN_IDLE) or 0.0})
 
 
 def by_function(run: Run) -> dict[str, tuple[float, float]]:
-    """Return the tasks of each prefix and their thread-seconds; of groups without metrics."""
+    """Return the tasks and thread-seconds of each prefix; without metrics, from the groups."""
     tasks = run.metrics.by(semconv.TASK_FINISHED.name, semconv.TASK_PREFIX)
     seconds = run.metrics.by(semconv.SPAN_EXECUTE_TIME.name, semconv.TASK_PREFIX)
     if not tasks:
@@ -200,7 +200,7 @@ def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
 
 
 def by_root(entries: Iterable[SpanTime]) -> list[SpanTime]:
-    """Return the times of each root with all below it."""
+    """Return the time of each root, with all spans below it."""
     roots: dict[str, list[SpanTime]] = {}
     for entry in entries:
         roots.setdefault(entry.root or entry.name, []).append(entry)
@@ -209,28 +209,28 @@ def by_root(entries: Iterable[SpanTime]) -> list[SpanTime]:
 
 @dataclass(frozen=True)
 class Flow:
-    """What threads did over time: for each interval and part, threads on average."""
+    """The threads' activities over time: mean threads for each interval and part."""
 
-    #: Limits of the intervals in nanoseconds, one more than there are intervals.
+    #: Bounds of the intervals in nanoseconds, one more than there are intervals.
     edges: list[int]
     parts: dict[str, list[float]]
     threads: list[float]
 
     def unused(self, begin_ns: int, end_ns: int) -> float:
-        """Return for how many seconds, at least, no thread had work between two times."""
+        """Return the least number of seconds between two times in which no thread had work."""
         most, found = max(self.threads, default=0.0), 0.0
         edges = itertools.pairwise(self.edges)
         for (begin, end), threads in zip(edges, self.parts[part_of(UNUSED).title], strict=True):
             within = min(end, end_ns) - max(begin, begin_ns)
             if most and within > 0:
-                # It may all have been in that part of the interval which is outside.
+                # All of it may have been in the part of the interval outside of the two times.
                 outside = end - begin - within
                 found += max(0.0, threads / most * (end - begin) - outside) / 1e9
         return found
 
 
 def flow(run: Run, most: int = 240) -> Flow | None:
-    """Return what threads did over time; None where there are fewer than two exports."""
+    """Return the threads' activities over time; None with fewer than two exports."""
     parts: dict[str, list[History]] = {title: [] for title in PART_TITLES}
     for series in run.metrics.of(semconv.CLUSTER_TIME.name):
         parts[part_of(series.labels.get(semconv.ACTIVITY, "")).title].append(series.history())
@@ -245,7 +245,7 @@ def flow(run: Run, most: int = 240) -> Flow | None:
 
 
 def _rates(counters: list[History], edges: list[int]) -> list[float]:
-    """Return by how much counters grew a second in each interval; they begin at 0."""
+    """Return the growth of counters per second in each interval; they begin at 0."""
     return [
         sum(max(0.0, at(one, end) - at(one, begin)) for one in counters) / ((end - begin) / 1e9)
         for begin, end in itertools.pairwise(edges)

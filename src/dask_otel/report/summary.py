@@ -11,12 +11,12 @@ from dask_otel.report.money import Bill, Cost, Price
 from dask_otel.report.seconds import ClusterTime, SpanTime
 from dask_otel.report.telemetry.model import Skipped, Span, text
 
-#: Goes up when something here is renamed or changes its meaning; not when something is added.
+#: Increases when a key is renamed or changes its meaning, not when one is added.
 VERSION = 2
 
 
 def summary(accounts: Sequence[Account], skipped: Skipped) -> dict[str, Any]:
-    """Return everything as dicts and lists. Seconds are floats; null is what was not exported."""
+    """Return everything as dicts and lists. Seconds are floats; null means not exported."""
     return {
         "version": VERSION,
         "skipped": dict(skipped.counts),

@@ -1,4 +1,4 @@
-"""The report as text: what ``dask-otel report --text`` and the demo print."""
+"""The report as text, for ``dask-otel report --text`` and the demo."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dask_otel.report.meanings import MEANINGS, colour_of, meaning_of
 from dask_otel.report.seconds import IDLE, SpanTime, merged
 from dask_otel.report.telemetry.model import Skipped, Span, tree_of
 
-#: Pieces of a line with their styles, in rich's words; `plain` makes them safe for a terminal.
+#: Pieces of a line with their rich styles; `plain` makes them safe for a terminal.
 Line: TypeAlias = list[tuple[str, str]]
 
 
 class Sheet(NamedTuple):
-    """What is printed on: columns, characters, and how many groups and tasks a span shows."""
+    """The format: columns, characters, and the most groups and tasks below a span."""
 
     width: int = 100
     marks: words.Glyphs = words.UNICODE
@@ -27,16 +27,16 @@ class Sheet(NamedTuple):
     tasks: int = 2
 
 
-#: Traces, failures and slow tasks that are listed; columns of a bar.
+#: Most traces, failures and slow tasks; columns of a bar.
 _MOST, _BAR = 12, 24
 
-#: From this width on, a tree has room for all columns, and the table for the meanings.
+#: The smallest width for all columns of a tree, and for the table of meanings.
 _WIDE, _MEANINGS = 100, 78
-#: Columns of a timeline that says something; and what a narrow line keeps for the name.
+#: Fewest and most columns of a timeline, and columns of the name on a narrow line.
 _SHORTEST, _LONGEST, _NAME = 12, 32, 37
-#: Columns of a name below which a tree shows no further level.
+#: Fewest columns of a name for a further level of the tree.
 _LEAST: Final = 12
-#: The key of a collection's task: a name with a hash, and which part of the data it is.
+#: The key of a collection's task: a name with a hash, and the indices of its chunk.
 _PARTITION: Final = re.compile(r"\('[^']*', ([\d, ]+)\)")
 _STYLES: Final = {
     "success": "green",
@@ -47,7 +47,7 @@ _STYLES: Final = {
     "cancellation": "yellow",
 }
 
-#: Below these shares of a span, of all spans, an activity or a span is small: they are summed up.
+#: Below these shares, activities of a span and spans of the run are summed up as small ones.
 _SMALL, _SMALL_SPAN = 0.01, 0.02
 _LATE: Final = (
     "Threads are idle until the first task begins. Fresh workers begin late: they import what"
@@ -56,13 +56,13 @@ _LATE: Final = (
 
 
 def plain(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield lines without their styles, and without anything that acts on a terminal."""
+    """Yield lines without styles and terminal control characters."""
     for line in lines:
         yield words.one_line("".join(piece for piece, _ in line)).rstrip()
 
 
 def report_lines(accounts: Iterable[Account], skipped: Skipped, sheet: Sheet) -> Iterator[Line]:
-    """Yield the report, line by line, none longer than the sheet but for messages and words."""
+    """Yield the report's lines; only messages and long words exceed the sheet's width."""
     for account in accounts:
         yield from run_lines(account, sheet)
         yield []
@@ -71,7 +71,7 @@ def report_lines(accounts: Iterable[Account], skipped: Skipped, sheet: Sheet) ->
 
 
 def run_lines(account: Account, sheet: Sheet, only: Sequence[str] = ()) -> Iterator[Line]:
-    """Yield the lines of one run; of some sections `only`, if they are named."""
+    """Yield the lines of one run; with `only`, those of the named sections."""
     yield [(account.run.title, "bold")]
     if account.outcomes:
         counts = (f"{count:,.0f} {outcome}" for outcome, count in account.outcomes.items())
@@ -120,7 +120,7 @@ def _trees(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 class _Trace:
-    """One trace as a tree: each span with its duration, where it lies in time, tasks, result."""
+    """One trace as a tree: each span with its duration, position in time, tasks and result."""
 
     def __init__(
         self, root: Span, below: dict[tuple[str, str], list[Span]], end_ns: int, sheet: Sheet
@@ -158,15 +158,15 @@ class _Trace:
                 yield [(own, "dim"), (words.cut(note, room, marks.ellipsis), style)]
 
     def _under(self, above: Span) -> Iterator[Span | tuple[str, str]]:
-        """Yield a span's first failure, what is shown below it, and how much is not."""
-        # The failure of a task is its span's, too.
+        """Yield a span's first failure, its listed children, and the number of the others."""
+        # A task's failure is also its span's.
         exceptions = [] if above.type == "task" else list(above.exceptions())
         for event in exceptions[:1]:
             more = f" (and {len(exceptions) - 1} more)" if len(exceptions) > 1 else ""
             yield f"{self._sheet.marks.failed} {findings.message_of(event)}{more}", "red"
         children = self._below.get(above.key, [])
         if above.type == "group" and above.number(semconv.TASK_COUNT) == 1:
-            # The only task says what its group says.
+            # A single task only repeats its group.
             children = [child for child in children if child.failed]
         hidden: set[tuple[str, str]] = set()
         notes: list[tuple[str, str]] = []
@@ -197,7 +197,7 @@ class _Trace:
     def _row(
         self, guide: str, name: str, values: tuple[str, str, str, str], track: Line, style: str
     ) -> Line:
-        """Return one line: the name takes what the columns leave."""
+        """Return one line; the name gets the remaining width."""
         duration, queue, tasks, result = values
         room = self._sheet.width - len(guide) - self._right
         line = [
@@ -216,7 +216,7 @@ class _Trace:
         return [*line, (f"{tasks:>7} ", style), (mark, _STYLES.get(result, style))]
 
     def _track(self, span: Span) -> Line:
-        """Return where in the trace the span lies."""
+        """Return a bar for the span's position in the trace."""
         if not self._timeline:
             return []
         share = span.seconds * 1e9 / self._length
@@ -233,7 +233,7 @@ class _Trace:
 
 
 def _task_name(span: Span) -> str:
-    """Return which task it is, as all of a group have one name; without a collection's hash."""
+    """Return a task's own name, as its group's is shared; without a collection's hash."""
     key = span.text(semconv.TASK_KEY) or span.name
     found = _PARTITION.fullmatch(key)
     return f"{span.text(semconv.TASK_PREFIX)} ({found[1]})" if found else key
@@ -278,7 +278,7 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
 
 
 def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
-    """Return the sum, the spans, and the small ones in one."""
+    """Return the total, the spans, and the small ones as one."""
     if len(spans) < 2:
         return spans
     total = merged("all spans", spans)
@@ -291,14 +291,14 @@ def _blocks(spans: list[SpanTime]) -> list[SpanTime]:
 
 
 def _of_block(block: SpanTime) -> list[tuple[str, float, float]]:
-    """Return activities, seconds and bytes: longest first, small ones in one, only bytes last."""
+    """Return activities, seconds and bytes: longest first, small ones as one, only bytes last."""
     seconds = {**block.activities, IDLE: block.idle or 0.0}
     names = sorted({*seconds, *block.bytes}, key=lambda name: (-seconds.get(name, 0.0), name))
     rows = [(name, seconds.get(name, 0.0), block.bytes.get(name, 0.0)) for name in names]
     timed = [row for row in rows if row[1] > 0]
     small = [row for row in timed if row[1] < _SMALL * block.seconds]
     if len(small) > 1:
-        # Without their data: bytes of different activities are often the same bytes.
+        # Without bytes: different activities often count the same bytes.
         rest = (f"{len(small)} small ones", sum(row[1] for row in small), 0.0)
         timed = [*timed[: -len(small)], rest]
     return timed + [row for row in rows if row[1] <= 0 < row[2]]
@@ -367,7 +367,7 @@ _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
 
 
 def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
-    """Yield two runs side by side."""
+    """Yield a comparison of two reports."""
     room = max(16, sheet.width - 54)
 
     def row(name: str, cells: Sequence[str]) -> Line:

@@ -1,4 +1,4 @@
-"""Numbers, glyphs and lines as people read them, in a terminal and on a page."""
+"""Formats numbers, glyphs and lines for people, in a terminal and on a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Glyphs(NamedTuple):
-    """The characters that are not ASCII, for terminals that can't show them."""
+    """The non-ASCII characters, or their replacements for terminals without them."""
 
     bar: str
     half_bar: str
@@ -32,7 +32,7 @@ def glyphs(ascii_only: bool) -> Glyphs:
 
 
 def seconds(value: float) -> str:
-    """Return a duration with three significant digits or so: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
+    """Return a duration with about three significant digits: ``4 ms``, ``1.25 s``, ``3 m 05 s``."""
     if value >= 119.95:
         minutes, rest = divmod(round(value), 60)
         return f"{minutes:,} m {rest:02} s"
@@ -46,12 +46,12 @@ def seconds(value: float) -> str:
 
 
 def known(value: float | None) -> str:
-    """Return a duration; empty where it is not known."""
+    """Return a duration; empty if it is unknown."""
     return "" if value is None else seconds(value)
 
 
 def whole(value: float | None) -> str:
-    """Return a whole number; empty where it is not known."""
+    """Return a whole number; empty if it is unknown."""
     return "" if value is None else f"{value:,.0f}"
 
 
@@ -66,7 +66,7 @@ def signed(value: float) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return bytes in binary units: ``312 B``, ``4.2 MiB``; empty where they are not known."""
+    """Return bytes in binary units: ``312 B``, ``4.2 MiB``; empty if they are unknown."""
     if value is None:
         return ""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -82,23 +82,23 @@ def counted(count: int, what: str) -> str:
 
 
 def share(value: float | None, whole: float | None) -> str:
-    """Return a share in percent; empty where one of the two is not known."""
+    """Return a share in percent; empty if one of the two values is unknown."""
     return f"{value / whole:.0%}" if value is not None and whole else ""
 
 
 def noun(count: float, what: str) -> str:
-    """Return the noun alone as it stands behind a number: ``span`` behind 1, else ``spans``."""
+    """Return the noun for a number, without the number: ``span`` for 1, else ``spans``."""
     return what if count == 1 else f"{what}s"
 
 
 def cut(value: str, width: int, ellipsis: str) -> str:
-    """Return text of at most `width` characters on one line; a cut shows."""
+    """Return text of at most `width` characters on one line; an ellipsis marks a cut."""
     value = one_line(value)
     return value if len(value) <= width else value[: max(0, width - len(ellipsis))] + ellipsis
 
 
 def cut_beginning(name: str, width: int, ellipsis: str) -> str:
-    """Return a span's full name with its outermost tags left out where it is too long."""
+    """Return a span's full name; if it is too long, without its outermost tags."""
     name = cut(name, 10_000, ellipsis)
     while len(name) > width and "/" in name.removeprefix(f"{ellipsis}/"):
         name = f"{ellipsis}/{name.removeprefix(f'{ellipsis}/').partition('/')[2]}"
@@ -106,7 +106,7 @@ def cut_beginning(name: str, width: int, ellipsis: str) -> str:
 
 
 def fit(value: str, columns: int, ellipsis: str) -> str:
-    """Return text that takes `columns` of a terminal; a cut shows."""
+    """Return text that fills `columns` of a terminal; an ellipsis marks a cut."""
     value = one_line(value)
     if _columns(value) > columns:
         while value and _columns(value + ellipsis) > columns:
@@ -116,7 +116,7 @@ def fit(value: str, columns: int, ellipsis: str) -> str:
 
 
 def _columns(value: str) -> int:
-    """Return the columns of text: two for a wide character, none for a combining one."""
+    """Return the width of text in columns: two for a wide character, none for a combining one."""
     return sum(
         0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF")
         for one in value
@@ -124,7 +124,7 @@ def _columns(value: str) -> int:
 
 
 def bar(share: float, width: int, marks: Glyphs) -> str:
-    """Return a bar of ``share * width`` characters; whatever is above 0 shows."""
+    """Return a bar of ``share * width`` characters; any share above 0 is visible."""
     halves = round(share * width * 2)
     if share > 0 and halves == 0:
         halves = 1
@@ -144,14 +144,14 @@ def when(time_ns: int | None) -> str:
 
 
 def one_line(value: str, otherwise: str = "?") -> str:
-    """Return text that does nothing to a terminal but to be shown."""
+    """Return text on one line, without terminal control characters."""
     return "".join(c if c.isprintable() else otherwise for c in value)
 
 
 def wrapped(value: str, width: int) -> list[str]:
-    """Return text as lines, one at least, none longer than `width` but for a longer word.
+    """Return text as one or more lines of at most `width` characters, except for longer words.
 
-    An address or a key stays whole: it is to be copied.
+    An address or a key stays whole, so that it can be copied.
     """
     folded = " ".join(value.split())
     return textwrap.wrap(folded, max(1, width), break_long_words=False, break_on_hyphens=False) or [
@@ -160,5 +160,5 @@ def wrapped(value: str, width: int) -> list[str]:
 
 
 def inside(title: str) -> str:
-    """Return a title as it stands inside a sentence: ``Off the CPU`` is ``off the CPU``."""
+    """Return a title for the middle of a sentence: ``Off the CPU`` becomes ``off the CPU``."""
     return title[:1].lower() + title[1:]

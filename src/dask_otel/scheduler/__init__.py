@@ -1,4 +1,4 @@
-"""What runs in the scheduler's process: the plugin, its bridge, and how it is put together.
+"""The scheduler's process: the plugin, its bridge, and the assembly of both.
 
-Only this room knows all the others: Dask's side, the core, OpenTelemetry's side and the pump.
+Only this room imports all the others: Dask's side, the core, OpenTelemetry's side and the pump.
 """

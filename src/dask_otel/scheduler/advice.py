@@ -1,4 +1,4 @@
-"""Tells a person once that names or series are being folded, and which setting helps."""
+"""Logs once that names or series are folded, and which setting helps."""
 
 from __future__ import annotations
 
@@ -28,17 +28,7 @@ _MORE: Final = " This is said once; dask.otel.folded counts them. See docs/cardi
 
 
 class FoldAdvice:
-    """Logs one warning for each cap that is met.
-
-    Parameters
-    ----------
-    settings
-        With the caps.
-
-    Notes
-    -----
-    Called in the metrics thread alone.
-    """
+    """Logs one warning for each cap that is reached. Called only in the metrics thread."""
 
     def __init__(self, settings: MetricSettings) -> None:
         self._warned: set[str] = set()
@@ -49,7 +39,7 @@ class FoldAdvice:
         }
 
     def __call__(self, kind: str, what: str) -> None:
-        """Take note that something was folded by the cap of this kind."""
+        """Record that the cap of this kind has folded something."""
         if kind in self._warned:
             return
         self._warned.add(kind)

@@ -1,8 +1,8 @@
-"""The bridge of one scheduler: Dask's facts to the core, the core's records to the pump.
+"""The bridge of one scheduler: passes Dask's facts to the core, and the core's records to the pump.
 
-Everything here runs on the scheduler's event loop, in small steps: hooks of Dask, a tick ten
-times a second that decides which spans are over, and a hand-over of the metrics at the
-export interval (`hand_over`). The pump makes exporters, text and protobuf in its own threads.
+Everything here runs on the scheduler's event loop, in small steps: Dask's hooks, a tick ten times a
+second that decides which spans have ended, and a hand-over of the metrics at the export interval
+(`hand_over`). The pump makes text and protobuf in its own threads.
 """
 
 from __future__ import annotations
@@ -41,24 +41,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Seconds between two checks of the spans that are about to end.
+#: Seconds between two checks for ended spans.
 TICK: Final = 0.1
 
-#: At close, the longest wait for heartbeats that still owe metrics of finished work.
+#: At close, the longest wait for heartbeats with metrics of finished work.
 LAST_WORDS: Final = 1.0
 
 
 class Bridge:
     """Observes one scheduler and exports its spans and metrics, all on its event loop.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    settings
-        Parsed configuration.
-    overrides
-        The part of it that `dask_otel.register` was given.
+    `overrides` is the part of the configuration from `dask_otel.register`.
 
     Raises
     ------
@@ -77,15 +70,15 @@ class Bridge:
             scheduler,
             _limits(settings),
             self.boundary,
-            # A worker has two series in a metric; when one leaves, its series stay for an export.
+            # A worker has two series in a metric, and a departed worker's stay for one export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
             propagation=settings.propagation,
             baggage=settings.spans.baggage,
         )
-        #: Answers clients.
+        #: Answers clients' requests.
         self.settled = SettledSpans(self.adapter)
         self._scheduler = scheduler
-        #: None before the start, and when the bridge has released the scheduler.
+        #: None before the start, and after the release of the scheduler.
         self._plugin: SchedulerPlugin | None = None
         self._pump: Pump | None = None
         #: Returns the bridge's own counts; see `WiredPump`.
@@ -104,13 +97,10 @@ class Bridge:
     # -------------------------------------------------------------------- start and close
 
     def start(self, plugin: SchedulerPlugin) -> None:
-        """Begin to observe at once, and to export as soon as the exporters are made.
+        """Begin to observe now, and to export when the exporters are ready.
 
-        Parameters
-        ----------
-        plugin
-            Its hooks are the adapter's from here on: Dask looks up `transition` six times a task,
-            and calls it without a method of the plugin's in between.
+        From here on the plugin's hooks are the adapter's methods, so that Dask, which looks up
+        `transition` six times a task, calls the adapter directly.
         """
         self.adapter.attach()
         self._plugin = plugin
@@ -118,7 +108,7 @@ class Bridge:
         self._cost.watch(plugin)
         self._every("tick", TICK, self._tick)
         if self.settings.workers.context:
-            # Without it the bridge goes on.
+            # After an error, the bridge continues without it.
             with self.boundary.guarding("worker context"):
                 self._bring_to_workers()
         self._connecting = asyncio.ensure_future(self._connect())
@@ -141,7 +131,7 @@ class Bridge:
             self._taking_back = asyncio.ensure_future(delivery.end())
 
     async def _connect(self) -> None:
-        """Make the exporters in a thread: imports are heavy, resource detectors may block."""
+        """Make the exporters in a thread: imports are slow, and resource detectors may block."""
         make = partial(
             make_pump,
             self.settings,
@@ -163,14 +153,14 @@ class Bridge:
                 self._connected(wired)
                 return
             logger.info("dask-otel is switched off (OTEL_SDK_DISABLED)")
-        # There is no place to export to.
+        # There is no destination.
         self._stop_timers()
         self._detach(exported=False)
         self._let_go()
 
     def _connected(self, wired: WiredPump) -> None:
         if self._plugin is None:
-            # The bridge was closed, and did not wait for the exporters.
+            # The bridge was closed before the exporters were ready.
             wired.pump.request_close(0.0)
             return
         self._pump = wired.pump
@@ -180,21 +170,21 @@ class Bridge:
                 self.adapter.decide_with(wired.decides)
         self.hand_over.begin(wired.pump)
         if wired.hint:
-            # Also where it closes already: a short script has it from here alone.
+            # Even while it closes: a short script gets this hint only here.
             logger.warning("%s", wired.hint)
         if self._closing is not None:
-            # It waits for them, and hands over for the last time.
+            # `close` waits for the exporters, and makes the last hand-over.
             return
         self._every("metrics", wired.metric_interval, self.hand_over.begin_metrics)
         if wired.page is not None:
-            # Without it the bridge goes on.
+            # After an error, the bridge continues without it.
             with self.boundary.guarding("metrics page"):
                 self._show(wired.page)
         if not wired.hint:
             logger.info("dask-otel exports this scheduler's spans and metrics: %s", wired.summary)
 
     def _show(self, page: MetricPage) -> None:
-        """Put the page on the scheduler's HTTP server."""
+        """Add the page to the scheduler's HTTP server."""
         try:
             routes = MetricRoutes(self._scheduler, page, self.boundary)
             path = routes.add()
@@ -202,18 +192,18 @@ class Bridge:
             logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
             return
         self._routes = routes
-        # A scraper may come at once.
+        # The first scrape may come at once.
         self.hand_over.begin_metrics()
         logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
 
     @property
     def leaving(self) -> bool:
-        """Whether it has begun to release the scheduler."""
+        """Whether the bridge has begun to release the scheduler."""
         return self._closing is not None
 
     @property
     def gone(self) -> bool:
-        """Whether it has released the scheduler, or was never started."""
+        """Whether the bridge has released the scheduler, or was never started."""
         return self._plugin is None
 
     def condition(self) -> dict[str, Any]:
@@ -235,7 +225,7 @@ class Bridge:
 
     async def _close(self) -> None:
         deadline = clocks.monotonic() + self.settings.close_timeout
-        # Whatever a step does, the next ones follow.
+        # After a failed step, the next ones still run.
         guarded = partial(self.boundary.guarding, "close")
         with guarded():
             self._take_back_from_workers()
@@ -243,10 +233,10 @@ class Bridge:
             with guarded():
                 await self._last_words(deadline)
                 self._stop_timers()
-                # Spans that are cut off have not settled: no client may think so.
+                # Interrupted spans have not settled: refuse clients' requests first.
                 self.settled.close()
-                # Spans that are cut off have their share of idle time up to now. After the last
-                # step, events are a next bridge's, if there is one.
+                # Interrupted spans get their share of idle time up to now. Events after the last
+                # step belong to the next bridge, if any.
                 ends = partial(self.adapter.close, time())
                 for step in (self.adapter.fold_time_now, ends, self._detach):
                     with guarded():
@@ -272,9 +262,9 @@ class Bridge:
             self._let_go()
 
     async def _last_words(self, deadline: float) -> None:
-        """Wait a moment for heartbeats that still owe metrics of finished work."""
+        """Wait a moment for heartbeats with metrics of finished work."""
         until = min(deadline, clocks.monotonic() + LAST_WORDS)
-        # They may have come, or their workers may have gone, since the last tick.
+        # They may have arrived, or their workers may have left, since the last tick.
         with self.boundary.guarding("close"):
             self._tick()
         while self.adapter.lifecycle.settling and clocks.monotonic() < until:
@@ -285,14 +275,14 @@ class Bridge:
         pump.request_close(max(0.0, deadline - clocks.monotonic()))
         while not pump.closed and clocks.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        # What is kept on the disk needs no endpoint, but a moment, also if there was no time left.
+        # Spooling to disk needs no endpoint; allow it a moment even if no time is left.
         until = clocks.monotonic() + MOMENT
         while not pump.written and clocks.monotonic() < until:
             await asyncio.sleep(0.01)
         pump.release()
 
     def _detach(self, exported: bool = True) -> None:
-        """Observe the scheduler no longer."""
+        """Stop observing the scheduler."""
         self._cost.unwatch()
         if self._plugin is not None:
             for name in HOOKS:
@@ -314,7 +304,7 @@ class Bridge:
 
     @property
     def _installed(self) -> SchedulerPlugin | None:
-        """The plugin, if Dask calls it."""
+        """The plugin, if it is still installed."""
         plugin = self._plugin
         present = plugin is not None and self._scheduler.plugins.get(plugin.name) is plugin
         return plugin if present else None
@@ -325,7 +315,7 @@ class Bridge:
         loop = asyncio.get_running_loop()
 
         def run() -> None:
-            # Set again first: the timer goes on, even if the call fails.
+            # Set the timer first, so that it continues if the call fails.
             self._timers[name] = loop.call_later(seconds, run)
             with self._cost.timed(), self.boundary.guarding(name):
                 call()
@@ -340,7 +330,7 @@ class Bridge:
 
     def _tick(self) -> None:
         if self._plugin is not None and self._installed is None and self._closing is None:
-            # `Client.unregister_scheduler_plugin` removed it, which Dask does without notice.
+            # `Client.unregister_scheduler_plugin` removed it; Dask does not notify the plugin.
             self._closing = asyncio.ensure_future(self._close())
             return
         self.adapter.tick(time())
@@ -364,7 +354,7 @@ def _limits(settings: Settings) -> Limits:
         progress_interval=spans.progress_interval,
         groups=spans.detail == "group",
         tasks=TaskLimits(
-            # They are their groups'.
+            # Task spans belong to group spans.
             slowest=spans.tasks.slowest if spans.detail == "group" else 0,
             ratio=spans.tasks.ratio,
             most=spans.tasks.max,

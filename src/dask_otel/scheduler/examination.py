@@ -1,6 +1,6 @@
-"""What ``dask-otel doctor`` asks of a process: versions, settings, health, and a test of export.
+"""The doctor's examination of a process: versions, settings, health, and a test of the export.
 
-All of it is plain data without secrets, which can be shown, mailed, and read by another version.
+The result is plain data without secrets: safe to share, and readable by another version.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from dask_otel.scheduler.bridge import Bridge
 
-#: Of what is told; it only grows.
+#: Version of the result's format; never decreases.
 FORMAT: Final = 1
-#: Whose versions are told.
+#: Packages whose versions are reported.
 PACKAGES: Final = (
     "dask-otel",
     "dask",
@@ -44,25 +44,17 @@ PACKAGES: Final = (
     "opentelemetry-exporter-otlp-proto-http",
     "grpcio",
 )
-#: How much of two names is the same where one is a typing error: one letter in ten is wrong.
+#: Smallest similarity of a misspelled name: one letter in ten is wrong.
 _NEAR: Final = 0.9
-#: Seconds for imports, resource detectors and the look at who listens, beyond the probe itself.
+#: Seconds besides the probe's: for imports, resource detectors and the check for listeners.
 _MORE: Final = 30.0
 
 
 async def examine(scheduler: Scheduler, bridge: Bridge | None, seconds: float) -> dict[str, Any]:
     """Return the facts about a scheduler, its bridge and its workers, and test its export.
 
-    A thread does the slow part; the event loop reads a few attributes.
-
-    Parameters
-    ----------
-    scheduler
-        Belongs to this event loop.
-    bridge
-        Its bridge; None without one.
-    seconds
-        The longest wait for the endpoints' answers.
+    Call it on the scheduler's event loop; a thread does the slow part. `seconds` is the longest
+    wait for the endpoints' answers.
     """
     facts: dict[str, Any] = {
         "bridge": {"state": "absent"} if bridge is None else _condition(bridge),
@@ -88,14 +80,9 @@ def _condition(bridge: Bridge) -> dict[str, Any]:
 def process_facts(
     settings: Settings | None, overrides: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
-    """Return versions and settings of this process, and test its export. It may block.
+    """Return versions and settings of this process, and test its export. This may block.
 
-    Parameters
-    ----------
-    settings
-        As they are in force; None to read them.
-    overrides, seconds
-        See `examine`.
+    `settings` are the effective ones; None to read them. For the others, see `examine`.
     """
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -131,7 +118,7 @@ def process_facts(
 
 
 def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
-    """Return each variable that nothing reads, and the standard one that is nearly so called."""
+    """Return each unknown variable with a name similar to a standard one, and that name."""
     from dask_otel._otel.sdk.environment import known_variables
 
     known = known_variables()
@@ -143,7 +130,7 @@ def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
 
 
 def _redaction_problems(settings: Settings) -> tuple[str, ...]:
-    """Return why the operator's function cannot be had: without it the bridge does not run."""
+    """Return why the operator's function cannot be loaded; without it the bridge does not run."""
     if settings.spans.redact is None:
         return ()
     try:
@@ -154,8 +141,8 @@ def _redaction_problems(settings: Settings) -> tuple[str, ...]:
 
 
 def mask_of(settings: Settings) -> Mask:
-    """Return what leaves the secrets of the variables out of other people's words."""
-    # Whichever of two values wins, the other one is a secret as well.
+    """Return a mask that removes the variables' secrets from other libraries' messages."""
+    # If a variable has two values, the unused one is a secret, too.
     return Mask(secrets_of(environment_of({})) | secrets_of(settings.environment))
 
 
@@ -181,7 +168,7 @@ def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python and of the packages that matter; None where one is missing."""
+    """Return the versions of Python and of `PACKAGES`; None for a missing package."""
     found: dict[str, str | None] = {"python": platform.python_version(), **dict.fromkeys(PACKAGES)}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

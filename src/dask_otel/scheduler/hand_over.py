@@ -1,4 +1,4 @@
-"""The hand-over of what the event loop has put together: spans at once, metrics in steps."""
+"""Hands over the event loop's records to the pump: spans at once, metrics in steps."""
 
 from __future__ import annotations
 
@@ -20,30 +20,18 @@ if TYPE_CHECKING:
     from dask_otel.pump.pump import Pump
     from dask_otel.scheduler.own_cost import OwnCost
 
-#: Seconds between two steps of a hand-over: the event loop has other things to do.
+#: Seconds between two steps of a hand-over, for the event loop's other work.
 PAUSE: Final = 0.004
 
-#: Finished spans that may wait while the exporters are being made.
+#: Most finished spans that wait for the exporters.
 MAX_WAITING: Final = 10_000
 
 
 class HandOver:
-    """Hands over spans and metrics of one scheduler.
+    """Hands over spans and metrics of one scheduler, on its event loop.
 
-    Parameters
-    ----------
-    adapter
-        Where they are put together.
-    boundary
-        Takes errors; their counts are handed over, too.
-    cost
-        What the bridge costs the event loop.
-    exports_default
-        Whether the spans that Dask names ``default`` are exported.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop.
+    `boundary` catches errors; their counts are handed over, too. `exports_default` is whether to
+    export the spans that Dask names ``default``.
     """
 
     def __init__(
@@ -57,37 +45,37 @@ class HandOver:
         self._boundary = boundary
         self._cost = cost
         self._exports_default = exports_default
-        #: None while the exporters are being made.
+        #: None until the exporters are ready.
         self._pump: Pump | None = None
         #: The next step of a hand-over of metrics.
         self._step: asyncio.Handle | None = None
-        #: Finished spans and signs of life that wait for the pump.
+        #: Finished spans and signs of life, waiting for the pump.
         self._waiting: list[FinishedSpan | Progress] = []
         self._unsettled = 0
         self._dropped = 0
 
     def begin(self, pump: Pump) -> None:
-        """The exporters have been made: from now on there is somebody to hand over to."""
+        """Begin to hand over to the pump: the exporters are ready."""
         self._pump = pump
 
     def stop(self) -> None:
-        """Take no more steps of a hand-over that is under way."""
+        """Cancel a hand-over that is under way."""
         if self._step is not None:
             self._step.cancel()
 
     # --------------------------------------------------------------------------- spans
 
     def notes(self) -> None:
-        """Hand over what is to be known of open spans, should the scheduler be lost."""
+        """Hand over the notes on open spans, which the spool keeps in case of a crash."""
         notes = self._adapter.lifecycle.notes
         if notes is None or self._pump is None:
             return
         if self._pump.journal is None:
-            # There is no spool, nor will there be one: they are of no use.
+            # There is no spool and will not be one: notes are useless.
             self._adapter.lifecycle.notes = None
             return
         if not (self._pump.takes_notes and self._pump.has_room_for_notes):
-            # They are made later: one that was made and got lost would not come again.
+            # Make them later: a note that was made and lost would not be made again.
             return
         with self._boundary.guarding("notes"):
             for note in notes.take(time()):
@@ -95,14 +83,14 @@ class HandOver:
                     self._pump.offer_note(note)
 
     def spans(self) -> None:
-        """Hand over the spans that have ended, and the signs of life of others."""
+        """Hand over the ended spans, and the signs of life of others."""
         updates: list[FinishedSpan | Progress] = [*self._adapter.take_progress()]
         for span in self._adapter.take_finished():
             self._measured(span)
             updates.append(span)
         waiting = self._waiting + [span for span in updates if self._exports(span)]
         if self._pump is None:
-            # The exporters are being made. The oldest spans are dropped.
+            # The exporters are not ready. Drop the oldest spans.
             excess = max(0, len(waiting) - MAX_WAITING)
             self._dropped += sum(span.weight for span in waiting[:excess])
             self._waiting = waiting[excess:]
@@ -115,10 +103,10 @@ class HandOver:
         return self._exports_default or span.identity.tags != DEFAULT_SPAN
 
     def _measured(self, span: FinishedSpan) -> None:
-        """Add a span to the histograms, exported or not: one point of each per Dask span."""
+        """Add a span to the histograms, exported or not: one point in each per Dask span."""
         ident = span.identity
         if ident.generation > 1 or (not span.complete and self._adapter.taken_off):
-            # It was measured before; or it goes on for an unknown time.
+            # It was measured before, or continues for an unknown time.
             return
         seconds = {semconv.SPAN_DURATION.name: span.stop - span.start}
         if span.first_start is not None:
@@ -130,16 +118,16 @@ class HandOver:
     # ------------------------------------------------------------------------- metrics
 
     def begin_metrics(self) -> None:
-        """Hand over in short steps: with much to hand over, one callback would take too long."""
+        """Begin a hand-over in short steps: a single callback could take too long."""
         if self._step is None:
             self._step = asyncio.get_running_loop().call_soon(self._take_step, self.steps())
 
     def steps(self) -> Iterator[None]:
-        """Hand over the metrics: a short step for each item."""
+        """Hand over the metrics; each item is a short step."""
         assert self._pump is not None
         if not self._pump.accepts_metrics():
-            # Every exporter hangs: everything goes on adding up here, and nothing is lost. The
-            # time is added to the batch, where it is kept by names: there is no end of spans.
+            # Every exporter hangs: everything accumulates here, and nothing is lost. The time is
+            # added to the batch, which is keyed by name: the number of spans is unbounded.
             yield from self._adapter.fold_time()
             return
         yield from self._adapter.prepare()
@@ -167,7 +155,7 @@ class HandOver:
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""
-        # Where the batch could not be handed over before, there is something in it already.
+        # If the last batch was not handed over, it already has counts: add to them.
         add = self._adapter.batch.add
         for kind, count in self._boundary.take().items():
             add(semconv.OTEL_INTERNAL_ERRORS.name, kind, value=count)

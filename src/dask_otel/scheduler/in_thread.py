@@ -1,4 +1,4 @@
-"""Slow calls for the event loop, in a thread that blocks nothing."""
+"""Runs the event loop's slow calls in a thread."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Made = TypeVar("Made")
 async def in_thread(make: Callable[[], Made], name: str) -> Made:
     """Await a call in a daemon thread of its own.
 
-    Not in the loop's executor: a call that never returns must not block the process at its end.
+    Not in the loop's executor: a call that never returns must not block the process's exit.
     """
     future: Future[Made] = Future()
-    # From here on, cancelling the task that waits does not cancel the call.
+    # From here on, cancelling the waiting task does not cancel the call.
     future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
             future.set_result(make())
         except BaseException as caught:
-            # SystemExit would end the loop that awaits this; a future takes no StopIteration.
+            # SystemExit would end the awaiting loop; a future does not accept StopIteration.
             plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
             future.set_exception(caught if plain else RuntimeError(repr(caught)))
 

@@ -1,7 +1,7 @@
-"""The bridge's own cost for the scheduler: seconds of its event loop.
+"""Measures the bridge's cost for the scheduler: seconds of its event loop.
 
-Transitions are too many to time each of them: a few are timed after every tick, and the
-scheduler's own counter has their number. Everything else is timed where it happens.
+There are too many transitions to time each one: a few are timed after every tick, and the
+scheduler's own counter has their number. All other work is timed directly.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
     from dask_otel._dask.adapter import SchedulerAdapter
 
-#: Transitions that are timed after each call of `OwnCost.sample`.
+#: Transitions timed after each call of `OwnCost.sample`.
 SAMPLE: Final = 8
 
 
 class OwnCost:
-    """The seconds of the event loop that one bridge takes.
+    """The event loop's seconds that one bridge takes.
 
-    To time a few transitions, the plugin's `transition` is replaced for so many calls: it is the
-    bridge's own attribute, which Dask looks up for each call. A flag that `transition` tests itself
-    takes 70 instructions of each call: 485 of the 42,600 a task.
+    To time a few transitions, the plugin's `transition`, which Dask looks up for each call, is
+    replaced for these calls. A flag that `transition` itself tests would take 70 instructions of
+    each call: 485 of the 42,600 a task.
     """
 
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
         self._plugin: SchedulerPlugin | None = None
-        #: Transitions up to the last call of `take`, and of these the ones that were timed.
+        #: Transitions up to the last call of `take`, and the timed ones among them.
         self._counted = 0
         self._timed = 0
         self._seconds = 0.0
-        #: How many more are to be timed.
+        #: Number of transitions still to time.
         self._left = 0
-        #: Seconds of timers since the last call of `take`; seconds of the adapter up to then.
+        #: Timers' seconds since the last call of `take`; the adapter's seconds up to then.
         self._timers = 0.0
         self._before = 0.0
 
     def watch(self, plugin: SchedulerPlugin) -> None:
-        """Begin to count the transitions that a plugin hands to the adapter."""
+        """Begin to count a plugin's transitions."""
         self._plugin = plugin
         self._counted = self._adapter.transitions()
 
@@ -53,7 +53,7 @@ class OwnCost:
             self._plugin.transition = self._transition
 
     def unwatch(self) -> None:
-        """Time no more transitions."""
+        """Stop timing transitions."""
         self._plugin = None
 
     def _transition(self, *args: Any, **kwargs: Any) -> None:
@@ -75,14 +75,14 @@ class OwnCost:
             self._timers += perf_counter() - began
 
     def take(self) -> float:
-        """Return the seconds since the last call, those of transitions as an estimate."""
+        """Return the seconds since the last call; those of transitions are an estimate."""
         spent, counted = self._adapter.spent, self._adapter.transitions()
         seconds, self._timers = self._timers + spent - self._before, 0.0
         calls, self._counted = counted - self._counted, counted
         self._before = spent
         if self._timed:
             each = self._seconds / self._timed
-            # The known price goes on, with as much weight as the next sample.
+            # Keep the known mean, with the weight of the next sample.
             self._timed, self._seconds = SAMPLE, each * SAMPLE
             seconds += calls * each
         return seconds

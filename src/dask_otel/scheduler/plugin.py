@@ -1,4 +1,4 @@
-"""The plugin that carries a bridge on its scheduler, and the one way to put it there."""
+"""The scheduler plugin with the bridge, and the single way to install it."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ logger = logging.getLogger("distributed.dask_otel")
 #: The plugin's name in ``Scheduler.plugins``.
 NAME: Final = "dask-otel"
 
-#: The last bridge that was put on a scheduler, carried by a plugin or not.
+#: The last bridge on each scheduler, with or without a plugin.
 _BRIDGES: Final[WeakKeyDictionary[Scheduler, ref[Bridge]]] = WeakKeyDictionary()
 
 
 class OtelSchedulerPlugin(SchedulerPlugin):
     """Exports a scheduler's spans and metrics over OTLP.
 
-    The plugin itself has only its configuration, so that it can be pickled; the bridge is made on
-    the scheduler. While it runs, the plugin's hooks are the bridge's: see `Bridge.start`.
+    The plugin itself has only its configuration, so that it can be pickled; it makes the bridge on
+    the scheduler. While the bridge runs, the plugin's hooks are the adapter's: see `Bridge.start`.
 
     Parameters
     ----------
     overrides
-        Configuration of this bridge, laid over Dask's ``otel`` section: a mapping as in a
+        Configuration of this bridge, which overrides Dask's ``otel`` section: a mapping as in a
         Dask config file, such as ``{"spans": {"linger": "5s"}}``.
     """
 
     name = NAME
-    # A second registration from a client must not replace the plugin that has the bridge.
+    # A second registration by a client must not replace the plugin with the bridge.
     idempotent = True
 
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class OtelSchedulerPlugin(SchedulerPlugin):
         self._bridge: Bridge | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Like the names in `_wire`, this one stays where it is.
+        # Like the names in `_wire`, this one is never moved.
         return OtelSchedulerPlugin, (self.overrides,)
 
     @property
@@ -59,12 +59,12 @@ class OtelSchedulerPlugin(SchedulerPlugin):
     async def start(self, scheduler: Scheduler) -> None:
         """Start the bridge, if none is running.
 
-        Any problem is logged as one clear error, and the scheduler runs on without us.
+        Any problem is logged as one clear error, and the scheduler runs without a bridge.
         """
         await make_way(scheduler)
         running = plugin_of(scheduler)
         if running is not None and running is not self:
-            # Under another name: a scheduler has one bridge.
+            # Under another plugin name: a scheduler has only one bridge.
             _warn_of_running(running, self.overrides)
         elif self.bridge is None:
             self.launch(scheduler)
@@ -96,9 +96,9 @@ class OtelSchedulerPlugin(SchedulerPlugin):
 
 
 async def make_way(scheduler: Scheduler) -> None:
-    """Wait until a bridge that is about to release the scheduler has done so.
+    """Wait until a closing bridge has released the scheduler.
 
-    Two at once would export the same spans, and book everything twice.
+    Two bridges at once would export the same spans and count everything twice.
     """
     known = _BRIDGES.get(scheduler)
     bridge = None if known is None else known()
@@ -106,12 +106,12 @@ async def make_way(scheduler: Scheduler) -> None:
         return
     present = plugin_of(scheduler)
     if bridge.leaving or present is None or present.bridge is not bridge:
-        # Where its plugin was removed without notice, it does not know yet.
+        # If Dask removed its plugin without notice, the bridge does not know yet.
         await bridge.close()
 
 
 def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
-    """Return the plugin that has the scheduler's bridge; None without a bridge."""
+    """Return the plugin of the scheduler's bridge; None without a bridge."""
     plugin = scheduler.plugins.get(NAME)
     if isinstance(plugin, OtelSchedulerPlugin) and plugin.bridge is not None:
         return plugin
@@ -119,20 +119,20 @@ def plugin_of(scheduler: Scheduler) -> OtelSchedulerPlugin | None:
 
 
 def install(scheduler: Scheduler, overrides: Mapping[str, Any] | None = None) -> str:
-    """Put a bridge on a scheduler. Harmless where there is one already.
+    """Start a bridge on a scheduler; harmless if one is running.
 
     Parameters
     ----------
     scheduler
         A scheduler in this process; call it on its event loop.
     overrides
-        Configuration of this bridge, laid over Dask's ``otel`` section.
+        Configuration of this bridge, which overrides Dask's ``otel`` section.
 
     Returns
     -------
     status
-        ``"started"``, ``"running"`` where a bridge was there, ``"off"`` where it is switched
-        off or could not start (the scheduler's log says why).
+        ``"started"``, ``"running"`` if there was a bridge, ``"off"`` if it is disabled or could
+        not start (the scheduler's log has the reason).
     """
     running = plugin_of(scheduler)
     if running is not None:

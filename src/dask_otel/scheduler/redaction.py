@@ -1,4 +1,4 @@
-"""The operator's function for texts of users (``otel.spans.redact``): found, and kept in bounds."""
+"""Loads and guards the operator's function for users' texts (``otel.spans.redact``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger("distributed.dask_otel")
 
 
 def load_redaction(name: str) -> Redact:
-    """Return the function; it runs code of the operator's, so call it in a thread.
+    """Return the function. Call this in a thread, as it runs the operator's code.
 
     Parameters
     ----------
@@ -22,8 +22,8 @@ def load_redaction(name: str) -> Redact:
     Raises
     ------
     ConfigurationError
-        If there is no such function. The bridge then does not run: what was to be looked at must
-        not go out because nobody could look.
+        If there is no such function. The bridge then does not run, because texts must not be
+        exported without redaction.
     """
     module, _, path = name.partition(":")
     try:
@@ -45,7 +45,7 @@ def load_redaction(name: str) -> Redact:
 
 
 class _Told:
-    """The function, whose first error is told of, without the text that it failed on."""
+    """The function; logs its first error, without the text that caused it."""
 
     def __init__(self, name: str, function: Redact) -> None:
         self._name = name
@@ -59,7 +59,7 @@ class _Told:
                 return shown
             wrong = f"returned {type(shown).__name__}, which is neither text nor None"
         except (Exception, SystemExit) as error:
-            # Its message may hold the text.
+            # The error's message may contain the text.
             wrong = f"raised {type(error).__name__}"
         if not self._told:
             self._told = True
@@ -74,4 +74,4 @@ class _Told:
 
 
 class _Failed(Exception):
-    """There is no text."""
+    """The redaction failed, so there is no text to export."""

@@ -1,4 +1,4 @@
-"""Puts the pump together: exporters, totals and translation."""
+"""Assembles the pump: exporters, totals and translation."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: The page for scrapers is at most so many seconds old, whatever the export interval.
+#: The greatest age of the page for scrapers in seconds, for any export interval.
 LONGEST_PAGE_AGE: Final = 15.0
-#: The longest wait for the spool's content, in seconds; the export begins all the same.
+#: The longest wait for the spool's content, in seconds; the export then begins without it.
 _SPOOL_PATIENCE: Final = 10.0
 
 
@@ -60,42 +60,43 @@ _NOBODY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WiredPump:
-    """A pump that has not been started, and facts about it for the bridge."""
+    """A pump that has not been started, and the bridge's facts about it."""
 
     pump: Pump
     #: Seconds between two batches of metrics.
     metric_interval: float
-    #: For the log: where everything goes.
+    #: For the log: the destinations.
     summary: str
-    #: For the log: that nothing listens, and what helps. Empty if something listens.
+    #: For the log: a remedy if nothing listens; else empty.
     hint: str = ""
     #: The page for scrapers; None without one.
     page: MetricPage | None = None
     #: Decides whether a trace is sampled, once.
     decides: Callable[[Trace], bool] | None = None
-    #: Returns the bridge's own counts, as they were exported last, by metric and label values.
+    #: Returns the bridge's own counts at the last export, by metric and label values.
     counts: Callable[[], dict[tuple[str, ...], float]] = dict
 
 
 def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPump | None:
-    """Make exporters and pump as the settings and the standard variables say.
+    """Make the exporters and the pump from the settings and the standard variables.
 
-    Slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread. One
-    sequence on purpose: it uses the exporters in 15 places, so parts of it would pass them around.
+    It is slow: it imports the SDK and exporters, and runs resource detectors. Call it in a thread.
+    It is one function on purpose: it uses the exporters in 15 places, and parts would have to pass
+    them around.
 
     Parameters
     ----------
     settings
-        The bridge's own knobs.
+        The bridge's settings.
     instance_id
-        Dask's id of the scheduler.
+        The Dask id of the scheduler.
     started_ns
-        When the bridge started: no zero point lies before it.
+        The start of the bridge: no zero point is earlier.
 
     Returns
     -------
     wired
-        None if ``OTEL_SDK_DISABLED`` switches everything off.
+        None if ``OTEL_SDK_DISABLED`` disables everything.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     """
     from dask_otel._otel.sdk import outputs as _otel
 
-    # First: without the operator's redaction, nothing may be made that would be left over.
+    # First, as without the operator's redaction no other object may be made.
     span_limits = _span_limits(settings)
     files = settings.files
     target = None
@@ -135,7 +136,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     read = outputs.environment
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
-    # The page shows the metrics; traces that cannot be sent are logged like any failure.
+    # The page has the metrics; failures to send traces are logged like all others.
     nobody_at = outputs.nobody_at if page is None else None
     interval = read.metric_interval
     if page is not None:
@@ -157,7 +158,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         on_folded=FoldAdvice(settings.metrics),
     )
     metrics = [(sink, state(temporality=read.temporality)) for sink in outputs.metric_sinks]
-    # Prometheus knows no deltas.
+    # Prometheus has no deltas.
     shown = None if page is None else (page, state(temporality="cumulative"))
     pump = Pump(
         outputs.span_sinks,
@@ -172,7 +173,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         sanitizer.drain,
         page=shown,
         nobody_at=known if nobody_at is None else [nobody_at, *known],
-        # For page and files batches come more often than exports, a little early or late.
+        # Page and files get batches more often than exports, slightly early or late.
         metric_interval=(
             read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
         ),
@@ -188,13 +189,13 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
-    # All of them have the same, so that one is enough.
+    # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
 
 
 def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
-    """Return the spool to open; None without one, or if no exporter can use it."""
+    """Return the unopened spool; None without one, or if no exporter can use it."""
     place = settings.spool.path
     if place is None:
         return None
@@ -213,7 +214,7 @@ def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
         from dask_otel.spool.files import place as full_path
         from dask_otel.spool.store import Store
     except ImportError as error:
-        # Some Pythons are built without SQLite.
+        # Some Python builds lack SQLite.
         logger.error(
             "dask-otel runs without a spool: otel.spool.path is %s, and this Python has no "
             "sqlite3 (%s). The scheduler is not affected, and spans are exported.",
@@ -247,7 +248,7 @@ def _make_page(resource: Mapping[str, Any]) -> MetricPage:
 def _make_state(started_ns: int, temporality: Temporality, **options: Any) -> MetricState:
     state = MetricState(started_ns, temporality=temporality, breathe=Breath(), **options)
     for time in ("idle", "unused", "lost"):
-        # A closed sum needs all its parts, also while they are 0.
+        # A closed sum needs all its parts, even those that are 0.
         state.keep((semconv.CLUSTER_TIME.name, time))
     return state
 
@@ -279,7 +280,7 @@ def _translate(
     span: FinishedSpan | Progress | OpenNote, limits: SpanLimits, sanitizer: Sanitizer
 ) -> Sequence[SpanRecord]:
     if isinstance(span, OpenNote):
-        # What has to be changed of it is counted with the span itself.
+        # Sanitized characters are counted with the span itself.
         return translate_lost(span, limits, Sanitizer())
     if isinstance(span, Progress):
         return translate_progress(span, limits, sanitizer)

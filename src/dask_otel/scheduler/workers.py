@@ -1,9 +1,9 @@
-"""The worker's part as it travels to the workers.
+"""The worker plugin as it is sent to the workers.
 
-Dask sends a plugin as a pickle to every worker, and a worker that can't read it dies at its start.
-By reference, that is one without this package; by value, one with another Python, whose bytecode
-differs. So what travels is text: source that asks for the plugin where the package is, and is a
-plugin that does nothing where it is not.
+Dask sends a plugin as a pickle to every worker, and a worker that cannot read it dies at its start.
+A pickle by reference would kill workers without this package; one by value, those with another
+Python version, whose bytecode differs. So the pickle contains source text. It imports the plugin
+from the package; without the package, it makes a plugin that does nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 #: The plugin's name on the workers.
 NAME: Final = "dask-otel"
 
-#: Runs on workers of any version, with `settings` and no names but these.
+#: Runs on workers of any version; its only global name is `settings`.
 SOURCE: Final = """
 import logging
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -36,22 +36,19 @@ except Exception as error:
 
 
 class SourceText:
-    """Pickles as an evaluation of source text: builtins, texts and plain values, no more.
+    """Pickles as an evaluation of source text: only builtins, strings and plain values.
 
-    Parameters
-    ----------
-    settings
-        What all workers must share, as plain values.
+    `settings` are the settings of all workers, as plain values.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._names = {"source": SOURCE, "settings": dict(settings)}
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, Any]]]:
-        # The globals are given: otherwise they would be those of whoever unpickles.
+        # With explicit globals; by default, they are those of the unpickling code.
         return eval, ("exec(source) or plugin", self._names)
 
 
 def pickled(settings: Mapping[str, Any]) -> bytes:
-    """Return the plugin as it travels, for workers with any supported Python."""
+    """Return the plugin's pickle, for workers with any supported Python."""
     return pickle.dumps(SourceText(settings), protocol=4)

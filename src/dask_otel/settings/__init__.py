@@ -1,1 +1,1 @@
-"""Configuration: the keys, their rules, and what to tell a person who breaks one."""
+"""Configuration: the keys, their rules, and the error messages."""

@@ -1,4 +1,4 @@
-"""The shipped defaults, below everything that the user has set."""
+"""The shipped defaults, which all the user's settings override."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 
 def put_into_dask() -> None:
-    """Put ``otel.yaml`` into ``dask.config``, as Dask's satellites do. Once is enough."""
-    # Here, because its import can be what calls this; and not as `dask.config`, which is not
-    # there until that import is over.
+    """Add ``otel.yaml`` to ``dask.config`` once, as Dask's companion packages do."""
+    # Imported here, because Dask's import can call this function; and not as `dask.config`, which
+    # does not exist until the end of that import.
     from dask import config
 
     _put(config)
 
 
-@cache  # but for an error, which the next caller gets, too
+@cache  # except for an error, which the next caller gets, too
 def _put(config: Any) -> None:
     import yaml  # type: ignore[import-untyped]  # comes with dask
 
     with Path(__file__).with_name("otel.yaml").open(encoding="utf-8") as file:
         defaults = yaml.safe_load(file)
     # Dask replaces a value by a section of the same name: DASK_OTEL=false would be lost
-    # without a word. Put it back, so that it is reported.
+    # silently. Put it back, so that it is reported.
     misplaced = {
         section: value
         for section in _sections("otel", defaults["otel"])
@@ -35,7 +35,7 @@ def _put(config: Any) -> None:
 
 
 def _sections(name: str, section: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the full names of a section and of those in it."""
+    """Yield the full names of a section and its subsections."""
     yield name
     for key, value in section.items():
         if isinstance(value, Mapping):

@@ -1,12 +1,12 @@
 """The bridge's own configuration: the section ``otel`` of Dask's configuration, parsed once.
 
-Importing this module puts the shipped defaults (``otel.yaml``) into ``dask.config``, below
-everything that the user has set, as Dask's satellites do. It writes no file.
+Importing this module adds the shipped defaults (``otel.yaml``) to ``dask.config``, below all the
+user's settings, as Dask's companion packages do. It writes no file.
 
-Where OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size) there is
-no key here. Every key has its default, its rule and its meaning here (``otel.metrics.*`` in
-`dask_otel.settings.metrics`); ``otel.yaml``,
-``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of them.
+If OpenTelemetry has a standard variable (endpoint, headers, sampler, queue size), there is no key.
+Every key has its default, its rule and its meaning here (``otel.metrics.*`` in
+`dask_otel.settings.metrics`). ``otel.yaml``, ``otel-schema.yaml`` and the table in
+``docs/configuration.md`` are generated from them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """Section ``otel.spans.tasks``: which tasks have spans of their own."""
+    """Section ``otel.spans.tasks``: the tasks with spans of their own."""
 
     slowest: int = _knob(
         "1",
@@ -97,7 +97,7 @@ class TaskSettings:
 
     @property
     def chosen(self) -> float:
-        """The ratio as it is in force."""
+        """The effective ratio."""
         return self.ratio if self.max else 0.0
 
 
@@ -290,7 +290,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Section ``otel.client``: what runs beside the user's code."""
+    """Section ``otel.client``: the client side."""
 
     span_per_caller: bool = _knob(
         "false",
@@ -464,7 +464,7 @@ class Settings:
 
 
 def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
-    """Return a section and those in it, by their names."""
+    """Return a section and its subsections by name."""
     found = {name: owner}
     for known in fields(owner):
         if is_dataclass(known.default_factory):
@@ -473,14 +473,14 @@ def _sections(name: str, owner: type[Any]) -> dict[str, type[Any]]:
     return found
 
 
-#: All sections with fixed names, and what holds their settings.
+#: All sections with fixed names, and the classes of their settings.
 SECTIONS: Final[Mapping[str, type[Any]]] = _sections("otel", Settings)
-#: Section: every name in it, sections too, as dask.config.canonical_name wants it.
+#: Section: every name in it, with subsections, as dask.config.canonical_name needs it.
 NAMES: Final[Mapping[str, Mapping[str, None]]] = {
     section: dict.fromkeys(known.name.replace("_", "-") for known in fields(owner))
     for section, owner in SECTIONS.items()
 }
-#: Every key, in the order of the docs.
+#: Every key, in the order of the documentation.
 KNOBS: Final[Mapping[str, Knob]] = {
     f"{section}.{known.name.replace('_', '-')}": known.metadata[KNOB]
     for section, owner in SECTIONS.items()

@@ -10,26 +10,26 @@ import yaml  # type: ignore[import-untyped]  # comes with dask
 
 from dask_otel.settings.rules import Rule
 
-#: Where a field's metadata has its `Knob`.
+#: The key of the `Knob` in a field's metadata.
 KNOB: Final = "knob"
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """The default of one key, the values that are allowed, and their meaning.
+    """The default of one key, its allowed values, and its meaning.
 
-    ``otel.yaml``, ``otel-schema.yaml`` and the table in ``docs/configuration.md`` are made of it
-    by ``tools/build_settings.py``.
+    ``tools/build_settings.py`` generates ``otel.yaml``, ``otel-schema.yaml`` and the table in
+    ``docs/configuration.md`` from it.
     """
 
-    #: As it stands in YAML.
+    #: As YAML.
     default: str
     rule: Rule
-    #: A summary without a full stop; after a blank line, more. Links are relative to ``docs/``.
+    #: A summary without a full stop; after a blank line, details. Links are relative to ``docs/``.
     meaning: str
 
 
 def knob(default: str, rule: Rule, meaning: str, **options: Any) -> Any:
-    """Return the field of a setting; see `Knob`. `options` are those of a field without a value."""
+    """Return the field of a setting; see `Knob`. `options` are passed to `dataclasses.field`."""
     given = options or {"default": rule.parse(yaml.safe_load(default))}
     return field(**given, metadata={KNOB: Knob(default, rule, cleandoc(meaning))})

@@ -22,7 +22,7 @@ from dask_otel.settings.rules import (
 
 @dataclass(frozen=True, slots=True)
 class PatternSettings:
-    """Sections ``otel.metrics.span-names`` and ``.prefixes``: which names are labels."""
+    """Sections ``otel.metrics.span-names`` and ``.prefixes``: the names that become labels."""
 
     allow: tuple[str, ...] = _knob(
         "[]",

@@ -1,4 +1,4 @@
-"""The origin of each setting, so that a person knows where to change it."""
+"""The origin of each setting, so that people know where to change it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from dask_otel.settings.keys import Settings
 from dask_otel.settings.reading import DEFAULTS, flat, valid_values
 
 DEFAULT: Final = "default"
-#: Characters of a value.
+#: Most characters of a value.
 _LONGEST: Final = 120
 
 
 class InForce(NamedTuple):
-    """One setting as it is in force."""
+    """One effective setting."""
 
     key: str
-    #: As it may be shown.
+    #: Its value, masked.
     value: str
     #: ``default``, a YAML file's path, an environment variable, ``register()``, or Python code.
     origin: str
@@ -31,14 +31,9 @@ class InForce(NamedTuple):
 def settings_in_force(
     settings: Settings, overrides: Mapping[str, Any] | None = None
 ) -> list[InForce]:
-    """Return every key of the section ``otel`` with its value and where it comes from.
+    """Return every key of the section ``otel`` with its effective value and origin.
 
-    Parameters
-    ----------
-    settings
-        As they are in force.
-    overrides
-        What ``dask_otel.register`` was given.
+    `overrides` is the configuration given to ``dask_otel.register``.
     """
     sources: list[tuple[str, Mapping[str, Any]]] = [
         *((origin, valid_values(given.get("otel"))) for origin, given in _sources()),
@@ -51,7 +46,7 @@ def settings_in_force(
 
 
 def _origin(key: str, value: Any, sources: list[tuple[str, Mapping[str, Any]]]) -> str:
-    # The last source that gives this value has won.
+    # The last source with this value is its origin.
     for origin, given in reversed(sources):
         if key in given and given[key] == value:
             variable = "DASK_" + key.upper().replace(".", "__").replace("-", "_")
@@ -60,13 +55,13 @@ def _origin(key: str, value: Any, sources: list[tuple[str, Mapping[str, Any]]]) 
 
 
 def _sources() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the sources of Dask's configuration, each of which wins over those before it."""
-    with suppress(Exception):  # a file that can't be read any more: its values stay unnamed
+    """Yield the sources of Dask's configuration; each overrides the earlier ones."""
+    with suppress(Exception):  # a file that is no longer readable: its values have no origin
         for path, data in dask.config.collect_yaml(dask.config.paths, return_paths=True):
             yield str(path), data
     own = {**os.environ}
     if inherited := own.pop("DASK_INTERNAL_INHERIT_CONFIG", None):
-        with suppress(Exception):  # not ours: its values stay unnamed
+        with suppress(Exception):  # not ours: its values have no origin
             yield "the process that started this one", dask.config.deserialize(inherited)
     yield "environment", dask.config.collect_env(own)
 
@@ -83,12 +78,8 @@ def _shown(key: str, value: Any) -> str:
 def variables_in_force(environment: Mapping[str, str], win: bool = False) -> list[InForce]:
     """Return the ``OTEL_*`` variables that are set, masked, with their origins.
 
-    Parameters
-    ----------
-    environment
-        ``otel.environment``: for variables that the process's own environment does not set.
-    win
-        Whether they count although it sets them: with a provider of the bridge's own.
+    `environment` (``otel.environment``) has defaults for the process's own environment; with `win`,
+    as for a provider of the bridge, they override it.
     """
     own = environment_of({})
     return [
@@ -104,9 +95,9 @@ def variables_in_force(environment: Mapping[str, str], win: bool = False) -> lis
 
 
 def environment_of(defaults: Mapping[str, str], win: bool = False) -> dict[str, str]:
-    """Return the ``OTEL_*`` variables that are set, over defaults for those that are not.
+    """Return the process's ``OTEL_*`` variables, with defaults for the others.
 
-    With `win` the defaults are over them, as in ``defaults_for_environment``.
+    With `win`, the defaults override them, as in ``defaults_for_environment``.
     """
     own = {
         name: value

@@ -1,4 +1,4 @@
-"""What a person reads in the scheduler's log when the configuration is wrong."""
+"""The messages in the scheduler's log about an invalid configuration."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _WHERE: Final = "All keys: https://github.com/dask-otel/dask-otel/blob/main/docs
 
 
 class ConfigurationError(ValueError):
-    """The configuration holds keys or values that the bridge does not know.
+    """The configuration has unknown keys or invalid values.
 
     Parameters
     ----------
     problems
-        One line for each problem: full key, value, what is allowed.
+        One line for each problem: full key, value, allowed values.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
-        # The only argument, so that the error survives pickling (from scheduler to client).
+        # The only argument, so that the error can be pickled (from scheduler to client).
         super().__init__(self.problems)
 
     def __str__(self) -> str:
         if len(self.problems) == 1:
             return f"{self.problems[0]} {_WHERE}"
-        # One line all the same: it stands in a log, after time and level.
+        # Still on one line, because a log prints it after time and level.
         listed = " ".join(f"({n}) {problem}" for n, problem in enumerate(self.problems, 1))
         return f"{len(self.problems)} problems: {listed} {_WHERE}"
 
 
-#: What people look for here although OpenTelemetry has a standard variable for it.
+#: Expected keys for which OpenTelemetry has a standard variable instead.
 _STANDARD: Final[Mapping[str, str]] = {
     "endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
     "protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
@@ -51,12 +51,12 @@ _MASK: Final = Mask()
 
 
 def bad_value(key: str, value: Any, source: str, allowed: str) -> str:
-    """Return the line for a value that the key does not take."""
+    """Return the line for an invalid value of a key."""
     return f"{_assignment(key, value)}, in {source}, is not valid. Allowed: {allowed}."
 
 
 def given_twice(key: str, source: str) -> str:
-    """Return the line for a key that one source spells in two ways."""
+    """Return the line for a key that one source has in two spellings."""
     return f"{key} is given twice in {source}, once with _ and once with -. Keep one of them."
 
 
@@ -69,7 +69,7 @@ def not_a_clients(key: str, source: str) -> str:
 
 
 def bad_variable_name(name: str, value: Any, source: str) -> str:
-    """Return the line for a name below ``otel.environment`` that is no OTEL_* variable."""
+    """Return the line for a name below ``otel.environment`` that is not an OTEL_* variable."""
     key = f"otel.environment.{name}"
     return f"{_assignment(key, value)}, in {source}: a name here must begin with OTEL_."
 
@@ -77,16 +77,9 @@ def bad_variable_name(name: str, value: Any, source: str) -> str:
 def unknown_key(
     section: str, name: str, value: Any, source: str, keys: Mapping[str, Iterable[str]]
 ) -> str:
-    """Return the line for an unknown key, with what was probably meant.
+    """Return the line for an unknown key, with the key that was probably meant.
 
-    Parameters
-    ----------
-    section, name
-        The full key of a known section, and the name in it that is unknown.
-    value, source
-        What it was set to, and where.
-    keys
-        Full key of each section: the names in it.
+    `name` is unknown in `section`, the full key of a known one; `keys` has all sections' names.
     """
     leaf = name.lower().replace("_", "-").rpartition(".")[2][:64]
     if standard := _STANDARD.get(leaf):
@@ -107,7 +100,7 @@ def _near_miss(leaf: str, section: str, keys: Mapping[str, Iterable[str]]) -> st
 
 
 def _assignment(key: str, value: Any) -> str:
-    """Return ``key = value`` without what may be a credential: this goes into a log."""
+    """Return ``key = value`` for a log, without possible credentials."""
     if isinstance(value, Mapping):
         return f"{key} = (a mapping)"
     if _SECRET.search(key):
@@ -116,8 +109,8 @@ def _assignment(key: str, value: Any) -> str:
 
 
 def key_text(name: Any) -> str:
-    """Return a key of any type as text that any log can print."""
-    # No subclass: what its str() says is its own.
+    """Return a key of any type as text for a log."""
+    # Not a subclass, whose str() may be anything.
     return name if type(name) is str and name.isprintable() else _short(name)
 
 

@@ -1,4 +1,4 @@
-"""Reading the configuration: from what people wrote to `Settings`, or to all that is wrong."""
+"""Reads the configuration into `Settings`, or reports all its problems."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from dask_otel.settings.rules import VARIABLE_NAME, Rule
 logger = logging.getLogger("distributed.dask_otel")
 
 T = TypeVar("T")
-#: Full key: the raw value, and who gave it.
+#: Full key: the raw value, and its source.
 _Found: TypeAlias = dict[str, tuple[Any, str]]
 
 _ENVIRONMENT: Final = "otel.environment"
 _REGISTERED: Final = "the arguments of dask_otel.register"
-#: What names code that runs on the scheduler: only the scheduler's own process may set it.
+#: Keys that name code to run on the scheduler: only the scheduler's own process may set them.
 _OWN: Final = frozenset({"otel.spans.redact"})
 
 
 def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = False) -> Settings:
-    """Return the settings that Dask's configuration holds now.
+    """Return the settings in Dask's present configuration.
 
     Parameters
     ----------
     overrides
-        Nested like the section ``otel`` (``{"spans": {"linger": "5s"}}``), with ``_`` or ``-`` in
-        the keys; laid over the configuration for this bridge only.
+        Overrides for this bridge, nested like the section ``otel``
+        (``{"spans": {"linger": "5s"}}``), with ``_`` or ``-`` in the keys.
     own
-        Whether these are the process's own, too, and not a client's.
+        Whether the overrides come from this process, too, and not from a client.
 
     Raises
     ------
@@ -59,13 +59,13 @@ def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = Fal
 
 
 def valid_values(given: Any) -> dict[str, Any]:
-    """Return full key: parsed value of one source, like the section ``otel``; no bad ones."""
+    """Return full key: parsed value of one source like the section ``otel``, without bad ones."""
     problems: list[str] = []
     return _parse(_flatten(given, "", problems), problems)
 
 
 def _parse(found: _Found, problems: list[str]) -> dict[str, Any]:
-    """Return full key: parsed value; append what is wrong to the problems."""
+    """Return full key: parsed value; append errors to the problems."""
     values = {}
     for key, (value, source) in found.items():
         rule = _rule(key)
@@ -81,7 +81,7 @@ def _rule(key: str) -> Rule:
 
 
 def _plain(value: Any) -> Any:
-    """Return a text of a class of its own, such as a member of an enum, as plain text."""
+    """Return a subclass of str, such as a member of an enum, as plain str."""
     if isinstance(value, str):
         return str.__str__(value)
     if type(value) is list or type(value) is tuple:
@@ -90,7 +90,7 @@ def _plain(value: Any) -> Any:
 
 
 def _build(section: str, owner: type[T], values: Mapping[str, Any]) -> T:
-    """Return the settings of a section, with those of the sections in it."""
+    """Return the settings of a section and its subsections."""
     given: dict[str, Any] = {}
     for known in fields(owner):  # type: ignore[arg-type]
         key = f"{section}.{known.name.replace('_', '-')}"
@@ -102,7 +102,7 @@ def _build(section: str, owner: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _flatten(given: Any, source: str, problems: list[str], section: str = "otel") -> _Found:
-    """Return the known keys of one source, unparsed; append what is wrong to the problems."""
+    """Return the known keys of one source, unparsed; append errors to the problems."""
     if given is None:  # a section in YAML with nothing, or only comments, below it
         return {}
     if not isinstance(given, Mapping):
@@ -133,9 +133,9 @@ def _flatten(given: Any, source: str, problems: list[str], section: str = "otel"
 def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _Found:
     found: _Found = {}
     named = [(problem.key_text(raw), value) for raw, value in given.items()]
-    # Dask lower-cases what it reads from DASK_OTEL__ENVIRONMENT__OTEL_…, so both spellings can
-    # be there. The order of Dask's dict says nothing about which came later: the lower-case
-    # one, from the environment, wins over a YAML file's.
+    # Dask converts names from DASK_OTEL__ENVIRONMENT__OTEL_… to lower case, so both spellings may
+    # be present. The order in Dask's dict does not show which is newer: the lower-case one, from
+    # the environment, overrides a YAML file's.
     for name, value in sorted(named, key=lambda item: not item[0].isupper()):
         variable_name = name.replace("-", "_").upper()
         if VARIABLE_NAME.fullmatch(variable_name):
@@ -146,9 +146,9 @@ def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _F
 
 
 def differences(a: Settings, b: Settings) -> list[str]:
-    """Return the full keys in which two settings differ; no values, as some are secret."""
+    """Return the full keys that differ in two settings; no values, as some are secret."""
     left, right = flat(a), flat(b)
-    # A dict keeps the order of the keys and drops what both have.
+    # A dict keeps the order of the keys, and has common keys once.
     return [key for key in {**left, **right} if left.get(key) != right.get(key)]
 
 
@@ -163,18 +163,18 @@ def flat(settings: Settings) -> dict[str, Any]:
 
 DEFAULTS: Final[Mapping[str, Any]] = flat(Settings())
 
-# ------------------------------------------------------------------ beside the user's code
+# ------------------------------------------------------------------------- the client's side
 
 _ABSENT: Final = object()
-#: Bad values that `setting` has warned about.
+#: Invalid values that `setting` has warned about.
 _warned: set[str] = set()
 
 
 def setting(key: str) -> Any:
-    """Return one setting as Dask's configuration has it now; its default if that is not valid.
+    """Return one setting from Dask's present configuration; the default if it is not valid.
 
-    For what runs beside the user's code: the scheduler reports a wrong configuration as a whole,
-    here it is one warning.
+    For the client side, where an invalid value causes a single warning. The scheduler reports an
+    invalid configuration as a whole.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which values a setting may have: one rule for each kind of value, as data where it can be."""
+"""The rules for settings' values, one for each kind of value, as data if possible."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class Rule(NamedTuple):
 
     #: In words.
     allowed: str
-    #: As JSON schema. Its words, limits and pattern are checked here, too.
+    #: As JSON schema. Its choices, limits and pattern are checked here, too.
     schema: Mapping[str, Any]
-    #: Turns what YAML, Dask's parser of environment variables or Python code gives into what the
-    #: schema describes.
+    #: Converts a value from YAML, Dask's parser of environment variables or Python code into the
+    #: type of the schema.
     read: Callable[[Any], Any]
-    #: The limits in a few words, where there are two.
+    #: The limits in a few words, if there are two.
     limits: str = ""
 
     def parse(self, value: Any) -> Any:
-        """Return the value as the bridge uses it; raise ValueError, and nothing else, if bad."""
+        """Return the value in the bridge's form; raise only ValueError, if it is not valid."""
         if value is None and "null" in self.schema.get("type", ()):
             return None
         try:
             parsed = self.read(value)
         except (ArithmeticError, LookupError, RecursionError, re.error) as error:
-            # A number too large for a float, an unknown unit, a regular expression that fails.
+            # A number too large for a float, an unknown unit, an invalid regular expression.
             raise ValueError from error
         _require(_fits(parsed, self.schema))
         return parsed
@@ -54,7 +54,7 @@ def _require(allowed: bool) -> None:
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value is within a schema's words, limits and pattern."""
+    """Return whether a value matches a schema's choices, limits and pattern."""
     size = len(value) if isinstance(value, str) else value
     least = schema.get("minimum", schema.get("minLength"))
     most = schema.get("maximum", schema.get("maxLength"))
@@ -95,12 +95,12 @@ def _strings(**limits: Any) -> dict[str, Any]:
 
 
 def one_of(*choices: str) -> Rule:
-    """Return the rule for a word out of a few."""
+    """Return the rule for one of a few words."""
     return Rule(" or ".join(choices), {"enum": list(choices)}, _text)
 
 
 FLAG: Final = Rule("true or false", {"type": "boolean"}, _flag)
-#: An unquoted off is false to YAML.
+#: In YAML, an unquoted off means false.
 PROPAGATION: Final = one_of("adopt", "link", "off")._replace(
     read=lambda value: _text("off" if value is False else value)
 )
@@ -114,7 +114,7 @@ FILE_PATH: Final = Rule(
     {"type": ["string", "null"], "minLength": 1, "maxLength": 4096, "pattern": r"^[^\x00]+$"},
     _visible_text,
 )
-#: The function is not looked for here.
+#: This does not check that the function exists.
 FUNCTION_NAME: Final = Rule(
     "null, or module:function",
     {
@@ -138,7 +138,7 @@ TRACE_URL: Final = Rule(
 
 
 def _whole(value: Any) -> int:
-    # 1e4 in an environment variable is a float to Dask; a bool is an int to Python.
+    # Dask reads 1e4 in an environment variable as a float; in Python, a bool is an int.
     whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
     _require(whole and not isinstance(value, bool))
     return int(value)
@@ -163,13 +163,13 @@ def _bytes(value: Any) -> int:
 
 
 def _quantity(value: Any) -> Any:
-    # Dask puts a 1 before what does not begin with a digit: ".5s" would be 1.5 s.
+    # Dask prepends a 1 to text that does not begin with a digit: ".5s" would be 1.5 s.
     _require(isinstance(value, str) and value.strip()[:1].isdigit())
     return value
 
 
 def _readable(seconds: float) -> str:
-    # Spelt so that Dask would read it, too; "15m" alone looks like metres.
+    # Spelled so that Dask could read it, too; "15m" alone looks like metres.
     for unit, size in (("d", DAY), ("h", HOUR), (" minutes", 60.0)):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:g}{unit}"
@@ -204,7 +204,7 @@ def duration(least: float, most: float) -> Rule:
 
 
 def duration_or_never(least: float, most: float) -> Rule:
-    """Return the rule for a duration that may be left out (null), parsed to None."""
+    """Return the rule for a duration or null, which is parsed to None."""
     rule = duration(least, most)
     schema = {**rule.schema, "type": [*rule.schema["type"], "null"]}
     return rule._replace(allowed=f"null (never), or {rule.allowed}", schema=schema)
@@ -223,14 +223,14 @@ def size(least: int, most: int) -> Rule:
 
 # ------------------------------------------------------------------------------------- lists
 
-#: Elements of a list, and characters of each: every span name is compared with every one.
+#: Most elements of a list, and characters of each: every span name is compared with all of them.
 MAX_LISTED: Final = 100
 MAX_PATTERN: Final = 200
 
 
 def _list(allowed: str, item: Rule, most: int, **more: Any) -> Rule:
     def read(value: Any) -> tuple[Any, ...]:
-        # One text alone, as in an environment variable, is a list of one.
+        # A single string, as in an environment variable, is a list of one.
         parts = [value] if isinstance(value, str) else value
         _require(isinstance(parts, (list, tuple)) and len(parts) <= most)
         return tuple([item.parse(part) for part in parts])
@@ -265,7 +265,7 @@ def _different(value: Any) -> tuple[str, ...]:
 
 TAG_KEYS: Final = _TAG_KEYS._replace(read=_different)
 
-#: Keys of the baggage that may become attributes.
+#: Most baggage keys that become attributes.
 MAX_BAGGAGE_KEYS: Final = 16
 _RESERVED: Final = "|".join(map(re.escape, RESERVED))
 BAGGAGE_KEYS: Final = _list(
@@ -273,7 +273,7 @@ BAGGAGE_KEYS: Final = _list(
     f"at most {KEY_LIMIT} characters, and none that begins with {' or '.join(RESERVED)}",
     Rule(
         "",
-        # A token, as W3C Baggage wants it; no longer than an attribute's key may be.
+        # A token according to W3C Baggage, no longer than an attribute's key.
         _strings(pattern=rf"^(?!(?:{_RESERVED}))[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{KEY_LIMIT}}}$"),
         _text,
     ),
@@ -282,12 +282,12 @@ BAGGAGE_KEYS: Final = _list(
 
 # -------------------------------------------------------------- replacements in span names
 
-#: Python's own parser of regular expressions: there is no public one, and a pattern's text alone
-#: does not tell what repeats inside what.
+#: Python's own parser of regular expressions: there is no public one, and the nesting of
+#: repetitions does not follow from a pattern's text alone.
 _REGEX_PARSER: Final[Any] = importlib.import_module(
     "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 )
-#: More repetitions than this are many.
+#: A repetition with a higher maximum is checked for backtracking.
 _FEW: Final = 8
 _REPLACEMENT: Final = Rule("", _strings(maxLength=MAX_PATTERN), _text)
 
@@ -296,7 +296,7 @@ def _name_rule(entry: Any) -> NameRule:
     _require(isinstance(entry, Mapping) and {"pattern"} <= {*entry} <= {"pattern", "replace"})
     pattern = _PATTERN.parse(entry["pattern"])
     replace = _REPLACEMENT.parse(entry.get("replace", ""))
-    # Substituting checks the replacement, too: it can refer to groups that are not there.
+    # Substituting also checks the replacement, which may refer to missing groups.
     re.compile(pattern).sub(replace, "")
     _require(not _backtracks(_REGEX_PARSER.parse(pattern), repeated=False))
     return NameRule(pattern, replace)
@@ -305,9 +305,9 @@ def _name_rule(entry: Any) -> NameRule:
 def _backtracks(pattern: Any, repeated: bool) -> bool:
     """Return whether a match may take time exponential in the length of the text.
 
-    That needs a repetition whose inside can match in more than one way: another repetition,
-    or a choice. Python's matching cannot be interrupted, and holds up every thread. One
-    tag is enough: ``(a+)+$`` on 22 letters took 0.2 to 0.8 s, and twice as long with each more.
+    That needs a repetition whose inside can match in several ways: another repetition or a
+    choice. Python's matching cannot be interrupted, and blocks every thread. One tag is enough:
+    ``(a+)+$`` on 22 letters took 0.2 to 0.8 s, and twice as long for each further letter.
     """
     for operation, argument in pattern:
         name = str(operation)
@@ -355,15 +355,15 @@ VARIABLE_NAME: Final = re.compile(r"OTEL_[A-Z0-9_]+")
 
 
 def _variable_text(value: Any) -> Any:
-    # YAML and Dask make numbers and booleans of texts that look like them.
+    # YAML and Dask convert texts that look like numbers or booleans.
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and math.isfinite(value):
-        # 1e4 is meant as 10000, and the SDK's int() takes no "10000.0".
+        # 1e4 means 10000, and the SDK's int() rejects "10000.0".
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, int):
         return str(value)
-    _require("\0" not in _text(value))  # what no environment can hold
+    _require("\0" not in _text(value))  # not possible in an environment
     return value
 
 
@@ -373,7 +373,7 @@ VARIABLE: Final = Rule(
     {"type": ["string", "number", "boolean"]},
     _variable_text,
 )
-#: The section of variables, whose names are not fixed.
+#: The section of environment variables, without fixed names.
 ENVIRONMENT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "propertyNames": {"pattern": f"^{VARIABLE_NAME.pattern}$"},

@@ -1,4 +1,4 @@
-"""What runs on workers: the Dask span of a task as the current span of the code in it.
+"""Worker side: makes a task's Dask span current while the task's code runs.
 
-It needs OpenTelemetry's API alone. Nothing is recorded, exported or sent from here.
+It needs only OpenTelemetry's API. It records, exports and sends nothing.
 """

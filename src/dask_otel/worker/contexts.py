@@ -22,46 +22,46 @@ from dask_otel.core.identity import is_sampled, span_id, task_span_id, trace_id
 
 logger = logging.getLogger("distributed.dask_otel")
 
-#: Contexts kept; with more spans than that under way at once, they are made anew.
+#: Size of each cache of contexts; when it is full, it is emptied.
 KEPT: Final = 1024
 
-#: What ids that are computed here say of sampling: whoever decided otherwise would have told us.
+#: Computed contexts are sampled: for a trace that is not, the scheduler sends its decision.
 _SAMPLED: Final = 1
 
 
 class Task(Protocol):
-    """What is needed of a worker's task."""
+    """The attributes that we use of a worker's task."""
 
     key: Any
     annotations: Mapping[str, Any] | None
-    #: Dask's id of the task's span.
+    #: The Dask id of the task's span.
     span_id: str | None
-    #: Dask's number of the run.
+    #: The Dask number of the run.
     run_id: int
 
 
 class TaskContexts:
-    """Contexts in which a task's span is current, one for each span.
+    """The contexts in which a task's span is current, one for each span.
 
     Notes
     -----
-    All methods belong to the worker's event loop. Nothing raises, whatever the annotations are:
-    they are data that users can write. What is no context is counted and named once in the log;
-    the task runs with the next best one.
+    Call all methods on the worker's event loop. They never raise, because users can write any
+    annotation. An invalid context is counted and logged once for each kind; the task then runs
+    with the next best context.
     """
 
     def __init__(self) -> None:
-        #: Which part of the tasks has spans of their own, as on the scheduler.
+        #: The fraction of tasks with spans of their own, as on the scheduler.
         self.ratio = 0.0
-        #: What was no context, by kind.
+        #: Invalid annotations by kind.
         self.garbage: Counter[str] = Counter()
-        #: By the texts that the scheduler wrote.
+        #: By the scheduler's texts.
         self._decided: dict[Hashable, Context] = {}
-        #: By Dask's id of the span.
+        #: By Dask span id.
         self._computed: dict[Hashable, Context] = {}
 
     def of(self, task: Task) -> Context | None:
-        """Return a task's context; None where nothing says which span it belongs to."""
+        """Return a task's context; None if its span is unknown."""
         annotations = task.annotations
         try:
             context = self._of_decision(annotations) if annotations else None
@@ -78,10 +78,9 @@ class TaskContexts:
         return context
 
     def _of_run(self, task: Task, context: Context) -> Context:
-        """Return the context of a run that the scheduler exports by itself; else its span's.
+        """Return the run's own context if the scheduler samples its key, else its span's.
 
-        Where the context is the caller's, or that of a continuation, whose number is not known
-        here, it stays.
+        A context of a caller or of a later generation, whose number is unknown here, stays.
         """
         owner = task.span_id
         if owner is None or not is_sampled(task.key, self.ratio):
@@ -89,21 +88,21 @@ class TaskContexts:
         return remote_child(context, span_id(owner), task_span_id(owner, task.key, task.run_id))
 
     def _by_ids(self, task: Task) -> Context | None:
-        """Return the context that follows from Dask's ids, for a task that was told none."""
+        """Return the context computed from Dask's ids, for a task without a decision."""
         annotations = task.annotations
         try:
             span = annotations.get("span") if annotations else None
             if span is not None:
                 return self._hashed(span["ids"][-1], span["ids"][0])
-            # Dask leaves the annotation out for the default span, which is a root. If a task
-            # without it joins a group of another span, that one was most likely seen before.
+            # Dask omits the annotation for the default span, which is a root. If a task without
+            # it joins a group of another span, that span's context is most likely cached.
             return None if task.span_id is None else self._hashed(task.span_id, task.span_id)
         except Exception:
             self._count("span")
             return None
 
     def _of_decision(self, annotations: Mapping[str, Any]) -> Context | None:
-        """Return the context that the scheduler decided; None where it decided none."""
+        """Return the context that the scheduler decided; None without a decision."""
         decided = annotations.get(DECISION_KEY)
         if decided is None:
             return None
@@ -111,7 +110,7 @@ class TaskContexts:
         state = annotations.get(STATE_KEY)
         baggage = dict.get(carrier, BAGGAGE) if isinstance(carrier, dict) else None
         if state is not None or baggage is not None:
-            # What is no text is left out alone: the rest holds.
+            # Ignore only the part that is not text.
             state = self._text(state, MAX_STATE, "state")
             baggage = self._text(baggage, MAX_BAGGAGE, "baggage")
         known = decided if state is None and baggage is None else (decided, state, baggage)
@@ -126,7 +125,7 @@ class TaskContexts:
         return _keep(self._decided, known, remote_parent(parent, state, baggage))
 
     def _hashed(self, dask_id: str, root: str) -> Context:
-        """Return the context of a span by Dask's ids: computed, not told."""
+        """Return a span's context, computed from Dask's ids."""
         try:
             return self._computed[dask_id]
         except KeyError:

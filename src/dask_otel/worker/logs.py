@@ -1,8 +1,8 @@
-"""Log records that name the trace, the span and the task that they come from.
+"""Adds the ids of the trace, the span and the task to log records.
 
-Not by a record factory: logging refuses an ``extra`` whose keys the factory's record has, with a
-KeyError in the code that logs, and ``extra={"trace_id": …}`` is common. So this waits until the
-record has what the user gave it, and adds what is missing.
+A record factory would not do: if its record has a key of the user's ``extra``, logging raises a
+KeyError in the user's code, and ``extra={"trace_id": …}`` is common. So this adds the missing
+fields after the user's.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from dask_otel._otel.api.current import current_ids
 from dask_otel.core.text import Sanitizer, span_path
 from dask_otel.worker.contexts import KEPT, Task
 
-#: The task whose code runs.
+#: The running task.
 running: Final[ContextVar[Task | None]] = ContextVar("dask_otel_task", default=None)
 
-#: What every record has, so that one format string serves those outside tasks, too.
+#: The fields of every record, inside and outside of tasks, so that one format string serves all.
 FIELDS: Final = ("trace_id", "span_id", "trace_flags", semconv.SPAN_NAME, semconv.TASK_KEY)
 
 _NO_IDS: Final = ("", "", "")
 
 
 class Injection:
-    """Adds the fields to the records of this process, as long as any worker wants it."""
+    """Adds the fields to the records of this process while any worker wants them."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: How many want it.
+        #: The number of workers that want them.
         self.wanted = 0
         self._wrappers = Wrappers()
 
     def add(self) -> None:
-        """Want it once more."""
+        """Add one request; the first one wraps logging."""
         with self._lock:
             self.wanted += 1
             if self.wanted == 1:
-                # Wrappers of an earlier time may be left below others': they do nothing.
+                # Earlier wrappers may remain below other libraries'; they do nothing.
                 self._wrappers = Wrappers()
                 self._wrappers.method(logging.Logger, "makeRecord", self._adding)
 
@@ -64,7 +64,7 @@ class Injection:
                 try:  # noqa: SIM105 - half the price of `suppress`
                     _add(record.__dict__)
                 except Exception:
-                    # Nothing may reach the code that logs.
+                    # The code that logs must not see our errors.
                     pass
             return record
 
@@ -85,7 +85,7 @@ def _span_name(task: Task) -> str:
     span = task.annotations.get("span") if task.annotations else None
     if span is None:
         return "default" if task.span_id else ""
-    # By the id: tags are of any type, and those that are equal may read differently.
+    # By the id: tags can have any type, and equal tags can have different texts.
     dask_id = span["ids"][-1]
     name = _names.get(dask_id)
     if name is None:
@@ -95,5 +95,5 @@ def _span_name(task: Task) -> str:
     return name
 
 
-#: Names by Dask's ids of the spans. Threads may write it at once: what they write is the same.
+#: Names by Dask span id. Concurrent writes are harmless: all threads write the same.
 _names: Final[dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The worker plugin, which the scheduler's bridge brings and the preload may put on, too."""
+"""The worker plugin; the scheduler's bridge or a preload adds it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 class TaskContext:
-    """Makes the span of a task the current one while the task's code runs."""
+    """Makes a task's span current while the task's code runs."""
 
     def __init__(self) -> None:
         self.contexts = TaskContexts()
 
     def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None] | None] | None:
-        """See `Execution`. Each variable that is set costs a quarter of a microsecond."""
+        """See `Execution`. Setting a context variable takes a quarter of a microsecond."""
         context = self.contexts.of(task)
         if context is None:
             return None
@@ -55,7 +55,7 @@ class TaskContext:
 
 
 class _Hooks:
-    """The hooks of one worker, and the plugins that want them."""
+    """The hooks of one worker, and the plugins that use them."""
 
     def __init__(self, worker: Worker) -> None:
         self.wanted_by: set[TaskContextPlugin] = set()
@@ -65,7 +65,7 @@ class _Hooks:
         )
 
     def choose(self) -> None:
-        """Take over the settings of who knows best."""
+        """Apply the settings of one plugin, preferably one with the scheduler's settings."""
         known = sorted(self.wanted_by, key=lambda plugin: not plugin.decided)
         self.context.contexts.ratio = known[0].ratio if known else 0.0
 
@@ -73,28 +73,28 @@ class _Hooks:
 def _beside_a_client(worker: Worker) -> bool:
     """Whether the worker shares its process with the user's own client.
 
-    There the user decides whether submissions carry his context (`dask_otel.instrument`). In any
-    other worker's process all submissions come from tasks, which have one.
+    If so, the user decides whether submissions carry the context (`dask_otel.instrument`). In
+    the process of any other worker, all submissions come from tasks, which have a context.
     """
     return bool(worker.address.startswith("inproc://"))
 
 
 class TaskContextPlugin(WorkerPlugin):
-    """Puts the hooks on a worker, once however many plugins are there, and takes them off.
+    """Adds the hooks to a worker and removes them; several plugins share them.
 
-    In a process of the worker's own, what tasks submit carries their context on.
+    If the worker has its own process, the submissions of its tasks carry their context.
 
     Parameters
     ----------
     inject
-        Whether log records get the ids, the span's name and the task's key.
+        Whether to add the ids, the span's name and the task's key to log records.
     ratio
-        Which part of the tasks has spans of their own.
+        The fraction of tasks with spans of their own.
     decided
-        Whether that is what the scheduler does; otherwise it is what the worker's configuration
-        says, which counts where nobody knows better.
+        Whether `ratio` comes from the scheduler. Otherwise it comes from the worker's
+        configuration, and is used only if no plugin has the scheduler's.
     later
-        Settings of a scheduler with a later version of this package: not known here.
+        Unknown settings from a scheduler with a later version of this package; ignored.
     """
 
     def __init__(

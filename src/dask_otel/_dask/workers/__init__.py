@@ -1,1 +1,1 @@
-"""Workers: samples of their levels, and a plugin and hooks on them."""
+"""Workers: samples of their levels, delivery of a plugin, and hooks for tasks."""

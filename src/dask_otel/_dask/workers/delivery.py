@@ -10,11 +10,11 @@ from dask_otel._dask.boundary import ErrorBoundary
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
 
-#: Seconds before the first retry of a worker that could not be reached; doubled each time.
+#: Seconds before the first retry of an unreachable worker; doubled each time.
 PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 
-#: The longest wait for the workers' answers when the plugin is removed.
+#: The longest wait for the workers' answers at the removal of the plugin.
 FAREWELL: Final = 1.0
 
 #: Seconds between two checks for a heartbeat.
@@ -24,21 +24,8 @@ LOOK: Final = 0.05
 class Delivery:
     """A plugin for all present and future workers.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    name
-        The plugin's name on the workers.
-    plugin
-        Its pickle. A worker that can't read it dies at its start.
-    boundary
-        Catches errors.
-
-    Notes
-    -----
-    All methods belong to the scheduler's event loop. A worker that hangs delays only its own
-    delivery.
+    `plugin` is its pickle; a worker that cannot read it dies at its start. All methods belong to
+    the scheduler's event loop. A hanging worker delays only its own delivery.
     """
 
     def __init__(
@@ -53,20 +40,20 @@ class Delivery:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
-        """Register it for future workers, and begin to send it to the present ones."""
-        # Not `register_worker_plugin`: it gives up with the first worker that fails.
+        """Register the plugin for future workers, and begin to send it to the present ones."""
+        # Not `register_worker_plugin`, which stops at the first worker that fails.
         self._scheduler.worker_plugins[self._name] = self._plugin
         for address in list(self._scheduler.workers):
             self._start(address, self._bring(address))
 
     async def end(self) -> None:
-        """Remove it from all workers and from the scheduler."""
+        """Remove the plugin from all workers and from the scheduler."""
         if self._withdrawn.is_set():
             return
         self._withdrawn.set()
         scheduler = self._scheduler
         if scheduler.worker_plugins.get(self._name) is not self._plugin:
-            # Somebody has removed it already, from the workers, too.
+            # Other code has already removed it, from the workers, too.
             return
         del scheduler.worker_plugins[self._name]
         # A delivery under way also removes it again.
@@ -74,11 +61,11 @@ class Delivery:
         for address in scheduler.workers.keys() - bringing:
             self._start(address, self._take_back(address))
         if self._under_way:
-            # A worker that hangs removes it when it goes on.
+            # A hanging worker removes it when it continues.
             await asyncio.wait(self._under_way.values(), timeout=FAREWELL)
 
     def drop(self) -> None:
-        """Stop at once, at the end of the scheduler: its workers end with it."""
+        """Stop at once, because the scheduler closes, and its workers with it."""
         self._withdrawn.set()
         self._scheduler.worker_plugins.pop(self._name, None)
         for task in self._under_way.values():
@@ -88,7 +75,7 @@ class Delivery:
         task = self._under_way[address] = asyncio.ensure_future(coroutine)
 
         def forget(done: asyncio.Task[None]) -> None:
-            # Another task may have its place by now.
+            # Another task may have replaced this one.
             if self._under_way.get(address) is done:
                 del self._under_way[address]
 
@@ -111,14 +98,14 @@ class Delivery:
     async def _take_back(self, address: str) -> None:
         await self._next_heartbeat(address)
         if self._name not in self._scheduler.worker_plugins:
-            # Else another bridge has begun, with a plugin of the same name.
+            # Otherwise, another bridge has registered a plugin with this name.
             await self._sent(address, op="plugin-remove")
 
     async def _next_heartbeat(self, address: str) -> None:
         """Wait until a worker has reported again, or has left.
 
-        A worker that is registering has not added the plugins of the answer yet, and would log a
-        traceback at their removal. It begins to report when it has added them.
+        A worker that is registering has not yet added the plugins from the answer, and would log a
+        traceback at their removal. It sends heartbeats only after adding them.
         """
         workers = self._scheduler.workers
         before = workers[address].last_seen if address in workers else None

@@ -1,8 +1,8 @@
 """Hooks around user code on a worker: tasks and actors' methods.
 
-They are on the worker's instance, and can be removed. Threads inherit the context of a hook, as
-Dask copies the context variables into its executors. The executor of actors does not: it gets the
-context here, by its ``submit``.
+They are on the worker's instance, and can be removed. Threads inherit the hook's context, because
+Dask copies the context variables into its executors. The executor of actors is an exception: a
+hook on its ``submit`` adds the context.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Execution:
     worker
         The worker.
     enter
-        Makes the context of a task current; returns the argument of `leave`, or None if the task
-        has no context.
+        Makes a task's context current; returns the argument of `leave`, or None if the task has no
+        context.
     leave
         Restores the context before `enter`.
     carried
-        Returns a call with the present context, for another thread. None of the three may raise.
+        Binds a call to the present context, for another thread. None of the three may raise.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Execution:
         wrappers.method(worker.executors["actor"], "submit", self._submit)
 
     def detach(self) -> None:
-        """Remove the hooks; one that somebody has wrapped since stays, without effect."""
+        """Remove the hooks; a hook that other code has wrapped remains, without effect."""
         self._wrappers.take_off()
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -77,7 +77,7 @@ class Execution:
             try:
                 result = await run(*args, **kwargs)
             except GeneratorExit:
-                # Closed from outside, in another context.
+                # Closed by other code, in another context.
                 raise
             except BaseException:
                 leave(entered)

@@ -1,6 +1,6 @@
-"""Samples of the workers' levels, and the time for which event loops were blocked.
+"""Samples the workers' levels, and the time for which event loops were blocked.
 
-Workers are not asked: the scheduler has all the data.
+It sends no requests to workers: the scheduler has all the data.
 """
 
 from __future__ import annotations
@@ -22,25 +22,17 @@ from dask_otel.core.metrics.batch import MetricBatch, RawSeries
 if TYPE_CHECKING:
     from distributed.scheduler import MemoryState, Scheduler, WorkerState
 
-#: Linux: nanoseconds on a CPU, and nanoseconds ready to run without one, of this thread.
+#: Linux: this thread's nanoseconds on a CPU, and its nanoseconds ready to run without one.
 _SCHEDSTAT: Final = "/proc/thread-self/schedstat"
 
-#: Workers in a step of a hand-over.
+#: Number of workers in a step of a hand-over.
 STEP: Final = 200
 
 
 class WorkerSamples:
     """Levels of the workers at the hand-over of the metrics.
 
-    Parameters
-    ----------
-    scheduler
-        A running scheduler.
-    max_workers
-        Workers with series of their own; the others are summed under `semconv.FOLDED`.
-
-    Notes
-    -----
+    `max_workers` workers have series of their own; the others are summed under `semconv.FOLDED`.
     All methods belong to the scheduler's event loop.
     """
 
@@ -53,7 +45,7 @@ class WorkerSamples:
         self._series: set[RawSeries] = set()
         #: Levels that `prepare` has taken, for `sample`.
         self._taken: dict[RawSeries, float] | None = None
-        #: Readings that are no numbers.
+        #: Number of invalid readings.
         self._wrong = 0
 
     def sample(self, batch: MetricBatch) -> None:
@@ -93,7 +85,7 @@ class WorkerSamples:
                 ws, semconv.FOLDED if name is None else name, memory
             ).items():
                 levels[series] = levels.get(series, 0) + value
-            # To Dask, 1 and "1" are two names.
+            # Dask distinguishes the names 1 and "1".
             if name is not None and counts[name] == 1:
                 levels.update(_gauges(ws, name, now, measured(cpu)))
             if not number % STEP:
@@ -116,7 +108,7 @@ class WorkerSamples:
 
 
 def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSeries, float]:
-    """Return the levels that may be summed over workers."""
+    """Return the levels that can be summed over workers."""
     levels: dict[RawSeries, float] = {
         (semconv.WORKER_THREAD_COUNT.name, name): ws.nthreads,
         (semconv.WORKER_TASK_COUNT.name, name, "executing"): len(ws.executing),
@@ -134,7 +126,7 @@ def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSer
 
 
 def _gauges(ws: WorkerState, name: str, now: float, cpu: float | None) -> dict[RawSeries, float]:
-    """Return the levels without a meaningful sum."""
+    """Return the levels whose sum has no meaning."""
     levels: dict[RawSeries, float] = {
         (semconv.WORKER_OCCUPANCY.name, name): float(ws.occupancy),
         (semconv.WORKER_LAST_SEEN_AGE.name, name): max(0.0, now - ws.last_seen),
@@ -145,7 +137,7 @@ def _gauges(ws: WorkerState, name: str, now: float, cpu: float | None) -> dict[R
 
 
 class LoopHealth:
-    """Seconds for which the event loops of scheduler and workers were blocked.
+    """Measures the seconds for which the event loops of scheduler and workers were blocked.
 
     Dask's tick is due every ``distributed.admin.tick.interval``; a loop that takes longer from
     tick to tick was blocked for the difference. Dask counts the ticks of each
@@ -172,12 +164,11 @@ class LoopHealth:
         self._reports.pop(address, None)
 
     def heartbeat(self, ws: WorkerState) -> None:
-        """Read a worker's heartbeat, or its registration, at which its time begins.
+        """Read a worker's heartbeat, or its registration, which begins its time.
 
-        A report covers the time since the one before it. An unchanged one is old: if heartbeats
-        are more frequent than cycles, only the next report is new. This is a sample: a report
-        that no heartbeat brings before the next cycle is lost, and if heartbeats are rarer than
-        cycles, one cycle stands for several.
+        A report covers the time since the previous one. An unchanged report is old, as heartbeats
+        can be more frequent than cycles. This is a sample: a report without a heartbeat before the
+        next cycle is lost, and if heartbeats are rarer than cycles, one cycle represents several.
         """
         observed = measured(ws.metrics.get("event_loop_interval"))
         before = self._reports.get(ws.address)
@@ -186,8 +177,8 @@ class LoopHealth:
         now = monotonic()
         self._reports[ws.address] = observed, now
         if before is not None:
-            # A cycle has at least one tick, so it was no shorter than the reported interval: one
-            # long block can have a report of its own.
+            # A cycle has at least one tick, so it was no shorter than the reported interval: a
+            # single long block can fill a report.
             seconds = max(now - before[1], observed or 0.0)
             if observed is not None and observed > self._configured:
                 self._blocked["worker"] += seconds * (1 - self._configured / observed)
@@ -195,8 +186,8 @@ class LoopHealth:
     def tick(self) -> None:
         """Read the scheduler's own measurement.
 
-        After a block two cycles can end at once, because Dask's timer keeps its rhythm: the ticks
-        of all cycles count, not the mean of the last one.
+        After a block two cycles can end at once, because Dask's timer keeps its schedule. So this
+        uses the ticks of all cycles, not the mean of the last one.
         """
         cycle, ticks = self._scheduler._last_tick_cycle, self._scheduler._last_tick_counter
         if cycle != self._cycle:
@@ -217,8 +208,8 @@ class LoopHealth:
 def thread_times() -> dict[str, float]:
     """Return this thread's CPU seconds, and its seconds of waiting for a CPU if they are known.
 
-    Other processes, other threads and a limit of the container cause the wait. A wait for the GIL
-    does not count. The call takes 25 µs, once an export.
+    Other processes, other threads or a container's limit cause this wait. A wait for the GIL does
+    not count. The call takes 25 µs, once per export.
     """
     times = {semconv.EVENT_LOOP_CPU_TIME.name: thread_time()}
     try:

@@ -1,7 +1,7 @@
-"""Bokeh's charts: where the time of each span went, what threads did, and the workers.
+"""Bokeh charts of the spans' time, the threads' activities, and the workers.
 
-A chart is an item of ``bokeh.embed.json_item``, which the page's own script embeds. Colours of
-text, lines and ground are placeholders that it replaces, so that light and dark pages get theirs.
+A chart is an item of ``bokeh.embed.json_item``, which the page's own script embeds. The colours of
+text, lines and background are placeholders; the script replaces them for light and dark pages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dask_otel.report.seconds import SpanTime, flow, merged
 from dask_otel.report.telemetry.model import Run
 from dask_otel.report.telemetry.series import History
 
-#: See ``page.js``.
+#: Placeholders that ``page.js`` replaces.
 _TEXT, _LINE, _GROUND = "#010203", "#010204", "#010205"
 
-#: Spans with a bar of their own, and workers with a line of their own.
+#: Most spans with a bar of their own, and most workers with a line of their own.
 _MOST_BARS, _MOST_LINES = 14, 40
-#: Intervals between exports from which on something is shown over time.
+#: Fewest intervals between exports for a chart over time.
 _FEWEST_INTERVALS: Final = 2
-#: Points of a line.
+#: Most points of a line.
 _MOST_POINTS: Final = 300
 
 _TIMED: Final = {"x_axis_type": "datetime", "tools": "xpan,xwheel_zoom,box_zoom,reset"}
@@ -78,7 +78,7 @@ _THEME: Final = {
 
 
 def charts(run: Run, names: list[SpanTime]) -> dict[str, Any]:
-    """Return the charts that there is something for, by their place on the page."""
+    """Return the charts that have data, by their place on the page."""
     drawn = {
         "spans": _spans(names),
         "flow": _flow(run),
@@ -132,7 +132,7 @@ def _hover(plot: Any, drawn: Any, *tips: tuple[str, str]) -> None:
 
 
 def _labels(names: list[str]) -> list[str]:
-    """Return short names that differ."""
+    """Return short, distinct names."""
     result: list[str] = []
     for name in names:
         label = words.cut_beginning(name, 34, "…")
@@ -143,10 +143,10 @@ def _labels(names: list[str]) -> list[str]:
 
 
 def _flow(run: Run) -> Any:
-    """Return what threads did over time, as steps that lie on each other."""
+    """Return the threads' activities over time, as stacked steps."""
     found = flow(run)
     if found is None or len(found.threads) < _FEWEST_INTERVALS:
-        # One block would say no more than the bar above it.
+        # One block would only repeat the bar above it.
         return None
     left = [edge / 1e6 for edge in found.edges[:-1]]
     right = [edge / 1e6 for edge in found.edges[1:]]
@@ -170,7 +170,7 @@ def _flow(run: Run) -> Any:
     plot.step(
         right, found.threads, mode="before", color=_TEXT, line_width=1.5, legend_label="Threads"
     )
-    # What a long task brings when it ends would make all the rest small.
+    # A long task's seconds arrive at its end: their peak would make all the rest small.
     plot.y_range.end = 2 * max([*found.threads, 0.5])
     return _timed(plot, "threads")
 
@@ -184,7 +184,7 @@ def _timed(plot: Any, label: str) -> Any:
 
 
 class _Drawn(NamedTuple):
-    """A figure of each worker over time: its metric and what its unit is of that, and words."""
+    """A figure of each worker over time: its metric, the scale of its unit, and words."""
 
     metric: semconv.Metric
     scale: float
@@ -207,7 +207,7 @@ _BUSY: Final = (
 
 
 def _workers(run: Run, label: str, *figures: _Drawn) -> Any:
-    """Return a line a worker for each of the figures; nothing without two points of the first."""
+    """Return a line per worker for each figure; None if the first has fewer than two points."""
     histories = [_highest(run, drawn) for drawn in figures]
     if not any(len(history) > 1 for history in histories[0].values()):
         return None

@@ -1,7 +1,7 @@
-"""The page as a whole: one file, no network, and a policy that would not let anything in.
+"""The whole page: one file, no network, and a content policy that forbids loading anything.
 
-Whatever comes from the telemetry is escaped by the templates, or packed into base64 for the
-script, which never makes markup of it. Scripts run by their hashes alone.
+The templates escape all telemetry, or pack it into base64 for the script, which never turns it
+into markup. The policy allows scripts only by their hashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dask_otel.report.page.payload import pack, timeline
 from dask_otel.report.seconds import SpanTime, own_parts
 from dask_otel.report.telemetry.model import Skipped, Span
 
-#: Spans that are listed each; if there are more, their names are.
+#: Most spans in a list; if there are more, the list has their names.
 _MOST_SPANS: Final = 60
 
 
@@ -36,22 +36,14 @@ def page(
     redacted: bool = False,
     comparison: Comparison | None = None,
 ) -> str:
-    """Return the page.
+    """Return the page of the accounts, the first open and the others folded.
 
-    Parameters
-    ----------
-    accounts
-        The first run is open, the others are folded.
-    skipped
-        What could not be read, for the footer.
-    redacted
-        Whether the runs are; the page says so then.
-    comparison
-        Of two reports; it comes first.
+    The footer lists `skipped`, the unreadable input. A `comparison` comes first, and a page of
+    `redacted` runs says so.
     """
     from bokeh.resources import INLINE
 
-    # Bokeh's core is what the charts need: no widgets, no tables, no WebGL, no MathJax.
+    # The charts need only Bokeh's core: no widgets, no tables, no WebGL, no MathJax.
     bokeh = next(raw for raw in INLINE.js_raw if "Bokeh" in raw[:20_000])
     scripts = [bokeh, _file("timeline.js"), _file("page.js")]
     return _ENVIRONMENT.get_template("page.html").render(
@@ -66,7 +58,7 @@ def page(
 
 
 def _run(account: Account, number: int) -> dict[str, Any]:
-    """Return what the template of a run shows beside its account."""
+    """Return the values for a run's template besides its account."""
     run, spans = account.run, account.run.of_type("span")
     packed = {place: pack(item) for place, item in charts(run, account.spans).items()}
     return {
@@ -82,7 +74,7 @@ def _run(account: Account, number: int) -> dict[str, Any]:
 
 
 def _tiles(account: Account) -> list[tuple[str, str, str]]:
-    """Return names, values and styles of the first figures; of those that were exported."""
+    """Return names, values and styles of the exported key figures."""
     run, price, counts = account.run, account.price, account.outcomes
     shares = {part.title: share for part, _, share in account.shares()}
     capacity = run.metrics.total(semconv.CLUSTER_CAPACITY_TIME.name)
@@ -109,7 +101,7 @@ def _tiles(account: Account) -> list[tuple[str, str, str]]:
 
 
 def _by_name(account: Account, spans: Sequence[Span]) -> list[tuple[SpanTime, list[Span]]]:
-    """Return the time of each name with its spans, in the order in which the names began."""
+    """Return the time of each name with its spans, in the order of their first start."""
     times = {entry.name: entry for entry in account.spans}
     same: dict[str, list[Span]] = {}
     for span in spans:

@@ -1,9 +1,9 @@
 "use strict";
-// Opens what can be seen: timelines, and bokeh's charts in the colours of the light or dark page.
+// Opens the visible timelines, and bokeh's charts in the colours of the light or dark page.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-// The charts are made with these three for text, lines and ground, which no figure has.
+// Placeholders for the colours of text, lines and background, which no figure uses otherwise.
 function coloured(text) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();

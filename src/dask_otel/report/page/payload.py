@@ -1,4 +1,4 @@
-"""The timeline's rows as the page's script reads them: small, and packed.
+"""The timeline's rows for the page's script, small and packed.
 
 A row is ``[parent, depth, kind, name, start, end, flags, queue, attributes, parts]``: times in
 seconds from the run's start, attributes flat as number of the key and value, flags 1 for failed
@@ -20,9 +20,9 @@ from dask_otel.report.meanings import PARTS, hex_colour
 from dask_otel.report.seconds import own_parts
 from dask_otel.report.telemetry.model import Plain, Run, Span, tree_of
 
-#: Rows of one timeline. Beyond, the longest groups and tasks stay, and all that failed.
+#: Most rows of one timeline. Beyond it, only the longest groups and tasks stay, and all failures.
 MOST_ROWS: Final = 20_000
-#: From this length on a text is kept once; and so many characters of such texts in all.
+#: Texts of this length or more are stored once; and the most characters of such texts in all.
 _LONG, _MOST_LONG = 160, 4_000_000
 
 _KINDS: Final = {"span": 0, "group": 1, "task": 2}
@@ -31,7 +31,7 @@ _FAILED, _UNFINISHED = 1, 2
 
 @dataclass
 class Timeline:
-    """What the script gets, and how many spans have no row."""
+    """The script's data, and the number of spans without a row."""
 
     packed: str
     rows: int
@@ -40,7 +40,7 @@ class Timeline:
 
 @dataclass
 class _Texts:
-    """Keys by number, and long texts once."""
+    """A table of keys by number, and of long texts, each once."""
 
     keys: dict[str, int] = field(default_factory=dict)
     long: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def timeline(run: Run, most: int = MOST_ROWS) -> Timeline:
 
 
 def pack(data: Any) -> str:
-    """Return a value as JSON, compressed, in base64: text that no markup can be in."""
+    """Return a value as compressed JSON in base64, which cannot contain markup."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
 
@@ -95,9 +95,9 @@ def _most_important(spans: list[Span], most: int) -> list[Span]:
 
 
 def _in_order(spans: list[Span]) -> list[tuple[Span, int, int]]:
-    """Return the spans with the row of their parent and their depth; each once.
+    """Return each span once, with the row of its parent and its depth.
 
-    A span of a circle, which only a hostile file has, begins a tree.
+    A span in a cycle, which only a hostile file has, begins a tree.
     """
     roots, below = tree_of(spans)
     result: list[tuple[Span, int, int]] = []
@@ -116,7 +116,7 @@ def _in_order(spans: list[Span]) -> list[tuple[Span, int, int]]:
 
 def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list[Any]:
     by_part = list(own_parts(span).values()) if span.type == "span" else []
-    # A task's wait is before its start: only a span's is a part of its bar.
+    # A task waits before its start, so only a span's wait is part of its bar.
     queue = span.number(semconv.SPAN_QUEUE_TIME) if span.type == "span" else None
     return [
         parent,

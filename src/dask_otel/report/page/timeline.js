@@ -1,6 +1,6 @@
 "use strict";
-// The timeline: a canvas that draws the rows which can be seen, so that 10,000 are as quick as ten.
-// All text goes to the page by textContent or the canvas: nothing of the data is ever markup.
+// The timeline: a canvas that draws only the visible rows, so that 10,000 are as fast as ten.
+// All text is set by textContent or drawn on the canvas: data never becomes markup.
 
 const ROW = 20, AXIS = 24, KINDS = ["span", "group", "task", "foreign"];
 
@@ -51,7 +51,7 @@ class Timeline {
     this.listen();
   }
 
-  // With many rows only what is near the roots is open at first.
+  // With many rows, only those near the roots are open at first.
   closeSmall() {
     const rows = this.data.rows;
     if (rows.length <= 150) return;
@@ -85,7 +85,7 @@ class Timeline {
       }
       found += 1;
       keep[index] = 2;
-      // What is above it shows where it belongs.
+      // Keep its ancestors too, for context.
       if (searching) for (let up = row[0]; up >= 0 && !keep[up]; up = rows[up][0]) keep[up] = 1;
     }
     this.shown = [];
@@ -112,13 +112,13 @@ class Timeline {
     return this.texts[index];
   }
 
-  // Long texts are there once, and told by their number in a list.
+  // Long texts are stored once; a list with one number refers to them.
   value(stored) {
     return Array.isArray(stored) ? this.data.long[stored[0]] : String(stored);
   }
 
   layout() {
-    // As high as its rows, and not higher than the style lets it be: then it scrolls, and says so.
+    // As high as its rows, up to the maximum of the style; beyond it, it scrolls and says so.
     this.box.style.height = Math.max(3, this.shown.length) * ROW + AXIS + 2 + "px";
     const width = this.box.clientWidth, height = this.box.clientHeight;
     const ratio = window.devicePixelRatio || 1;
@@ -386,7 +386,7 @@ class Timeline {
       const line = element("tr");
       line.append(element("td", key, "dim"));
       const cell = element("td");
-      // Only what is an address of the web, whole, becomes a link.
+      // Only a complete web address becomes a link.
       if (/^https?:\/\/[^\s]+$/i.test(value)) {
         const link = element("a", value);
         link.href = value;

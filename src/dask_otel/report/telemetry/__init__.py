@@ -1,1 +1,1 @@
-"""Files and what others saved to runs: spans and series as plain data, hostile input included."""
+"""Reads files, ours and others', into runs of spans and series; tolerates hostile input."""

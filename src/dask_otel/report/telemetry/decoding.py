@@ -1,7 +1,7 @@
-"""JSON values to spans and points: OTLP/JSON, and how Tempo and Jaeger wrap it.
+"""Decodes JSON values to spans and points: OTLP/JSON, and the forms of Tempo and Jaeger.
 
-The input may be hostile: a value without the right shape is skipped and counted, and nothing is
-assumed to be short.
+The input may be hostile: a value of the wrong shape is skipped and counted, and every length is
+limited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dask_otel.report.telemetry.json_files import parse
 from dask_otel.report.telemetry.model import Event, Plain, Skipped, Span
 from dask_otel.report.telemetry.series import Measured, Point
 
-#: Keys of the entries of a request, one a process; Tempo has batches.
+#: Keys of a request's entries, one for each process; Tempo has batches.
 _ENTRIES: Final = (
     "resourceSpans",
     "batches",
@@ -33,14 +33,14 @@ _SCOPES: Final = (
     "scopeMetrics",
     "instrumentationLibraryMetrics",
 )
-#: Keys below which Jaeger and Tempo put what OTLP has at the top.
+#: Keys below which Jaeger and Tempo put OTLP's top level.
 _WRAPPINGS: Final = ("result", "data", "trace", "traces")
 _DEPTH: Final = 6
-#: Ends of the names of Jaeger's tags that are lists.
+#: Suffixes of the names of Jaeger's tags that hold lists.
 _LISTS: Final = (".tags", ".types")
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{16}|[0-9a-fA-F]{32})")
 
-#: Characters of a text, items of a list, attributes and events of a span.
+#: Most characters of a text, items of a list, attributes and events of a span.
 LONGEST_TEXT: Final = 20_000
 MOST_ITEMS: Final = 200
 _MOST_ATTRIBUTES: Final = 200
@@ -49,7 +49,7 @@ _LAST_NS: Final = 2**63 - 1
 
 
 class Exported(NamedTuple):
-    """What one process exported at one time."""
+    """One export of one process."""
 
     resource: dict[str, Plain]
     scope_version: str
@@ -58,7 +58,7 @@ class Exported(NamedTuple):
 
 
 def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
-    """Yield the telemetry in a JSON value; a value without any is counted."""
+    """Yield the telemetry in a JSON value; a value without any is counted as skipped."""
     found = False
     stack = [(value, 0)]
     while stack:
@@ -69,7 +69,7 @@ def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
             if _list(item.get("spans")) and isinstance(item.get("processes"), dict):
                 entries += _jaeger(item["spans"], item["processes"])
             yield from (_exported(entry, skipped) for entry in entries)
-            # A request without anything in it is whole, too.
+            # An empty request is valid, too.
             found = found or bool(entries) or any(key in item for key in _ENTRIES)
             inner = (item[key] for key in _WRAPPINGS if key in item)
         if depth < _DEPTH:
@@ -93,7 +93,7 @@ def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
                 skipped.add("span without ids or times")
             else:
                 spans.append(span)
-                # Where Jaeger has it.
+                # Jaeger's place for it.
                 version = version or _text(span.attributes.get("otel.scope.version"))
         for metric in _list(scope.get("metrics")):
             if not isinstance(metric, dict):
@@ -137,7 +137,7 @@ def _span(raw: Any) -> Span | None:
 
 
 def _jaeger(spans: list[Any], processes: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield Jaeger's own JSON, what its UI downloads, as entries of OTLP: one a process."""
+    """Yield Jaeger's own JSON, which its UI downloads, as OTLP entries, one for each process."""
     by_process: dict[str, list[Any]] = {}
     for raw in spans:
         key = _text(raw.get("processID")) if isinstance(raw, dict) else ""
@@ -153,7 +153,7 @@ def _jaeger(spans: list[Any], processes: dict[str, Any]) -> Iterator[dict[str, A
 
 
 def _from_jaeger(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a span of Jaeger's as one of OTLP: it has microseconds, and tags."""
+    """Return a Jaeger span, with microseconds and tags, as an OTLP span."""
     tags = _tags(raw.get("tags"))
     start = _time(raw.get("startTime")) * 1000
     parents = [
@@ -189,11 +189,11 @@ def _tags(raw: Any) -> dict[str, Any]:
 
 
 def _wrapped(tags: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return Jaeger's tags as attributes of OTLP."""
+    """Return Jaeger's tags as OTLP attributes."""
     kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
     found = []
     for key, value in tags.items():
-        # It has no lists: they are texts of JSON there.
+        # Jaeger has no lists: it stores them as JSON text.
         items = parse(value) if isinstance(value, str) and key.endswith(_LISTS) else None
         if isinstance(items, list):
             values = [{"stringValue": item} for item in items]
@@ -231,11 +231,11 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
 
 def _value(raw: dict[str, Any], kind: str) -> float | None:
     if kind == "histogram":
-        # How often is enough for a report: where the time went is in the spans.
+        # The report needs only a histogram's sum, without its buckets.
         return _number(raw.get("sum", 0.0))
     if "asInt" in raw:
         return _number(raw["asInt"])
-    # A zero may be left out by protobuf's mapping.
+    # Protobuf's JSON mapping may omit a zero.
     return _number(raw.get("asDouble", 0.0))
 
 
@@ -279,7 +279,7 @@ def _text(value: Any) -> str:
 
 
 def _id(value: Any) -> str:
-    """Return an id in hexadecimal, also where it is base64, as Tempo has it."""
+    """Return an id in hexadecimal; Tempo's ids are base64."""
     if not isinstance(value, str) or not value or len(value) > 64:
         return ""
     if _HEX.fullmatch(value):
@@ -300,7 +300,7 @@ def _integer(value: Any) -> int:
 
 
 def _time(value: Any) -> int:
-    """Return nanoseconds; 0 where there are none."""
+    """Return nanoseconds; 0 if they are missing."""
     number = _integer(value)
     return number if 0 < number <= _LAST_NS else 0
 

@@ -1,7 +1,7 @@
-"""Files to JSON values: lines or one document, compressed or not, whole directories.
+"""Reads JSON values from files and directories: lines or one document, compressed or not.
 
-A file of a killed process, or of a stranger, is read as far as possible; the rest is counted.
-Memory is bounded by `LONGEST`, and by the values that the reader keeps.
+A truncated or foreign file is read as far as possible; the rest is counted as skipped.
+Memory is bounded by `LONGEST` and by the values that the reader keeps.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import IO, Any, Final, cast
 
 from dask_otel.report.telemetry.model import Skipped
 
-#: Bytes of one line, or of a document over several lines.
+#: Most bytes of one line, or of a document over several lines.
 LONGEST: Final = 128 * 2**20
-#: Bytes of one file, unpacked: a file that unpacks to more is not ours.
+#: Most bytes of one file after decompression; a larger one is not ours.
 MOST: Final = 16 * 2**30
 
 _ERRORS = (OSError, EOFError, zlib.error)
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the files, those of directories by name.
+    """Return the files; those of a directory, by name.
 
     Raises
     ------
     FileNotFoundError
-        Where a path, or anything to read in a directory, is not there.
+        If a path does not exist, or a directory has nothing to read.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -46,7 +46,7 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _readable(path: Path) -> bool:
-    # Rotated ones, too: traces.jsonl.1, traces-2.jsonl.gz.
+    # Including rotated files: traces.jsonl.1, traces-2.jsonl.gz.
     return path.is_file() and any(suffix.startswith(".json") for suffix in path.suffixes)
 
 
@@ -91,7 +91,7 @@ def _values(file: IO[bytes], path: Path, skipped: Skipped) -> Iterator[Any]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file; of one that is too long its beginning."""
+    """Yield the lines of a file; of an overlong line, its beginning."""
     while line := file.readline(LONGEST + 1):
         yield line
         while len(line) > LONGEST and not line.endswith(b"\n"):
@@ -99,10 +99,10 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def parse(data: bytes | str) -> Any:
-    """Return a JSON object or array; None where it is none, or too deep."""
+    """Return a JSON object or array; None for anything else, or if it is nested too deeply."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        # ValueError: no JSON, no UTF-8, or a number of thousands of digits.
+        # ValueError: not JSON, not UTF-8, or a number of thousands of digits.
         return None
     return value if isinstance(value, (dict, list)) else None

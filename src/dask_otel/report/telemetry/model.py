@@ -1,4 +1,4 @@
-"""What was read: runs with their spans and series, as plain data."""
+"""Runs with their spans and series, as plain data."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dask_otel import semconv
 from dask_otel.report import words
 from dask_otel.report.telemetry.series import Metrics
 
-#: An attribute's value as plain Python. Maps and bytes, which the bridge never sends, are None.
+#: An attribute's value in Python. Maps and bytes, which the bridge never sends, become None.
 Plain: TypeAlias = str | bool | int | float | tuple["Plain", ...] | None
 
-#: Types of spans that stand for work. Markers and progress announce one that is to come.
+#: Types of spans that represent work. Markers and progress announce a later span.
 WORK = ("span", "group", "task")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in a span."""
+    """An event of a span."""
 
     name: str
     time_ns: int
@@ -40,14 +40,14 @@ class Span:
     description: str = ""
     attributes: dict[str, Plain] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    #: The name of its service, if that is not Dask.
+    #: The name of its service, unless it is Dask.
     service: str = ""
-    #: Announced by a sign of life, and never exported itself.
+    #: Announced by a sign of life, but never exported itself.
     unfinished: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its trace and its id, which are its own."""
+        """Its trace id and span id, which together are unique."""
         return self.trace_id, self.span_id
 
     @property
@@ -57,7 +57,7 @@ class Span:
 
     @property
     def type(self) -> str:
-        """``span``, ``group``, ``task``, ``marker``, ``progress``; empty where it is not Dask's."""
+        """``span``, ``group``, ``task``, ``marker``, ``progress``; empty for another service's."""
         return self.text(semconv.SPAN_TYPE)
 
     @property
@@ -67,7 +67,7 @@ class Span:
 
     @property
     def result(self) -> str:
-        """How it ended, in words; empty where it was not exported."""
+        """Its result in words; empty if it was not exported."""
         if self.unfinished:
             return "still open"
         incomplete = self.attributes.get(semconv.SPAN_COMPLETE) is False
@@ -76,7 +76,7 @@ class Span:
 
     @property
     def full_name(self) -> str:
-        """All tags from the root's on; of a group or task its own name."""
+        """All tags, from the root's on; for a group or task, its own name."""
         return self.text(semconv.SPAN_NAME) or self.name
 
     @property
@@ -86,24 +86,24 @@ class Span:
         return self.name + (f" (continued, {generation:.0f})" if generation > 1 else "")
 
     def number(self, key: str) -> float | None:
-        """Return a numeric attribute; None where it is absent, or no number."""
+        """Return a numeric attribute; None if it is absent or not a number."""
         value = self.attributes.get(key)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def text(self, key: str) -> str:
-        """Return a text attribute; empty where it is absent, or no text."""
+        """Return a text attribute; empty if it is absent or not text."""
         return text(self.attributes.get(key))
 
     def exceptions(self) -> Iterator[Event]:
-        """Yield what failed in it."""
+        """Yield its exception events."""
         return (event for event in self.events if event.name == semconv.EVENT_EXCEPTION)
 
 
 @dataclass
 class Run:
-    """All that one scheduler exported, as far as it was read.
+    """The telemetry of one scheduler, as far as it was read.
 
-    `resource` are the attributes of its process; `foreign` spans of other services in its traces.
+    `resource` has the attributes of its process; `foreign`, other services' spans in its traces.
     """
 
     instance: str
@@ -116,13 +116,13 @@ class Run:
 
     @property
     def start_ns(self) -> int | None:
-        """When the first thing that is known of it happened; None where there is neither."""
+        """The earliest known time; None without spans and metrics."""
         starts = [self.metrics.start_ns, *(span.start_ns for span in self.spans)]
         return min((start for start in starts if start is not None), default=None)
 
     @property
     def end_ns(self) -> int | None:
-        """When the last thing that is known of it happened."""
+        """The latest known time."""
         ends = [self.metrics.end_ns, *(span.end_ns for span in self.spans)]
         return max((end for end in ends if end is not None), default=None)
 
@@ -133,11 +133,11 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What it is called: its cluster, and when it began."""
+        """Its title: its cluster, and when it began."""
         return f"{self.cluster or 'Dask'}, {words.when(self.start_ns)}"
 
     def roots(self) -> list[Span]:
-        """Return the spans that have none above them in Dask."""
+        """Return the spans without a Dask parent."""
         return [
             span
             for span in self.of_type("span")
@@ -145,19 +145,19 @@ class Run:
         ]
 
     def of_type(self, kind: str) -> list[Span]:
-        """Return the spans of a type, by their start."""
+        """Return the spans of a type in the order of their start."""
         return sorted((s for s in self.spans if s.type == kind), key=lambda s: s.start_ns)
 
 
 @dataclass
 class Skipped:
-    """Counts what could not be read, or had no place."""
+    """Counts unreadable input, and input beyond the limits."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
 
     def add(self, what: str, example: str = "", count: int = 1) -> None:
-        """Count something, with a first example."""
+        """Count an item of a kind; the first example is kept."""
         self.counts[what] = self.counts.get(what, 0) + count
         if example:
             self.examples.setdefault(what, example)
@@ -171,9 +171,9 @@ class Skipped:
 
 
 def tree_of(spans: Iterable[Span]) -> tuple[list[Span], dict[tuple[str, str], list[Span]]]:
-    """Return the spans without a parent among them, and the children by their parents' keys.
+    """Return the spans without a parent among them, and the children by their parent's key.
 
-    Both are in the order of their start. A circle, which only a hostile file has, has no root.
+    Both are in the order of their start. A cycle, which only a hostile file has, has no root.
     """
     ordered = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
     keys = {span.key for span in ordered}
@@ -186,5 +186,5 @@ def tree_of(spans: Iterable[Span]) -> tuple[list[Span], dict[tuple[str, str], li
 
 
 def text(value: Plain) -> str:
-    """Return a text; empty where it is absent, or no text."""
+    """Return a text; empty if it is absent or not text."""
     return value if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Files to runs: which scheduler's it is, each span once, and what a killed one left open."""
+"""Sorts telemetry into runs: by scheduler, each span once, with spans that a crash left open."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dask_otel.report.telemetry import json_files
 from dask_otel.report.telemetry.decoding import Exported, decode
 from dask_otel.report.telemetry.model import Plain, Run, Skipped, Span, text
 
-#: Spans that are kept of all runs together. Beyond: only Dask spans and what failed, up to twice.
+#: Most spans of all runs together. Beyond it, only Dask spans and failures, up to twice as many.
 MOST_SPANS: Final = 100_000
 
 _SIGNS: Final = ("marker", "progress")
 
 
 class Reader:
-    """Takes in telemetry, in any order and more than once; gives runs."""
+    """Collects telemetry, in any order and possibly repeated, into runs."""
 
     def __init__(self, most_spans: int = MOST_SPANS) -> None:
         self.skipped = Skipped()
@@ -33,19 +33,19 @@ class Reader:
         Raises
         ------
         FileNotFoundError
-            Where one of them is not there, or a directory has nothing to read.
+            If one of them does not exist, or a directory has nothing to read.
         """
         for path in json_files.find(paths):
             for value in json_files.values(path, self.skipped):
                 self.take(value)
 
     def take(self, value: Any) -> None:
-        """Take in a JSON value, of whatever shape."""
+        """Add a JSON value of any shape."""
         for item in decode(value, self.skipped):
             self._add(item)
 
     def _add(self, item: Exported) -> None:
-        # Spans of another service are no run of Dask.
+        # Other services' spans are not a run.
         is_ours = item.points or any(span.type for span in item.spans)
         run = self._run(item.resource, item.scope_version) if is_ours else Run("", "")
         for measured in item.points:
@@ -66,7 +66,7 @@ class Reader:
                 self._foreign.append(span)
 
     def runs(self) -> list[Run]:
-        """Return the runs by their start, each with the spans of other services in its traces."""
+        """Return the runs by their start, each with other services' spans in its traces."""
         for run in self._runs.values():
             traces = {span.trace_id for span in run.spans}
             run.foreign = [span for span in self._foreign if span.trace_id in traces]
@@ -87,19 +87,19 @@ class Reader:
 
 
 def _is_empty(span: Span) -> bool:
-    """Return whether it is what Dask makes for work of no span that has no tasks."""
+    """Return whether it is Dask's default span without tasks."""
     empty = span.number(semconv.TASK_COUNT) == 0 and not span.failed
     return empty and span.type == "span" and span.full_name == "default"
 
 
 def _unfinished(spans: list[Span]) -> list[Span]:
-    """Return a span for each that gave signs of life and was never exported."""
+    """Return a span for each one with signs of life that was never exported."""
     there = {span.key for span in spans}
     signs: dict[tuple[str, str], list[Span]] = {}
     for span in spans:
         if span.type in _SIGNS and span.above not in there:
             signs.setdefault(span.above, []).append(span)
-    # What was exported is the parent, rather than what was not.
+    # Prefer an exported span as the parent.
     ids = {(key[0], found[0].full_name): key[1] for key, found in signs.items()}
     ids |= {(one.trace_id, one.full_name): one.span_id for one in spans if one.type == "span"}
     result = []

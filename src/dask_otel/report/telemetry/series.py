@@ -1,4 +1,4 @@
-"""The series of one run: totals of counters, last values, and how some of them went over time."""
+"""The series of one run: totals of counters, last values, and the history of some."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel import semconv
 
-#: Metrics that are drawn over time: their points are kept, until there are too many.
+#: Metrics of the charts over time: their points are kept, up to a limit.
 _DRAWN: Final = frozenset(
     metric.name
     for metric in (
@@ -29,20 +29,20 @@ _DRAWN: Final = frozenset(
         semconv.WORKER_TASK_COUNT,
     )
 )
-#: Times and values, in order.
+#: Times and values, in order of time.
 History: TypeAlias = list[tuple[int, float]]
 
-#: Points of one series; beyond, every other one goes.
+#: Most points of one series; beyond it, every other one is dropped.
 MOST_POINTS: Final = 2_000
 #: Most series of one run; further ones are counted as skipped.
 MOST_SERIES: Final = 20_000
 _LAST_NS: Final = 2**63
-#: Separate times that are remembered of one series of deltas; the nearest become one beyond.
+#: Most separate intervals of one series of deltas; beyond it, the two nearest are joined.
 MOST_TIMES: Final = 1_000
 
 
 class Point(NamedTuple):
-    """One data point; `start_ns` is 0 for what has none, such as gauges."""
+    """One data point; `start_ns` is 0 if it has none, as in a gauge."""
 
     start_ns: int
     time_ns: int
@@ -50,7 +50,7 @@ class Point(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A data point with the series that it is of."""
+    """A data point with its series."""
 
     name: str
     labels: dict[str, str]
@@ -70,22 +70,22 @@ class Series:
     monotone: bool
     delta: bool
     drawn: bool
-    #: The last point of each start; of deltas one, with their sum.
+    #: The last point of each start; for deltas, a single one with their sum.
     last: dict[int, Point] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
-    #: The times that deltas were added of, as (start, end): sorted, and joined where they touch.
+    #: Intervals of the added deltas, as (start, end), sorted; adjacent ones are joined.
     times: list[tuple[int, int]] = field(default_factory=list)
-    #: The last delta that was added.
+    #: The delta added last.
     newest: Point = _NONE
 
     def add(self, point: Point) -> None:
-        """Take in a point. They may come in any order, and more than once."""
+        """Add a point. Points may come in any order and more than once."""
         if self.delta:
             if not self._is_new(point):
                 return
             known, self.newest = self.newest, point
             if point.start_ns == known.start_ns > 0:
-                # Its export had failed halfway: this one has the same seconds, and more.
+                # The earlier export failed halfway: this point includes its seconds.
                 point = point._replace(value=point.value - known.value)
             before = self.last.get(0)
             total = point.value + (before.value if before else 0.0)
@@ -102,13 +102,13 @@ class Series:
                 self._thin()
 
     def _is_new(self, point: Point) -> bool:
-        """Return whether no delta of this time was added before, and remember the time."""
+        """Record a delta's interval; return whether it was not covered before."""
         end = point.time_ns
         begin = point.start_ns if 0 < point.start_ns < end else end - 1
         place = bisect_right(self.times, (begin, _LAST_NS))
         if place and end <= self.times[place - 1][1]:
             return False
-        # It joins its neighbours where they touch.
+        # Join it with adjacent intervals.
         left = place - (place > 0 and self.times[place - 1][1] >= begin)
         right = place + (place < len(self.times) and end >= self.times[place][0])
         near = [(begin, end), *self.times[left:right]]
@@ -129,7 +129,7 @@ class Series:
                 for pair in pairs
             ]
         else:
-            # The last one stays: it is the total. So does the last before a new start.
+            # Keep the last point, which is the total, and the last one before a new start.
             following = [*self.points[1:], _NONE]
             self.points = [
                 point
@@ -139,13 +139,13 @@ class Series:
 
     @property
     def value(self) -> float:
-        """What a counter has counted, over all its starts; of anything else the last value."""
+        """The total of a counter over all its starts; for other metrics, the last value."""
         if self.monotone:
             return sum(point.value for point in self.last.values())
         return max(self.last.values(), key=lambda point: point.time_ns).value
 
     def history(self) -> History:
-        """Return (time, value) in order; of a counter what it had counted until then."""
+        """Return (time, value) in order; for a counter, the total until then."""
         result: dict[int, float] = {}
         total, start, current = 0.0, None, 0.0
         for point in sorted(self.points, key=lambda point: (point.time_ns, point.start_ns)):
@@ -163,14 +163,14 @@ class Series:
 
 
 def at(history: History, time_ns: int) -> float:
-    """Return the last value of a history until a time; 0 before the first."""
+    """Return a history's last value at a time; 0 before the first."""
     index = bisect_right(history, (time_ns, float("inf")))
     return history[index - 1][1] if index else 0.0
 
 
 @dataclass
 class Metrics:
-    """All series of one run, by the metric's name."""
+    """All series of one run, by metric name."""
 
     series: dict[str, dict[tuple[tuple[str, str], ...], Series]] = field(default_factory=dict)
     count: int = 0
@@ -178,7 +178,7 @@ class Metrics:
     end_ns: int | None = None
 
     def add(self, measured: Measured) -> bool:
-        """Take in a point; return False where there is no place for another series."""
+        """Add a point; return False if the limit of series is reached."""
         name, labels, point, monotone, delta = measured
         family = self.series.setdefault(name, {})
         key = tuple(sorted(labels.items()))
@@ -196,7 +196,7 @@ class Metrics:
 
     @property
     def seconds(self) -> float:
-        """From the begin of the first series to the last point."""
+        """From the start of the first series to the last point."""
         return max(0, (self.end_ns or 0) - (self.start_ns or 0)) / 1e9
 
     def of(self, name: str) -> Iterator[Series]:
@@ -204,11 +204,11 @@ class Metrics:
         return iter(self.series.get(name, {}).values())
 
     def total(self, name: str) -> float | None:
-        """Return the sum over all series of a metric; None where there is none."""
+        """Return the sum over all series of a metric; None if it has none."""
         return self.sums(name).get(())
 
     def sums(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """Return the values of a metric, summed for the values of some labels together."""
+        """Return the sums of a metric by the values of some labels."""
         result: dict[tuple[str, ...], float] = {}
         for series in self.of(name):
             key = tuple(series.labels.get(label, "") for label in labels)
@@ -216,5 +216,5 @@ class Metrics:
         return result
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return the values of a metric, summed for each value of a label."""
+        """Return the sums of a metric by the values of one label."""
         return {key: value for (key,), value in self.sums(name, label).items()}
