@@ -716,12 +716,14 @@ def leaf_values(key: str, leaf: dict[str, Any]) -> st.SearchStrategy[Any]:
     if leaf["type"] == "array":
         item = leaf["items"]
         texts = st.from_regex(item["pattern"]) if "pattern" in item else st.text(TEXT, min_size=1)
-        shown = texts.filter(lambda text: "\n" not in text)
+        longest = item.get("maxLength", 1000)
+        shown = texts.filter(lambda text: "\n" not in text and len(text) <= longest)
         return st.lists(shown, max_size=min(leaf["maxItems"], 9), unique=True)
     if "minimum" in leaf:
         numbers = st.integers if "integer" in leaf["type"] else st.floats
         return numbers(leaf["minimum"], leaf["maximum"])
-    texts = st.none() | st.text(TEXT, min_size=1).filter(str.strip)
+    longest = leaf.get("maxLength", 1000)
+    texts = st.none() | st.text(TEXT, min_size=1, max_size=longest).filter(str.strip)
     return st.booleans() if leaf["type"] == "boolean" else texts
 
 
