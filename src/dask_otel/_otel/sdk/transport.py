@@ -78,6 +78,8 @@ _LONGEST: Final = 300
 #: Control characters that a text may have.
 _FEW: Final = 4
 _NO_SECRETS: Final = Mask()
+#: Clients of parent processes: closing one in a forked child could end its parent's connection.
+_OF_PARENTS: Final[list[Any]] = []
 
 
 def mask_of_environment() -> Mask:
@@ -159,6 +161,7 @@ class Transport:
         self._timeout = timeout
         self._connect = connect
         self._client: Any = None
+        self._process = os.getpid()
         #: Whether the client may have a connection that worked.
         self._kept = False
         #: Servers may repeat parts of a request.
@@ -185,7 +188,11 @@ class Transport:
             client.close()
 
     def _connected(self) -> Any:
-        """Return the client."""
+        """Return the client; a forked child makes its own."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            _OF_PARENTS.append(self._client)
+            self._client = None
         if self._client is None:
             self._client = self._connect()
         return self._client
