@@ -15,6 +15,7 @@ for _name in (
     "processes",
     "spool_kills",
     "spooling",
+    "machine.namespaces",
     "machine.clocks",
     "machine.forks",
     "machine.memory",

@@ -123,11 +123,27 @@ for _name, _words, _which, _more in (
     )(partial(_stopped, which=_which, alone=not _more))
 
 
-def _partition(world: World, mode: str, left: int) -> str:
+def cut_off(
+    world: World, plug: Callable[[bool], None], seconds: float, left: int, exactly: bool = True
+) -> str:
     """Cut a worker off in the middle of a run, and compare all numbers with Dask's own.
 
-    Of two workers so many are `left`: one whose connection breaks leaves, and its nanny with it.
+    Of two workers so many are `left`, at least if not `exactly`: one whose connection breaks
+    leaves, and its nanny with it.
     """
+    world.work(2)
+    with world.under_way(60, seconds=0.1):
+        plug(False)
+        time.sleep(seconds)
+        plug(True)
+    world.work(2)
+    eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
+    count = len(world.client.nthreads())
+    assert count == left or not exactly, count
+    return f"{world.reconciled()}; {count} of 2 workers are left; {CLOSES}"
+
+
+def _partition(world: World, mode: str, left: int) -> str:
     gates: list[Gate] = []
 
     def between(port: int) -> Gate:
@@ -137,16 +153,8 @@ def _partition(world: World, mode: str, left: int) -> str:
 
     world.start(nannies=True, behind=between)
     with closing(gates[0]) as gate:
-        world.work(2)
-        with world.under_way(60, seconds=0.1):
-            gate.mode = mode
-            time.sleep(8)
-            gate.mode = "pass"
-        world.work(2)
-        eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
-        count = len(world.client.nthreads())
-        assert count == left, count
-        return f"{world.reconciled()}; {count} of 2 workers are left; {CLOSES}"
+        modes = {False: mode, True: "pass"}
+        return cut_off(world, lambda there: setattr(gate, "mode", modes[there]), 8, left)
 
 
 for _name, _words, _mode, _left in (
