@@ -83,7 +83,8 @@ ROWS = (
         "Workers are killed, stopped, or cut off from the scheduler",
         "Every number is Dask's own",
         "Seconds that a killed worker had not reported to Dask",
-        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks",
+        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks cable "
+        "cable-long",
     ),
     (
         "The scheduler's process forks",
