@@ -17,19 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from distributed import Client, span, wait
+from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from benchmarks import marked, meter
 from benchmarks.cluster import answer, cluster
-from benchmarks.cpu import until
+from benchmarks.cpu import many_tasks, until
 from benchmarks.instructions import count, counted, run_tasks, write_sum
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
@@ -114,16 +113,9 @@ def _inclusive(text: str) -> Counter[str]:
     return found
 
 
-def _inc(x: int) -> int:
-    return x + 1
-
-
 def tasks(client: Client, count: int) -> None:
-    """Run tasks that do nothing, in one span."""
-    with span("benchmark"):
-        futures = client.map(_inc, range(count), key=f"inc-{uuid.uuid4().hex}")
-    wait(futures)
-    del futures
+    """Run tasks that do nothing, in one span, and wait until they are forgotten."""
+    many_tasks(client, count)
     time.sleep(AFTER)
 
 
