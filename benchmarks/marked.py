@@ -47,7 +47,7 @@ ENTRIES: list[tuple[type, str, str]] = [
     (Bridge, "_tick", "ticks and timers"),
     (HandOver, "_take_step", "ticks and timers"),
 ]
-#: Calls of an empty function in place of ours, and messages, for what is to be subtracted.
+#: Calls of an empty function in place of ours, and messages: the part to subtract.
 CALLS = 500
 #: The kinds that count messages with our annotation, and without it.
 MESSAGES = ("released → waiting", "queued → processing")

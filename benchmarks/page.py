@@ -48,7 +48,7 @@ _READING = """
   real `dask scheduler`, with two real workers, while 1,500 tasks that do nothing run, and then in
   20 s of idling, which are subtracted in proportion: valgrind stretches time, and timers go by the
   clock. Whole runs differ by some percent, by how messages happen to be batched. So the figure is
-  the sum of what is steady: the inclusive cost of the bridge's entry points by kind of call,
+  the sum of the steady parts: the inclusive cost of the bridge's entry points by kind of call,
   collections of garbage not included (each entry point is called through an operator that nothing
   else uses, whose C function callgrind sees, and the same call of an empty function is subtracted);
   Dask's dispatch, as the difference that a plugin with an empty `transition` makes to the same
@@ -61,7 +61,7 @@ _READING = """
   a fresh bridge and into nothing. They do not depend on what else the machine does: two runs
   differ by 0.1 % at most. `--check` counts again and fails if the bridge needs 10 % more than
   published, on the same versions of Python and distributed; `--count` publishes this figure alone.
-  It was 38,797 before each task was told its context (2,700 more, when it is submitted) and its
+  It was 38,797 before each task got its context (2,700 more, at its submission) and its
   times were corrected and measured: when it came into the queue (1,100), and when it left for its
   worker (1,000).
 - **Latency** (row 3) is the age of messages, sent each millisecond, when the event loop reads

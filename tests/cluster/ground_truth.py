@@ -355,7 +355,7 @@ def check(
     previous = truth.begin
     for at, idle in points:
         assert idle <= truth.idle(at) + within, (at - truth.begin, idle, truth.idle(at), within)
-        # An export tells of the time up to some moment after the one before it.
+        # An export covers the time up to some moment after the previous export.
         settled = previous if at_once else watch.settled(previous, truth.left)
         assert not in_order or idle >= truth.idle(settled) - missing, (
             at - truth.begin, settled - truth.begin, idle, truth.idle(settled), overhead, missing,

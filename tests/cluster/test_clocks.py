@@ -75,7 +75,7 @@ def set_shift(seconds: float) -> None:
 
 
 class Message(NamedTuple):
-    """What a worker told of a run."""
+    """A worker's report of a run."""
 
     received: float
     #: Since the task was sent, without the run itself.

@@ -3,7 +3,7 @@
 A closed sum is no evidence that idle is true. Every scenario checks, at every export: the closed
 sum, that no counter goes back, and that idle is what the tasks' own times leave: never more, and
 not much later. The rules of the accounting are proven in `tests/unit/test_accounting*`, on clusters
-that are made up; what is here shows that real ones behave like these.
+that are made up; the tests here show that real ones behave like these.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_one_long_task_on_two_threads(start: Start) -> None:
         points = [p for p in idle_points(received) if p[1] > 0]
         before = truth.begin
         for (t0, v0), (t1, v1) in pairwise(points):
-            # An export tells of the time up to some moment after the one before it.
+            # An export covers the time up to some moment after the previous export.
             assert v1 - v0 <= (t1 - before) + checked.within, (before, t0, v0, t1, v1)
             before = t0
         (exported,) = [s for s in received.spans if s.name == "long"]
@@ -188,7 +188,7 @@ class Sleeper:
 def unused(received: Receiver) -> tuple[float, float, float]:
     """Return the last exported unused seconds, with the moments that they may be of.
 
-    An export tells of the time up to some moment after the one before it.
+    An export covers the time up to some moment after the previous export.
     """
     points = idle_points(received, "unused")
     return points[-2][0], *points[-1]

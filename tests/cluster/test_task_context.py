@@ -40,7 +40,7 @@ def exported(received: Receiver, name: str) -> tasks.Ids:
 
 def everywhere(client: Client) -> tuple[dict[str, Any], Any]:
     """Run user code in all places, and return what was current there, and the actor."""
-    # Blocks that the scheduler is told of: they do not end in a pause between two submissions.
+    # The scheduler knows of these blocks: they do not end in a pause between two submissions.
     with dask_otel.span("outer"), dask_otel.span("etl"):
         with dask.annotate(executor="offload"):
             pool = client.submit(tasks.current, "pool")

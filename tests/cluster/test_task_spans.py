@@ -194,7 +194,7 @@ def test_what_is_exported_of_a_task_has_the_ids_that_its_worker_knows(bridged: B
     bad_one = only(received, "task", "bad task")
     assert bad_one.attributes["dask.task.key"] == "('bad', 1, 'x')"
     assert bad_one.attributes["error.type"] == "ValueError"
-    # On a busy machine its arguments can take long enough to be told of, too.
+    # On a busy machine its arguments can take long enough to be reported, too.
     events = [e[0] for e in bad_one.events if e[0] != "dask.task.disk_read"]
     assert events == ["dask.task.compute", "exception"]
 

@@ -247,7 +247,7 @@ STAT, TABLE, BARS, CURVES = (
 )
 ACTIVITIES = f"{CURVES}.*{{{{dask_activity}}}}"
 ADVICE = "What should I do next"
-#: Rule: what is broken in the first panel (or page, without one) whose JSON has this: what is found
+#: Rule: the change of the first panel (or page, without one) whose JSON has this: the fault found
 #: there, and what stands there instead.
 BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "bars_begin_at_zero_in_one_colour": [

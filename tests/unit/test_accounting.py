@@ -265,7 +265,7 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"lost": 0.0, "excess": 0.0, "in_flight": 0.0, "idle": 2.2},
     ),
-    # The last heartbeat is cut when its task has ended and nobody has been told.
+    # The last heartbeat comes after its task has ended, and before the report of that end.
     "what came ahead of its end is not lost with the worker": (
         [
             ("task_assigned", "x", "a", 0.0),

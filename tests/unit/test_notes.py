@@ -1,4 +1,4 @@
-"""Notes of open spans: what would be told of them if the scheduler were lost."""
+"""Notes of open spans: their export if the scheduler is killed."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ GOOD: dict[str, list[tuple[Any, Any]]] = {
 }
 BAD_PATHS = ["", " ", "a\0b", "x" * 4097, "\ud800", 7, True, ["x"]]
 NAN, INFINITY = float("nan"), float("inf")
-#: Key: how what is allowed begins, and what is not.
+#: Key: the begin of the allowed values in the message, and refused values.
 BAD: dict[str, tuple[str, list[Any]]] = {
     "otel.spans.linger": (
         "a duration from 0s to 1d: a number of seconds, or a number and a unit, such as 500ms, "

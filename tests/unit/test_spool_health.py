@@ -1,4 +1,4 @@
-"""What a person is told of a spool, once for each change."""
+"""The log messages about a spool, once for each change."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_transfers_are_shifted_as_their_run_and_disk_reads_by_their_clock() -> N
         ([part("disk-read", T + 4.5 - BEHIND, 0.25)], {}, (("disk-read", T + 4.25, 0.25),)),
         # On a clock that nobody knows, it is left out.
         ([part("disk-read", T + 3, 0.25)], {"worker": "tcp://unknown"}, ()),
-        # One is of a run that is told of, one ended before this one was sent.
+        # The first belongs to a reported run; the last ended before this one was sent.
         (
             [part("transfer", T + 1, 0.1), part("compute", T + 2, 0.5), part("transfer", T, 0.1)],
             {},

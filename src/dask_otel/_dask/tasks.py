@@ -27,7 +27,7 @@ from dask_otel.core.text import STACKTRACE_LIMIT
 if TYPE_CHECKING:
     from distributed.scheduler import TaskState, WorkerState
 
-#: Most characters of a traceback, of which the last are kept: twice the export's limit, so that
+#: Limit of a traceback in characters; its end stays. It is twice the export's limit, so that
 #: redaction sees the whole. Dask does not limit tracebacks, and spans wait in a queue.
 LONGEST_TRACEBACK: Final = 2 * STACKTRACE_LIMIT
 

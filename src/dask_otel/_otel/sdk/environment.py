@@ -237,7 +237,7 @@ def headers(charset: str, *variables: str) -> dict[str, str]:
 
     allowed = (
         "name=value, with anything but plain letters, digits and signs percent-encoded, and "
-        f"without control characters or what is no {charset.upper()}"
+        f"without control characters or characters outside {charset.upper()}"
     )
     return _read(parse, allowed, variables, lambda _: "'…'") or {}
 
