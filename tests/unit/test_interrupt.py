@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
 import pytest
+from distributed.utils import LoopRunner, sync
 
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
@@ -56,6 +59,29 @@ def test_it_comes_again(swallow: Callable[[], None]) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         command()
+
+
+def test_dask_logs_no_traceback_of_a_cancel_before_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def nothing() -> None:
+        pass
+
+    runner = LoopRunner(asynchronous=False)
+    runner.start()
+    try:
+        with ctrl_c_is_not_lost():
+            runner.loop.add_callback(time.sleep, 0.5)
+            threading.Timer(
+                0.1, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)
+            ).start()
+            with pytest.raises(KeyboardInterrupt):
+                sync(runner.loop, nothing)
+            # Callbacks run in order: the cancel has run by then.
+            sync(runner.loop, nothing)
+    finally:
+        runner.stop()
+    assert caplog.messages == []
 
 
 def test_other_errors_are_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

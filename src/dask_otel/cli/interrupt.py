@@ -1,13 +1,17 @@
-"""Repeats a lost Ctrl-C.
+"""Repeats a lost Ctrl-C, and leaves Dask's traceback of one out.
 
 Python ends a command by an exception that is raised at the main thread's current position. In a
 callback of the garbage collector or of a weak reference (each import has one), or in a ``__del__``,
 it ends only that callback: Python prints "Exception ignored", and the command continues
 (https://docs.python.org/3/library/sys.html#sys.unraisablehook).
+
+``distributed.utils.sync`` cancels its coroutine at a Ctrl-C, even if the event loop has not started
+it yet. Then Tornado logs a ``NameError``: ``cannot access free variable 'future'``.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -35,12 +39,19 @@ def ctrl_c_is_not_lost() -> Iterator[None]:
             again.start()
 
     sys.unraisablehook = hook
+    tornado = logging.getLogger("tornado.application")
+    tornado.addFilter(_is_no_early_cancel)
     try:
         yield
     finally:
+        tornado.removeFilter(_is_no_early_cancel)
         sys.unraisablehook = before
         if again is not None:
             again.cancel()
+
+
+def _is_no_early_cancel(record: logging.LogRecord) -> bool:
+    return "sync.<locals>.cancel" not in record.getMessage()
 
 
 def _interrupt(thread: int) -> None:
