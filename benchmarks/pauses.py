@@ -24,8 +24,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from benchmarks import naive
 from benchmarks.cluster import answer, run_program
+from benchmarks.naive import NaiveBridge
 from benchmarks.results import Row, percentile, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
@@ -221,7 +221,7 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
             _watched(own)
             install(cluster.scheduler)
         elif kind == "naive":
-            naive.install(cluster.scheduler)
+            NaiveBridge(cluster.scheduler).start()
         probe = await _load(cluster, seconds)
         collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}
         for start, stop, generation in probe.collections:
