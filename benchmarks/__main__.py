@@ -50,9 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small and rough: minutes, not tens")
     parser.add_argument("--pairs", type=int, help="pairs of windows in the A/B of row 1 (18)")
     parser.add_argument("--output", type=Path, help="JSON file; rows not measured stay as they are")
-    parser.add_argument(
-        "--page", action="store_true", help="rewrite docs/benchmarks.md and its plot"
-    )
+    parser.add_argument("--page", action="store_true", help="rewrite docs/benchmarks.md")
     parser.add_argument(
         "--check",
         action="store_true",

@@ -45,8 +45,7 @@ async def _scheduler(tasks: int) -> None:
     """Count tasks without the bridge, and with each part, after a first round that warms up."""
     caller = make_carrier(Caller(Traceparent(7, 8, 1)))
     for with_caller, settings in 2 * [(False, None), *PARTS.values()]:
-        # As many annotations without a caller.
-        given = {CARRIER_KEY if with_caller else "other": caller}
+        given = {CARRIER_KEY: caller} if with_caller else None
         await count_work(settings, lambda cluster, _, given=given: run_tasks(cluster, tasks, given))
 
 

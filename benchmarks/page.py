@@ -1,9 +1,7 @@
-"""The page of the documentation: the table, the machine, and a plot drawn by hand as SVG."""
+"""The page of the documentation: the table, the machine, and how to read them."""
 
 from __future__ import annotations
 
-import statistics
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +57,10 @@ _READING = """
 - **Instructions** (row 1) are the quick check. A real scheduler with simulated workers runs 1,000
   tasks under callgrind, four times without the bridge and four times with it in turn; the first
   pair warms up. Shown are the median of the differences and their range. They do not depend on what
-  else the machine does. Without the bridge an empty plugin takes its place, so that Dask's calls of
-  a plugin are not in the figure. `--check` counts again and fails if the bridge needs 10 % more
-  than published, on the same versions of Python and distributed; `--count` publishes this figure
-  alone.
+  else the machine does, and no collection of garbage is among them. Without the bridge an empty
+  plugin takes its place, so that Dask's calls of a plugin are not in the figure. `--check` counts
+  again and fails if the bridge needs 10 % more than published, on the same versions of Python and
+  distributed; `--count` publishes this figure alone.
 - **Latency** (row 3) is the age of messages, sent each millisecond, when the event loop reads
   them; the kernel notes when they came. Shown are differences of the medians of five windows of
   half a minute, with and without the bridge in turn. Before a window each simulated worker has
@@ -114,7 +112,7 @@ runs have shown 0.1 and 1.5 ms. The row without collections is the steadier one.
 
 
 def write(content: dict[str, Any]) -> None:
-    """Write docs/benchmarks.md and docs/images/benchmarks.svg."""
+    """Write docs/benchmarks.md."""
     rows = [Row(**row) for row in content["rows"]]
     machine = content["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
@@ -123,40 +121,5 @@ def write(content: dict[str, Any]) -> None:
         f"{machine['python']}; {versions}. {machine['time']}, load "
         f"{machine['load'][0]:.1f} at the end.{' Quick mode.' if content['quick'] else ''}\n"
     )
-    picture = _latency_plot(rows)
-    text = _HEAD + table(rows) + facts
-    if picture:
-        (DOCS / "images").mkdir(exist_ok=True)
-        (DOCS / "images" / "benchmarks.svg").write_text(picture, encoding="utf-8")
-        text += "\n![Latency of the scheduler's event loop](images/benchmarks.svg)\n"
-    text += _READING
+    text = _HEAD + table(rows) + facts + _READING
     (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")
-
-
-def _latency_plot(rows: list[Row]) -> str:
-    """Draw how late the event loop is, without a bridge, with it, and with the naive peer."""
-    windows = next((r.data for r in rows if r.number == "3" and "bridge" in r.data), None)
-    if windows is None:
-        return ""
-    bars = [
-        (kind, name, statistics.median(float(w["all"][name]) for w in windows[kind]))
-        for kind in ("none", "bridge", "naive")
-        for name in ("p99", "p99.9", "max")
-    ]
-    top = max(value for _, _, value in bars)
-    colours = {"none": "#888888", "bridge": "#2a78c2", "naive": "#c2562a"}
-    lines = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="720" height="300" '
-        'font-family="sans-serif" font-size="13">',
-        '<rect width="720" height="300" fill="white"/>',
-        '<text x="20" y="24" font-size="15">Latency of the scheduler\'s event loop, ms</text>',
-    ]
-    for i, (kind, name, value) in enumerate(bars):
-        y = 42 + 28 * i
-        width = max(1.0, 440 * value / top)
-        lines += [
-            f'<text x="150" y="{y + 15}" text-anchor="end">{escape(kind)} {escape(name)}</text>',
-            f'<rect x="160" y="{y}" width="{width:.1f}" height="20" fill="{colours[kind]}"/>',
-            f'<text x="{166 + width:.1f}" y="{y + 15}">{value:.2f}</text>',
-        ]
-    return "\n".join([*lines, "</svg>\n"])

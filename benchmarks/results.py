@@ -28,7 +28,7 @@ class Row:
     target: str
     figure: str
     verdict: Verdict
-    #: Everything that was measured, for the JSON and the plot.
+    #: Everything that was measured, for the JSON.
     data: dict[str, Any] = field(default_factory=dict)
 
 

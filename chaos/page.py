@@ -83,14 +83,13 @@ ROWS = (
         "Workers are killed, stopped, or cut off from the scheduler",
         "Every number is Dask's own",
         "Seconds that a killed worker had not reported to Dask",
-        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks cable "
-        "cable-long",
+        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks",
     ),
     (
         "The scheduler's process forks",
         "The parent goes on; children send nothing",
         "Nothing",
-        "fork-scheduler fork-script",
+        "fork-scheduler",
     ),
     (
         "The machine has no memory, no file descriptor, or a full disk",

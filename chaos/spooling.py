@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.waiting import eventually
 
-from chaos.disks import fill, small_disk
+from chaos.disks import full_disk
 from chaos.scenario import HTTP, scenario
 from chaos.world import PATIENCE, World
 from dask_otel._otel.sdk.encode import span_name
@@ -268,21 +268,6 @@ def _kills(world: World) -> str:
     "the end; the file needs no repair",
 )
 def _full_disk(world: World) -> str:
-    with small_disk(world.folder) as disk:
-        world.start({"DASK_OTEL__SPOOL__PATH": str(disk / "spool.db")})
-        world.work(3)
-        world.all_arrived()
-        ballast = fill(disk)
-        # There may be room in the file and its log for some.
-        eventually(lambda: world.work(5) or world.logged("WARNING"), PATIENCE, "a warning")
-        world.work(5)
-        world.all_arrived()
-        ballast.unlink()
-        eventually(lambda: world.logged("INFO", " again"), PATIENCE, "it works again")
-        world.work(2)
-        arrived = world.all_arrived()
-        world.one_message_each()
-        world.close()
-        world.scheduler.terminate(60)
+    with full_disk(world, "DASK_OTEL__SPOOL__PATH", "spool.db") as (disk, arrived):
         assert not (disk / "spool.db").exists(), "something waits"
     return arrived

@@ -6,7 +6,6 @@ import os
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import requests
@@ -91,8 +90,8 @@ class Names:
             # All at once, without waiting for the network between points.
             records = list(self._state.collect(self.now_ns, _POINTS))
             self._look(records)
-            for part in self._parts(records):
-                answer = self.sink.send(part, 60)
+            for record in records:
+                answer = self.sink.send([record], 60)
                 assert answer.taken, answer.reason
             self._state.settled(True)
 
@@ -121,18 +120,6 @@ class Names:
         assert count <= self.limits.max_names, f"{count} names"
         self.series = max(self.series, by_metric.total())
         self.most_names = max(self.most_names, count)
-
-    @staticmethod
-    def _parts(records: list[MetricRecord]) -> Iterator[list[MetricRecord]]:
-        """Yield requests, each of full size, but for the last one."""
-        part: list[MetricRecord] = []
-        for record in records:
-            if part and sum(len(one.points) for one in (*part, record)) > _POINTS:
-                yield part
-                part = []
-            part.append(record)
-        if part:
-            yield part
 
 
 def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, float]:
