@@ -76,8 +76,7 @@ ROWS = (
         "The same, or a close without a collector, with `otel.spool.path`",
         "The next scheduler sends the spans, open ones as incomplete",
         "The last 0.2 s of spans, the last minute of counters",
-        "spool-sigkill spool-dead-collector spool-overlap spool-outage-beyond-queue "
-        "spool-scheduler-kills spool-kills spool-full-disk",
+        "spool-overlap spool-outage-beyond-queue spool-scheduler-kills spool-kills spool-full-disk",
     ),
     (
         "Workers are killed, stopped, or cut off from the scheduler",

@@ -429,27 +429,18 @@ def _http(data: Data, signal: str) -> Transport:
 def _grpc(data: Data, signal: str) -> Transport:
     """Return a transport that gets an answer over gRPC, right or wrong."""
 
-    class Refused(grpc.RpcError):
-        def code(self) -> Any:
-            return code
-
-        def details(self) -> Any:
-            return details
-
-        def trailing_metadata(self) -> Any:
-            return metadata
-
     code = data.choice(list(grpc.StatusCode))
     details = data.choice((None, data.text()))
     info = RetryInfo(retry_delay=Duration(seconds=data.integer(-9, 9) * 10**10))
     content = data.choice((info.SerializeToString(), b"\xff", b"", "text"))
     keys = ("google.rpc.retryinfo-bin", data.text())
     metadata = data.choice((None, (), ((data.choice(keys), content),)))
+    refused = grpc.aio.AioRpcError(code, (), metadata, details)
     reply = data.rest() if data.flag() else None
 
     def export(*args: Any, **kwargs: Any) -> Any:
         if reply is None:
-            raise Refused
+            raise refused
         return reply
 
     channel = SimpleNamespace(unary_unary=lambda _: export, close=lambda: None)
