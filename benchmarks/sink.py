@@ -62,5 +62,4 @@ class Sink:
     def take(self) -> list[Arrival]:
         """Return the arrivals since the last call: time, gRPC method or path, body."""
         self._pipe.send("take")
-        taken: list[Arrival] = self._pipe.recv()
-        return taken
+        return list(self._pipe.recv())

@@ -379,19 +379,16 @@ def exporters(data: Data) -> None:
         Encoder(made.attributes, "1")
         make_sampler(made)
 
-    def labels(signal: str) -> None:
+    def made(signal: str) -> None:
         for label in labels_of(signal):
             check("hunter2" not in label, "no credential in a name", label)
-
-    def made(signal: str) -> None:
         for one in make_destinations([signal])[signal]:
             one.transport.close()
 
-    # Looks for what is installed each time, which is slow.
-    parts: list[Callable[[], object]] = [] if data.integer(0, 15) else [resource]
-    for signal in ("traces", "metrics"):
-        parts.append(partial(labels, signal))
-        parts.append(partial(made, signal))
+    parts: list[Callable[[], object]] = [partial(made, "traces"), partial(made, "metrics")]
+    if not data.integer(0, 15):
+        # Looks for what is installed each time, which is slow.
+        parts.append(resource)
     with _environment(values):
         for part in parts:
             try:

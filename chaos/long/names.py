@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import Counter, deque
 from contextlib import ExitStack
+from functools import partial
 
 import requests
 from tests.backends import servers
@@ -176,34 +177,19 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
         )
 
 
-_FAULT = (
-    "1,000 names of spans are born each hour of a simulated day, have work for five minutes, and "
-    "never come again"
-)
-_PROMISE = (
-    "No increment is lost or counted twice by Prometheus; a series begins with 0 and "
-    "never goes back; Prometheus's memory is bounded"
-)
-
-
-@scenario(
-    "names",
-    section="Load",
-    fault=f"{_FAULT} (a real Prometheus, default limits: 200 names)",
-    promise=_PROMISE + "; names beyond the limit are booked under `_OTHER`",
-    protocols=(SIMULATED,),
-)
-def _names(world: World) -> str:
-    return day(world, SeriesLimits(), per_name=200, folded=True)
-
-
-@scenario(
-    "names-with-room",
-    section="Load",
-    fault=f"{_FAULT} (a real Prometheus, `otel.metrics.max-names: 2000`, `retire-after: 15m`)",
-    promise=_PROMISE + "; each name has series of its own",
-    protocols=(SIMULATED,),
-)
-def _names_with_room(world: World) -> str:
-    limits = SeriesLimits(max_names=2000, max_series=4000, retire_after_ns=900 * _NS)
-    return day(world, limits, per_name=1000, folded=False)
+for _name, _limits, _per_name, _with, _more in (
+    ("names", SeriesLimits(), 200, "default limits: 200 names",
+     "names beyond the limit are booked under `_OTHER`"),
+    ("names-with-room",
+     SeriesLimits(max_names=2000, max_series=4000, retire_after_ns=900 * _NS), 1000,
+     "`otel.metrics.max-names: 2000`, `retire-after: 15m`", "each name has series of its own"),
+):  # fmt: skip
+    scenario(
+        _name,
+        section="Load",
+        fault="1,000 names of spans are born each hour of a simulated day, have work for five "
+        f"minutes, and never come again (a real Prometheus, {_with})",
+        promise="No increment is lost or counted twice by Prometheus; a series begins with 0 and "
+        f"never goes back; Prometheus's memory is bounded; {_more}",
+        protocols=(SIMULATED,),
+    )(partial(day, limits=_limits, per_name=_per_name, folded=_name == "names"))
