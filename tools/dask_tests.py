@@ -68,7 +68,6 @@ EXPECTED: Final = {
     ),
 }
 
-_PLUGIN: Final = "dask_tests_plugin"
 _OUTCOMES: Final = ("passed", "failed", "skipped")
 
 
@@ -135,7 +134,16 @@ class Runner:
         result, log = self._folder / f"{name}.json", self._folder / f"{name}.log"
         result.unlink(missing_ok=True)
         environment = self._plain | (self._bridged if bridge else {})
-        command = [sys.executable, "-m", "pytest", "-p", _PLUGIN, "-p", "no:cacheprovider", "-q"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "dask_tests_plugin",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+        ]
         # Or one test that hangs ends all of them.
         command += ["-o", "timeout_method=signal", tests, *self._only]
         began, cpu = time.monotonic(), _cpu()

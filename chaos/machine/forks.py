@@ -17,10 +17,8 @@ from chaos.world import World
 
 #: Children of each kind.
 _CHILDREN = 10
-#: Seconds that a child may take to end.
+#: Seconds that a child may take to end; else it hangs.
 _SOON = 15.0
-#: Seconds after which it hangs.
-_LIMIT = 60.0
 #: What came of one child: its kind, its exit code (None if it hung), seconds.
 _Child = tuple[str, int | None, float]
 
@@ -32,6 +30,7 @@ def _as_a_child() -> None:
 
 def _forked() -> int:
     """Fork; the child does what children do, and ends as Python does."""
+    main = threading.current_thread() is threading.main_thread()
     pid = os.fork()
     if pid:
         return pid
@@ -39,7 +38,8 @@ def _forked() -> int:
     try:
         _as_a_child()
         # As Python does at its end; there is no other way.
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        if main:
+            threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001
         code = 0
     finally:
@@ -50,14 +50,14 @@ def _forked() -> int:
 def _waited_for(pid: int) -> tuple[int | None, float]:
     """Wait for a child; return its exit code, None if it had to be killed, and the seconds."""
     began = time.monotonic()
-    while time.monotonic() - began < _LIMIT:
+    while time.monotonic() - began < _SOON:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status), time.monotonic() - began
         time.sleep(0.02)
     os.kill(pid, 9)
     os.waitpid(pid, 0)
-    return None, _LIMIT
+    return None, _SOON
 
 
 async def fork_on_the_scheduler(count: int) -> list[_Child]:
@@ -90,9 +90,8 @@ def _fork_scheduler(world: World) -> str:
     world.work(3)
     with world.under_way(100, seconds=0.1):
         children = world.client.run_on_scheduler(fork_on_the_scheduler, _CHILDREN)
-    for kind, code, seconds in children:
+    for kind, code, _ in children:
         assert code == 0, f"a child ({kind}) {'hung' if code is None else f'ended with {code}'}"
-        assert seconds < _SOON, f"a child ({kind}) took {seconds:.1f} s to end"
     slowest = max(seconds for _, _, seconds in children)
     world.work(3)
     arrived = world.all_arrived()
