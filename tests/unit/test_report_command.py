@@ -126,8 +126,8 @@ def test_wrong_arguments(capsys, arguments):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("report", "{run}", "--price", "abc"), "'abc' is no price"),
-        (("report", "{run}", "--price", "-1"), "'-1' is no price"),
+        (("report", "{run}", "--price", "abc"), "'abc' is not a price"),
+        (("report", "{run}", "--price", "-1"), "'-1' is not a price"),
         (("report", "{run}", "--last", "few"), "'few' is no number of runs"),
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
