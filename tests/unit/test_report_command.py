@@ -104,6 +104,13 @@ def test_says_what_is_wrong(tmp_path, capsys):
     assert "neither traces nor metrics" in capsys.readouterr().err
 
 
+def test_an_empty_side_of_a_comparison_is_named(run, tmp_path, capsys):
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"resourceSpans": []}')
+    assert main(["report", "--compare", str(run), str(empty), "--text"]) == 1
+    assert capsys.readouterr().err == (f"dask-otel report: no telemetry of Dask in {empty}\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

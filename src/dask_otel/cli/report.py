@@ -97,9 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("report", _NO_BOKEH)
     try:
         report = _read(arguments)
-        if not report.runs:
-            found = ["no telemetry of Dask in there", "; ".join(report.skipped.lines())]
-            return terminal.fail("report", ": ".join(filter(None, found)))
         for line in _without_effect(report, arguments):
             terminal.say("report", line)
         if page:
@@ -136,6 +133,9 @@ def _read(arguments: argparse.Namespace) -> Report:
 
     def read(*paths: str) -> Report:
         found = read_report(*paths)
+        if not found.runs:
+            reasons = (f"no telemetry of Dask in {', '.join(paths)}", *found.skipped.lines())
+            raise ValueError("; ".join(reasons))
         runs = found.runs[-(arguments.last or 0) :]
         report = Report(runs, found.skipped, price=price, tag=arguments.tag or _TAG)
         return report.redacted() if arguments.redact else report

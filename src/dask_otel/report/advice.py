@@ -297,9 +297,12 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
 def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
     """Yield one line about a root's prefixes that waited, the longest wait first."""
     (limit,) = LIMITS["DaskThreadsWait"]
+    labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
+    seconds = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
     on_threads = [
-        (seconds.get("thread-noncpu", 0.0), seconds.get("thread-cpu", 0.0), prefix)
-        for prefix, seconds in root.prefixes.items()
+        (waited, seconds.get((name, prefix, "thread-cpu"), 0.0), prefix)
+        for (name, prefix, activity), waited in seconds.items()
+        if name == root.name and activity == "thread-noncpu"
     ]
     found = sorted((one for one in on_threads if one[0] > limit * (one[0] + one[1])), reverse=True)
     if found:

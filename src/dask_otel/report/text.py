@@ -340,18 +340,18 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
         return
     room = max(16, sheet.width - 44)
 
-    def row(name: str, seconds: float, more: str = "") -> Line:
+    def row(name: str, seconds: float | None, more: str = "") -> Line:
         name = words.cut(name, room, sheet.marks.ellipsis)
         return [(f"  {name:<{room}} {price.text(seconds):>14}{more}", "")]
 
-    for cost in found.roots:
-        idle = "" if cost.idle is None else f"  {price.text(cost.idle)} of it idle"
-        yield row(cost.name, cost.capacity, idle)
-    if found.capacity is not None and found.unassigned is not None:
+    for root in found.roots:
+        idle = price.text(root.idle)
+        yield row(root.name, root.capacity, f"  {idle} of it idle" if idle else "")
+    if found.capacity is not None:
         yield row("of no span", found.unassigned)
         yield row("all", found.capacity)
-    for cost in found.tags:
-        yield row(f"{account.tag}: {cost.name or 'none'}", cost.capacity)
+    for tagged in found.tags:
+        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity)
 
 
 _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
