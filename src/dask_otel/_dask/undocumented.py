@@ -12,6 +12,7 @@ from typing import Final
 UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
         "_active_graph_updates",
+        "_instances",
         "_last_tick_counter",
         "_last_tick_cycle",
         "clients",
