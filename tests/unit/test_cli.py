@@ -167,7 +167,7 @@ def test_a_connection_that_was_given_up_says_nothing(caplog: pytest.LogCaptureFi
     assert [record.name for record in caplog.records] == ["asyncio"]
     caplog.clear()
     before = logging.getLogger("asyncio").level
-    with terminal.silence("asyncio"):
+    with terminal.held_back("asyncio"):
         give_up()
     gc.collect()
     assert caplog.records == []

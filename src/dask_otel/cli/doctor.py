@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     places = {name: address for name in _BACKENDS if (address := getattr(arguments, name))}
     try:
         if arguments.scheduler:
-            with terminal.silence("asyncio"):
+            with terminal.held_back("asyncio"):
                 facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
         else:
             facts = asking.facts_of_this_process(arguments.timeout)

@@ -100,7 +100,7 @@ def _send(path: Path, patience: float) -> int:
     pump = Pump(sinks, [], lambda _: (), limits, spool=Spool(str(path), 0, opened, keys))
     interrupted = False
     # Its log is meant for a scheduler; here, the final report is enough.
-    with terminal.silence("distributed.dask_otel"):
+    with terminal.held_back("distributed.dask_otel"):
         pump.open_spool(threading.TIMEOUT_MAX)
         if problem := pump.condition()["spool"]["reason"]:
             pump.request_close(0.0)

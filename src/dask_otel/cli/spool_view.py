@@ -136,4 +136,4 @@ def _when(time_ns: Any) -> str:
 
 def _clean(text: Any, longest: int = _LONGEST) -> str:
     """Return a text without terminal control characters."""
-    return words.cut(words.one_line(str(text), "�"), longest, "…")
+    return words.cut(words.one_line(str(text), "�"), longest)

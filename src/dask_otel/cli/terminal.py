@@ -77,16 +77,22 @@ def interrupted(command: str) -> int:
 
 
 @contextmanager
-def silence(*names: str) -> Iterator[None]:
-    """Suppress messages of the named loggers in the terminal: the command reports what matters."""
-    loggers = [logging.getLogger(name) for name in names]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+def held_back(name: str) -> Iterator[dict[str, None]]:
+    """Keep a logger's messages from the terminal; yield its warnings, each once."""
+    messages: dict[str, None] = {}
+
+    def keep(record: logging.LogRecord) -> bool:
+        messages[record.getMessage()] = None
+        return False
+
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(keep)
     try:
-        yield
+        yield messages
     finally:
         # An abandoned slow connection logs an error when it is garbage-collected.
         gc.collect()
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+        logger.removeFilter(keep)
+        logger.setLevel(before)

@@ -85,12 +85,13 @@ class Report:
         """Return the report for a terminal, without colours."""
         from dask_otel.report import text, words
 
-        sheet = text.Sheet(width, words.glyphs(ascii_only))
+        sheet = text.Sheet(width)
         if self.comparison is not None:
             lines = text.comparison_lines(self.comparison, sheet)
         else:
             lines = text.report_lines(self.accounts(), self.skipped, sheet)
-        return "\n".join(text.plain(lines))
+        adapted = words.in_ascii if ascii_only else str
+        return "\n".join(adapted(line).rstrip() for line in text.plain(lines))
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file, and return its path."""

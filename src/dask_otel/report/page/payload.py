@@ -139,7 +139,7 @@ def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list
 
 def _name(span: Span) -> str:
     key = span.attributes.get(semconv.TASK_KEY) if span.type == "task" else None
-    return words.cut(str(key), 120, "…") if key else span.label
+    return words.cut(str(key), 120) if key else span.label
 
 
 def _details(span: Span, begin: int) -> Iterator[tuple[str, Plain]]:
