@@ -213,12 +213,9 @@ def _wait_for_span(files: Path, span_id: int) -> None:
 def _read(files: Path) -> Report:
     """Return the report of the bridge's files."""
     try:
-        report = read_report(files)
+        return read_report(files)
     except FileNotFoundError:
         return Report([])
-    if report.skipped.counts:
-        raise DemoError(f"can't read what the bridge has written: {report.skipped.lines()[0]}")
-    return report
 
 
 def _adapted(console: Console) -> Callable[[str], str]:

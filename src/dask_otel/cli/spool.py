@@ -128,16 +128,14 @@ def _wait(pump: Pump, patience: float) -> None:
         if left != before:
             before, until = left, now + patience
         # Until the first answer, there is no reason to print.
-        elif now >= until + (0.0 if _failed(condition) else _PATIENCE):
+        elif now >= until + (
+            0.0 if any(one["reason"] for one in condition["destinations"]) else _PATIENCE
+        ):
             break
         _progress(f"{left:,} spans left")
         time.sleep(_LOOK)
         condition = pump.condition()
     _progress("")
-
-
-def _failed(condition: dict[str, Any]) -> bool:
-    return any(one["reason"] for one in condition["destinations"])
 
 
 def _progress(text: str) -> None:
