@@ -101,7 +101,12 @@ def run(arguments: argparse.Namespace) -> int:
             terminal.say("report", line)
         if page:
             return _write_page(report, arguments)
-        terminal.show(_json(report) if arguments.json else _text(report))
+        text = (
+            json.dumps(report.to_dict(), indent=2, allow_nan=False)
+            if arguments.json
+            else _text(report)
+        )
+        terminal.show(text)
     except BrokenPipeError:
         # The reader has closed the pipe.
         return 0
@@ -144,10 +149,6 @@ def _read(arguments: argparse.Namespace) -> Report:
         return read(*arguments.paths)
     before, after = arguments.compare
     return read(after).compared_with(read(before), (before, after))
-
-
-def _json(report: Report) -> str:
-    return json.dumps(report.to_dict(), indent=2, allow_nan=False)
 
 
 def _text(report: Report) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report import cpu, findings, idle, words
-from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
+from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, RUNBOOKS
 from dask_otel.report.meanings import MEANINGS, PARTS
 from dask_otel.report.seconds import (
     IDLE,
@@ -49,7 +49,7 @@ class Advice:
     @property
     def url(self) -> str:
         """The address of the alert's page; empty if there is none."""
-        return runbook(self.alert) if self.alert else ""
+        return f"{RUNBOOKS}{self.alert}.md" if self.alert else ""
 
 
 def advice(run: Run) -> list[Advice]:
@@ -195,11 +195,20 @@ def _of_cluster(
     seconds_of = cluster.activities.get
     idle_seconds, unused, lost = (seconds_of(name, 0.0) for name in (IDLE, UNUSED, LOST))
     worked = cluster.used - unused
-    say = _why_idle(run, cluster, idle_seconds, stragglers)
-    what = "Threads were idle though there was work"
-    yield from _over("DaskClusterIdle", what, idle_seconds, worked, say)
-    what = "The cluster had no work at all"
-    yield from _over("DaskClusterUnused", what, unused, cluster.used, _SAY["Unused"])
+    yield from _over(
+        "DaskClusterIdle",
+        "Threads were idle though there was work",
+        idle_seconds,
+        worked,
+        _why_idle(run, cluster, idle_seconds, stragglers),
+    )
+    yield from _over(
+        "DaskClusterUnused",
+        "The cluster had no work at all",
+        unused,
+        cluster.used,
+        _SAY["Unused"],
+    )
     what, say, severity = _LEFT if _nothing_lost_but_seconds(run) else _DIED
     yield from _over("DaskTimeLost", what, lost, worked, say, severity)
     _, least_idle = LIMITS["DaskNetworkSlow"]
@@ -215,9 +224,13 @@ def _of_cluster(
     late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
     seconds, blocked = run.metrics.seconds, late.get("scheduler", 0.0)
     if seconds:
-        say = cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked)
-        what = "The scheduler's event loop was blocked"
-        yield from _over("DaskEventLoopBlocked", what, blocked, seconds, say)
+        yield from _over(
+            "DaskEventLoopBlocked",
+            "The scheduler's event loop was blocked",
+            blocked,
+            seconds,
+            cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked),
+        )
 
 
 #: Title, advice and severity of seconds lost with workers, without and with lost tasks.
@@ -248,12 +261,11 @@ def _why_idle(
 def _nothing_lost_but_seconds(run: Run) -> bool:
     """Return whether it is certain that no task was lost with its worker."""
     retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
-    counts = [retried.get(reason, 0.0) for reason in _WITH_WORKERS]
-    counts.append(run.metrics.total(semconv.TASK_LOST.name) or 0.0)
+    counts = [retried.get(reason) for reason in _WITH_WORKERS]
     roots = run.roots()
     return (
         bool(roots)
-        and not any(counts)
+        and not any([*counts, run.metrics.total(semconv.TASK_LOST.name)])
         and all(
             not span.unfinished
             and all(span.number(semconv.TASK_OUTCOME_COUNT.format(one)) == 0 for one in _LOST)
@@ -280,8 +292,13 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
             "No task was cancelled: these are runs that asked to run elsewhere, as those of"
             " peer-to-peer shuffles do. Dask books them as cancelled."
         )
-    what = f"{root.name}: runs without a result"
-    yield from _over("DaskWorkWasted", what, failed + cancelled, executed, say)
+    yield from _over(
+        "DaskWorkWasted",
+        f"{root.name}: runs without a result",
+        failed + cancelled,
+        executed,
+        say,
+    )
     yield from _waiting(run, root)
     from_disk = root.bytes.get("disk-read", 0.0)
     read = from_disk + root.bytes.get("memory-read", 0.0)
