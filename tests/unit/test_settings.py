@@ -120,12 +120,6 @@ def docs_rows() -> dict[str, tuple[str, Any, str]]:
     return {key: (name, yaml.safe_load(default), text) for key, name, default, text in rows}
 
 
-def test_what_is_made_of_the_settings_is_up_to_date():
-    script = DOCS.parents[1] / "tools" / "build_settings.py"
-    made = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout + made.stderr
-
-
 def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
     rows = docs_rows()
     assert len(SHIPPED) == 48
