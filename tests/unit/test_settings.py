@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict
 from datetime import timedelta
@@ -34,6 +31,7 @@ from dask_otel.settings.keys import (
     SpanSettings,
 )
 from dask_otel.settings.reading import differences, read_settings, setting
+from tests.environment import python
 
 PACKAGE = Path(module.__file__).parent
 DOCS = PACKAGE.parents[2] / "docs" / "configuration.md"
@@ -74,21 +72,6 @@ def value_of(settings: Settings, key: str) -> Any:
 def by_key(settings: Settings) -> dict[str, Any]:
     """Return full key: parsed value, with ``otel.environment`` as one key."""
     return {key: value_of(settings, key) for key in LEAVES}
-
-
-def run_python(code: str, **env: str) -> str:
-    """Run code in a new process, away from any configuration of this machine."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "OTEL_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**inherited, "DASK_CONFIG": os.devnull, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 # ------------------------------------------------------- four places, one list of keys
@@ -211,7 +194,7 @@ def test_defaults_are_the_contract_s():
 
 
 def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy():
-    out = run_python(
+    out = python(
         "import sys, dask.config\n"
         "from dask_otel.settings.reading import read_settings\n"
         "settings = read_settings()\n"
@@ -237,7 +220,7 @@ def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy(
     ],
 )
 def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
-    out = run_python(
+    out = python(
         "import sys\n"
         f"{imports}"
         "get = dask.config.get\n"
@@ -254,7 +237,7 @@ def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
 )
 def test_without_the_shipped_file_dask_can_be_imported_and_settings_say_why(tmp_path, imports):
     # As in an archive that leaves data out.
-    out = run_python(
+    out = python(
         "import pathlib\n"
         "there = pathlib.Path.with_name\n"
         f"pathlib.Path.with_name = lambda p, n: pathlib.Path({str(tmp_path / 'none')!r})\n"
@@ -274,7 +257,7 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
         "otel:\n  spans:\n    trace-gap: 2h\n  metrics:\n  environment:\n    OTEL_SERVICE_NAME: a\n"
         "    OTEL_TRACES_EXPORTER: otlp\n"
     )
-    out = run_python(
+    out = python(
         "from dask_otel.settings.reading import read_settings\n"
         "s = read_settings()\n"
         "print(s.spans.trace_gap, s.metrics.max_names, dict(s.environment))",
@@ -292,7 +275,7 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
     ],
 )
 def test_a_value_in_the_place_of_a_section_is_reported_and_not_overwritten(variable, line):
-    out = run_python(
+    out = python(
         "from dask_otel.settings.keys import ConfigurationError\n"
         "from dask_otel.settings.reading import read_settings\n"
         "try: read_settings()\n"
