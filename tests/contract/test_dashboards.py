@@ -159,10 +159,6 @@ def test_links_fit_their_target() -> None:
     assert [*rules.links_fit_their_target(PAGES)] == []
 
 
-def test_alerts_come_first() -> None:
-    assert rules.alerts_come_first(PAGES["overview"]) == []
-
-
 def test_every_activity_of_dask_has_its_colour() -> None:
     """What the installed Dask meters, of which `rules.COLOURS` says what it means."""
     metered = rules.metered_by_dask()
@@ -321,6 +317,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     ],
     "bars_lead_to_span_and_traces": [(BARS, "Open in Dask / Span", "x")],
     "links_to_jaeger_carry_the_root": [(r"\$\{root\}", r"\$\{root\}", "etl")],
+    "alerts_come_first": [("ALERTS_FOR_STATE", r'"y": 0', '"y": 6')],
 }
 
 
@@ -352,12 +349,6 @@ def test_a_link_that_passes_too_much_is_found() -> None:
     root = dict(rules.variables(pages["span"])["root"], includeAll=True)
     pages["overview"]["templating"]["list"].append(root)
     assert [*rules.links_fit_their_target(pages)] == ["overview: Dask / Span: All of root"]
-
-
-def test_alerts_further_down_are_found() -> None:
-    page = copy.deepcopy(PAGES["overview"])
-    page["panels"] = page["panels"][1:]
-    assert rules.alerts_come_first(page)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
