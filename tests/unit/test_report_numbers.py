@@ -228,10 +228,10 @@ def test_the_only_task_of_a_span_is_named_where_threads_were_free_meanwhile(
 
 
 ALONE = {
-    "etl/rank: one task of f took 44.8 s": "It had no other, and the span 45.5 s: split that task,"
-    " or start it first.",
-    "Threads were idle though there was work: 75%": "Most of it while one task ran alone: it is"
-    " named below.",
+    "etl/rank: one task of f took 44.8 s": "Its group has no other task; the span took 45.5 s."
+    " Split that task, or start it first.",
+    "Threads were idle though there was work: 75%": "Most of it passed while one task ran alone,"
+    " which is named below.",
 }
 
 
@@ -299,7 +299,7 @@ def test_work_that_dask_booked_on_another_span_is_said(has_its_own: bool) -> Non
         (239, 3.0, 1.0, "it waited, for the GIL of its process"),
         (90_000, 60.0, 1.0, "submit fewer and longer tasks"),
         (90_000, 60.0, None, "submit fewer and longer tasks"),
-        (239, None, None, "do not explain that"),
+        (239, None, None, "do not explain it"),
     ],
 )
 def test_why_the_event_loop_was_blocked(

@@ -79,15 +79,15 @@ def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advic
         worker = task.text(semconv.WORKER_NAME)
         where = f" on worker {worker}" if worker else ""
         others = (
-            "It had no other"
+            "Its group has no other task"
             if one.average is None
-            else f"The others took {words.seconds(one.average)} on average"
+            else f"The other tasks of its group took {words.seconds(one.average)} on average"
         )
         # A quarter of the run deserves more than a note.
         yield Advice(
             "warning" if task.seconds > run.seconds / 4 else "note",
             f"{one.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
-            f"{others}, and the span {words.seconds(one.span_seconds)}: split that task, or start"
+            f"{others}; the span took {words.seconds(one.span_seconds)}. Split that task, or start"
             " it first.",
             weight=task.seconds,
         )
@@ -147,7 +147,7 @@ def _failures(run: Run) -> Iterator[Advice]:
         yield Advice(
             "bad",
             f"{len(unfinished)} span{plural} still open at the end of the telemetry",
-            "Either they still run, or the scheduler died with them: its log knows.",
+            "They still run, or the scheduler died: see its log.",
             "DaskOtelSilent",
         )
 
@@ -171,7 +171,7 @@ def _telemetry(run: Run) -> Iterator[Advice]:
         yield Advice(
             "warning",
             f"The telemetry has gaps: {reasons}",
-            "What this page says is true of what was exported; some of it was not.",
+            "This report covers what was exported; the rest is missing.",
             "DaskOtelDropping",
         )
 
@@ -253,7 +253,7 @@ def _why_idle(
     threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
     longest = max((one.task.seconds for one in stragglers), default=0.0)
     if longest * (threads - 1) > seconds / 2:
-        return "Most of it while one task ran alone: it is named below."
+        return "Most of it passed while one task ran alone, which is named below."
     why = idle.explain(run)
     return " ".join(filter(None, (why.sentence() if why else "", _SAY["Idle"])))
 

@@ -48,10 +48,6 @@ class ClusterTime:
             return None
         return self.used + self.in_flight - self.capacity - self.excess
 
-    def parts(self) -> dict[str, float]:
-        """Return the seconds of each part, in the order of the dashboards."""
-        return parts(self.activities)
-
 
 @dataclass
 class SpanTime:
@@ -106,7 +102,7 @@ def cluster_time(run: Run) -> ClusterTime | None:
 def run_parts(run: Run) -> dict[str, float]:
     """Return the seconds of each part of a run: the cluster's, or else the sum of its spans'."""
     cluster = cluster_time(run)
-    return cluster.parts() if cluster else merged("", span_times(run)).parts()
+    return parts(cluster.activities) if cluster else merged("", span_times(run)).parts()
 
 
 def span_times(run: Run) -> list[SpanTime]:

@@ -8,7 +8,7 @@ from typing import Any
 from dask_otel import semconv
 from dask_otel.report.account import Account
 from dask_otel.report.money import Bill, Price
-from dask_otel.report.seconds import ClusterTime, SpanTime
+from dask_otel.report.seconds import ClusterTime, SpanTime, parts
 from dask_otel.report.telemetry.model import Skipped, Span, text
 
 #: Increases when a key is renamed or changes its meaning, not when one is added.
@@ -64,7 +64,7 @@ def _epoch(time_ns: int | None) -> float | None:
 def _cluster(cluster: ClusterTime) -> dict[str, Any]:
     return {
         "activities": cluster.activities,
-        "parts": cluster.parts(),
+        "parts": parts(cluster.activities),
         "in_flight": cluster.in_flight,
         "capacity": cluster.capacity,
         "excess": cluster.excess,

@@ -208,8 +208,7 @@ class _Trace:
             line += [("  ", ""), *track, (blank, "")]
         if self._wide:
             return [*line, (f"{queue:>9}{tasks:>8}  ", style), (result, _STYLES.get(result, style))]
-        mark = "" if result in ("", "result") else "✗"
-        mark = "✓" if result == "success" else mark
+        mark = {"success": "✓", "": "", "result": ""}.get(result, "✗")
         return [*line, (f"{tasks:>7} ", style), (mark, _STYLES.get(result, style))]
 
     def _track(self, span: Span) -> Line:
