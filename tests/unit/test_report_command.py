@@ -126,6 +126,8 @@ def test_an_empty_side_of_a_comparison_is_named(run, tmp_path, capsys):
         (("report", "{run}", "--json", "-o", "x"), "-o and --open are for the page"),
         (("report", "{run}", "--text", "--open"), "-o and --open are for the page"),
         (("doctor", "--patience", "soon"), "'soon' is not more than 0"),
+        (("doctor", "--timeout", "3601"), "'3601' is not more than 0 and at most 3600 seconds"),
+        (("spool", "{run}", "--patience", "-1"), "'-1' is not from 0 to 86400 seconds"),
     ],
 )
 def test_wrong_arguments_are_said_in_words(run, capsys, arguments, said):

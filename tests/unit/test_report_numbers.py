@@ -181,6 +181,11 @@ def test_advice_about_a_root(seconds: dict[str, float], expected: set[str]) -> N
     assert set(alerts(run_of(of_span("etl", 0.0, **seconds)))) == expected
 
 
+def test_a_root_is_not_advised_about_what_tasks_of_another_waited() -> None:
+    run = run_of(of_span("etl", 0.0, thread_cpu=900.0), of_span("io", 0.0, thread_noncpu=100.0))
+    assert [*named(run)] == ["io: tasks of f wait, off the CPU: 100%"]
+
+
 def test_cancelled_seconds_of_rescheduled_runs_are_no_trouble() -> None:
     count = {"dask_task_rescheduled_count": 4, "dask_task_cancelled_count": 0}
     run = run_of(traces(span(1, "etl", **count)), of_span("etl", 0, cancelled=100))

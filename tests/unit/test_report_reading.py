@@ -25,6 +25,7 @@ from tests.unit.report_files import (
     metrics,
     point,
     resource,
+    run_of,
     span,
     traces,
 )
@@ -353,6 +354,11 @@ def test_a_point_without_a_value_and_the_order_of_labels_change_nothing(tmp_path
         "dask.cluster.time": 4
     }
     assert run.metrics.count == 1
+
+
+@pytest.mark.parametrize("raw", [BEGIN + 1, str(BEGIN + 1)])
+def test_times_are_read_to_the_nanosecond(raw: Any) -> None:
+    assert run_of(traces({**ROOT, "startTimeUnixNano": raw})).start_ns == BEGIN + 1
 
 
 def test_work_of_no_span_is_a_row_where_there_is_some(tmp_path: Path) -> None:

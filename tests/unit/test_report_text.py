@@ -295,6 +295,8 @@ def test_small_spans_become_one() -> None:
         (words.size(120 << 20), "120 MiB"),
         (words.size(5e15), "4,547.5 TiB"),
         (words.fit("日本語", 5), "日本…"),
+        # As wide as before, but for the mark at the end of a line.
+        (words.in_ascii("█▌· ▌… ├── │   └── ✗ ✓"), "# . #~ +-- |   `-- x ok"),
         (words.fit("日本語", 4), "日… "),
         (words.fit("e\u0301e", 3), "e\u0301e "),
         # Long names lose their outermost tags.
