@@ -89,7 +89,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "processing",
         "time_delay",
     ),
-    "Worker": ("address", "execute", "executors", "handlers", "plugins", "state"),
+    "Worker": ("execute", "executors", "handlers", "plugins", "state"),
     "Worker.WorkerState": ("tasks",),
     "Worker.TaskState": ("annotations", "key", "run_id", "span_id"),
     "Nanny": ("preload", "preload_argv"),
@@ -97,9 +97,11 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),
 }
 
-#: Attributes of these classes that are used by name in a string, or through a protocol of ours.
+#: Attributes of these classes that are used by name in a string, through a protocol of ours, or of
+#: the class itself.
 BY_NAME: Final = frozenset(
     {
+        ("Scheduler", "_instances"),
         ("SpansSchedulerExtension", "heartbeat"),
         ("SpansSchedulerExtension", "observe_tasks"),
         ("Worker", "execute"),
