@@ -193,43 +193,60 @@ def test_defaults_are_the_contract_s():
     )
 
 
-def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy():
-    out = python(
-        "import sys, dask.config\n"
-        "from dask_otel.settings.reading import read_settings\n"
-        "settings = read_settings()\n"
-        "print(settings.spans.settle_timeout, settings.spans.max_groups, settings.enabled)\n"
-        "get = dask.config.get\n"
-        "print(get('otel.spans.linger'), get('otel.spans.settle-timeout'))\n"
-        "heavy = {'distributed', 'opentelemetry', 'tornado', 'asyncio', 'numpy', 'pandas',"
-        " 'jsonschema'}\n"
-        "print(sorted(heavy & set(sys.modules)))",
-        DASK_OTEL__SPANS__SETTLE_TIMEOUT="10s",
-        DASK_OTEL__SPANS__MAX_GROUPS="7",
-        DASK_OTEL__ENABLED="false",
-    )
-    assert out.splitlines() == ["10.0 7 False", "2s 10s", "[]"]
+#: What is set in the environment, the program, and what it prints.
+PROGRAMS = {
+    "heavy imports": (
+        {"SPANS__SETTLE_TIMEOUT": "10s", "SPANS__MAX_GROUPS": "7", "ENABLED": "false"},
+        """
+import sys, dask.config
+from dask_otel.settings.reading import read_settings
+settings = read_settings()
+print(settings.spans.settle_timeout, settings.spans.max_groups, settings.enabled)
+print(dask.config.get("otel.spans.linger"), dask.config.get("otel.spans.settle-timeout"))
+heavy = {"distributed", "opentelemetry", "tornado", "asyncio", "numpy", "pandas", "jsonschema"}
+print(sorted(heavy & set(sys.modules)))
+""",
+        ["10.0 7 False", "2s 10s", "[]"],
+    ),
+    **{
+        f"import {imports}": (
+            {"SPANS__MAX_GROUPS": "7"},
+            f"""
+import sys
+import {imports}
+get = dask.config.get
+print(get("otel.spans.linger"), get("otel.enabled"), get("otel.spans.max-groups"))
+print([name for name in sys.modules if name.startswith("dask_otel.core")])
+print([one for one in sys.meta_path if type(one).__name__ == "ImportHook"])
+""",
+            ["2s True 7", "[]", "[]"],
+        )
+        for imports in ("dask_otel, dask", "dask, dask_otel", "dask_otel, distributed, dask")
+    },
+    # Reported, and not overwritten by the defaults.
+    **{
+        f"a value in the place of {section}": (
+            {variable: "false"},
+            """
+from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.reading import read_settings
+try: read_settings()
+except ConfigurationError as error: print(*error.problems)
+""",
+            [
+                f"{section} = False, in Dask's configuration, is not valid. Allowed: a section with"
+                " keys below it."
+            ],
+        )
+        for section, variable in (("otel", ""), ("otel.spans", "SPANS"))
+    },
+}
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import dask_otel\nimport dask\n",
-        "import dask\nimport dask_otel\n",
-        "import dask_otel\nimport distributed\nimport dask\n",
-    ],
-)
-def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
-    out = python(
-        "import sys\n"
-        f"{imports}"
-        "get = dask.config.get\n"
-        "print(get('otel.spans.linger'), get('otel.enabled'), get('otel.spans.max-groups'))\n"
-        "print([name for name in sys.modules if name.startswith('dask_otel.core')])\n"
-        "print([one for one in sys.meta_path if type(one).__name__ == 'ImportHook'])",
-        DASK_OTEL__SPANS__MAX_GROUPS="7",
-    )
-    assert out.splitlines() == ["2s True 7", "[]", "[]"]
+@pytest.mark.parametrize(("variables", "code", "printed"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_process_has_the_defaults_below_what_the_user_set(variables, code, printed):
+    names = {f"DASK_OTEL__{name}".rstrip("_"): value for name, value in variables.items()}
+    assert python(code, **names).splitlines() == printed
 
 
 @pytest.mark.parametrize(
@@ -265,25 +282,6 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
         DASK_OTEL__ENVIRONMENT__OTEL_SERVICE_NAME="b",
     )
     assert out == "7200.0 200 {'OTEL_SERVICE_NAME': 'b', 'OTEL_TRACES_EXPORTER': 'otlp'}"
-
-
-@pytest.mark.parametrize(
-    ("variable", "line"),
-    [
-        ("DASK_OTEL", "otel = False, in Dask's configuration, is not valid."),
-        ("DASK_OTEL__SPANS", "otel.spans = False, in Dask's configuration, is not valid."),
-    ],
-)
-def test_a_value_in_the_place_of_a_section_is_reported_and_not_overwritten(variable, line):
-    out = python(
-        "from dask_otel.settings.keys import ConfigurationError\n"
-        "from dask_otel.settings.reading import read_settings\n"
-        "try: read_settings()\n"
-        "except ConfigurationError as e: print(*e.problems)\n"
-        "else: print('no error')",
-        **{variable: "false"},
-    )
-    assert out == f"{line} Allowed: a section with keys below it."
 
 
 def test_dask_config_set_then_overrides_win():
