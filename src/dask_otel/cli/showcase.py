@@ -108,7 +108,8 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
             _save_svg(svg, report)
         for message in messages:
             print(message, file=sys.stderr)
-        errors = [*_missing(report), *_unexpected(fail, failure)]
+        unread = [f"can't read what the bridge wrote: {line}" for line in report.skipped.lines()]
+        errors = [*unread, *_missing(report), *_unexpected(fail, failure)]
         if output is not None or not sent:
             errors += _copy(console, files, output or DEFAULT_OUTPUT)
     if errors:
