@@ -138,14 +138,14 @@ def test_a_second_scheduler_on_one_path_exports_without_a_spool_until_the_first_
     assert "in use" in error
     assert "give each a path of its own" in error
     assert "spool" not in wired.summary
-    assert not wired.pump.takes_notes
+    assert not wired.pump.journal.takes_notes
     export.spans(make_span("a"))
     eventually(lambda: len(receiver.spans) == 1)
     assert wired.pump.condition()["spool"]["usable"] is False
 
     first.close()
     eventually(lambda: len(by_id(receiver)) == 2, 60, "what the first one left")
-    assert wired.pump.takes_notes
+    assert wired.pump.journal.takes_notes
     assert f"dask-otel now uses the spool {path}, in which a span of an earlier run" in caplog.text
     export.close()
     assert list(path.parent.iterdir()) == []

@@ -322,7 +322,7 @@ def test_the_thread_survives_what_should_not_happen(
 ) -> None:
     """Also where there is no memory to count the error."""
     spans, metrics = Spans(), Metrics()
-    monkeypatch.setattr("dask_otel.pump.lanes._AFTER_ERROR", 0.01)
+    monkeypatch.setattr("dask_otel.pump.thread._AFTER_ERROR", 0.01)
     with running([spans], [metrics]) as pump:
         left = starve(monkeypatch, pump, pump._spans[0], *[error] * 3)
         pump.offer_span(finished(1))

@@ -24,16 +24,14 @@ from dask_otel.core.records import (
 )
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.internal_errors import InternalErrors
 from dask_otel.pump.outlet import Outlet, send
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
+from dask_otel.pump.thread import PumpThread
 
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Limit of waiting metric batches; more are merged, here or on the event loop.
 MAX_METRIC_BATCHES: Final = 4
-#: Seconds to rest after an unexpected error.
-_AFTER_ERROR: Final = 1.0
 #: If this many requests of one metrics export fail in a row, or one fails after more than this
 #: many seconds, there is probably no server: the other requests wait for the next export.
 _FAILED_REQUESTS: Final = 3
@@ -44,51 +42,22 @@ _MOMENT: Final = 0.1
 AT_ONCE: Final = 0.05
 
 
-class Lane:
-    """A thread that works until its close is requested, and survives its own errors."""
+class Lane(PumpThread):
+    """The thread of one sink."""
 
     def __init__(self, name: str, sink: Sink, tally: Tally) -> None:
-        self.wake = threading.Event()
-        #: Set when everything is exported or counted, and when the thread ends.
-        self.settled = threading.Event()
-        self.closed = threading.Event()
-        #: On the monotonic clock; None until closing.
-        self.deadline: float | None = None
+        super().__init__(name, "export", tally, threading.Event())
         self._nobody_until = 0.0
         self._sink = sink
-        self._tally = tally
-        self._errors = InternalErrors(tally, "export")
-        # A daemon: if it hangs in an exporter, the process must still end.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def close(self, deadline: float) -> None:
         """Ask it to finish before the deadline; returns at once."""
         self._nobody_until = min(deadline, time.monotonic() + self._sink.patience)
-        self.deadline = deadline
-        self.wake.set()
+        super().close(deadline)
 
-    def _run(self) -> None:
-        try:
-            while self.deadline is None:
-                self.wake.wait(self._guarded(self.work))
-                self.wake.clear()
-            self._guarded(self.finish)
-            self.settled.set()
-            self._guarded(self._sink.close)
-        finally:
-            self.settled.set()
-            self.closed.set()
-
-    def _guarded(self, call: Callable[[], float | None]) -> float:
-        try:
-            return call() or 0.0
-        except BaseException as error:
-            self._errors.take(error)
-            return _AFTER_ERROR
+    def release(self) -> None:
+        """Close the sink."""
+        self._sink.close()
 
     def _comes_back(self, answer: Answer) -> bool:
         """At the end, wait until a server is there, or as long as the server wants.
@@ -103,18 +72,6 @@ class Lane:
             return False
         time.sleep(_MOMENT)
         return True
-
-    def work(self) -> float:
-        """Do the due work; return the seconds until there may be more."""
-        raise NotImplementedError
-
-    def finish(self) -> float | None:
-        """Do the remaining work before the deadline."""
-        raise NotImplementedError
-
-    def abandon(self) -> None:
-        """Give up the rest. Called by another thread if this one hangs in its exporter."""
-        raise NotImplementedError
 
 
 class SpanLane(Lane):
@@ -201,8 +158,9 @@ class SpanLane(Lane):
             try:
                 for record in self._translate(finished):
                     breathe()
-                    if self._span_sink.wants(record):
-                        self._put(record)
+                    body = self.encoded(record)
+                    if body is not None:
+                        self._outlet.queue.append(Row(body))
             except BaseException:
                 self._tally.add(
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
@@ -211,30 +169,36 @@ class SpanLane(Lane):
             finally:
                 self._taken += finished.weight
 
-    def _put(self, record: SpanRecord) -> None:
+    def encoded(self, record: SpanRecord, counted: bool = True) -> Any:
+        """Return the body of a row; None if the span is not sampled, or can't be encoded."""
         try:
-            body = self._span_sink.encode(record)
+            return self._span_sink.encode(record) if self._span_sink.wants(record) else None
         except BaseException as error:
-            self._outlet.lose(None, repr(error), "unencodable")
-            return
-        self._outlet.queue.append(Row(body))
+            if counted:
+                self._outlet.lose(None, repr(error), "unencodable")
+            return None
 
     def _gone(self, rows: Sequence[Row]) -> None:
         """Record rows that have left the queue for good."""
 
-    def finish(self) -> float | None:
+    def finish(self) -> None:
         """Export the rest until the deadline, and count the remaining spans as dropped."""
         deadline = self.deadline or 0.0
-        while time.monotonic() < deadline:
+        queue = self._outlet.queue
+        while not self._outlet.abandoned and time.monotonic() < deadline:
             self._take_in()
-            if not self._outlet.queue:
-                break
-            before = self.size
-            self._outlet.flush(deadline)
-            if self.size == before and not self._comes_back(self._outlet.answer):
+            before = len(queue)
+            if before:
+                self._outlet.flush(deadline)
+                if len(queue) == before and not self._comes_back(self._outlet.answer):
+                    break
+            elif not self._gets_more(deadline):
                 break
         self.abandon()
-        return None
+
+    def _gets_more(self, _deadline: float) -> bool:
+        """Whether more spans may come, now that all are exported."""
+        return False
 
     def abandon(self) -> None:
         """Count the rest, translated or not, as lost; later results don't count."""
@@ -260,12 +224,12 @@ class MetricLane(Lane):
         The size of a request.
     tally, health
         Counts and messages.
+    interval
+        Least seconds between two exports; batches may arrive more often.
     own
         Returns the pump's own counts since the last call.
     before_last
         Called before the last export; returns when all other counts are complete.
-    interval
-        Least seconds between two exports; batches may arrive more often.
     hurried
         Whether to ignore the interval for now, and export each batch.
     """
@@ -277,9 +241,9 @@ class MetricLane(Lane):
         limits: PumpLimits,
         tally: Tally,
         health: Health,
+        interval: float,
         own: Callable[[], MetricBatch],
         before_last: Callable[[], None],
-        interval: float,
         hurried: Callable[[], bool],
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)

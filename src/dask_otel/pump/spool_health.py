@@ -57,10 +57,6 @@ class SpoolHealth:
         """Seconds until the next retry."""
         return max(0.0, self._retry_at - self._now())
 
-    def try_now(self) -> None:
-        """Allow a retry at once: it is the last one."""
-        self._retry_at = 0.0
-
     def failed(self, error: Exception, opening: bool = False) -> None:
         """Record a problem with the disk or, while opening, that another process has the spool."""
         if not self.trouble:
