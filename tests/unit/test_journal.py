@@ -17,7 +17,6 @@ from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import OpenNote, Origin, Row, SpanIdentity, SpanRecord
 from dask_otel.pump.journal import MOMENT, Journal, Spool
 from dask_otel.pump.pump import Pump, PumpLimits
-from dask_otel.spool.store import Written
 from tests.unit.test_pump import (
     DROPPED,
     EXPORTED,
@@ -92,7 +91,7 @@ class Memory:
         settled: Sequence[int],
         fed: Mapping[str, int],
         alive_ns: int,
-    ) -> Written:
+    ) -> tuple[int, Sequence[Any]]:
         self.writes += 1
         self.go_on.wait(60)
         if self.error is not None:
@@ -111,7 +110,7 @@ class Memory:
         left_out = ended[: excess - len(gone)]
         for sink, _, body in ended[len(left_out) :]:
             self.put(sink, body)
-        return Written(len(gone), left_out)
+        return len(gone), left_out
 
     def waiting(self, sink: str, after: int, limit: int) -> list[Row]:
         self.reads += 1

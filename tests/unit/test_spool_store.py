@@ -163,9 +163,10 @@ def test_the_oldest_are_dropped_from_a_full_spool(path: Path) -> None:
         store.write(notes(1, 2, 3), alive_ns=2)
         gone = 0
         for begin in range(10, 3000, 10):
-            written = store.write(spans(*range(begin, begin + 10), text="x" * 1000), alive_ns=2)
-            assert not written.left_out
-            gone += written.dropped
+            some = spans(*range(begin, begin + 10), text="x" * 1000)
+            dropped, left_out = store.write(some, alive_ns=2)
+            assert not left_out
+            gone += dropped
             assert max(store.size, on_disk(path)) <= most
             assert store.count == begin - gone
         # The newest, without a gap; all others were reported.
@@ -203,7 +204,7 @@ def test_rows_larger_than_a_part_of_the_spool_are_left_out(path: Path) -> None:
 def test_notes_alone_are_bounded_as_well(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=1_000_000)) as store:
         for number in range(1, 1500):
-            assert not store.write(notes(number, text="x" * 1000), alive_ns=2).dropped
+            assert not store.write(notes(number, text="x" * 1000), alive_ns=2)[0]
             assert store.size <= 1_000_000
         assert 300 < noted(store) < 1499
         store.write(spans(1, 1499), over=[ids_of(1), ids_of(1499)], alive_ns=2)

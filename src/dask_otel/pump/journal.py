@@ -276,7 +276,7 @@ class Journal(PumpThread):
         """Write one transaction, and empty `finished`."""
         notes = dict(islice(self._notes.items(), _AT_ONCE))
         noted = [row for ids, note in notes.items() for row in self._encoded(note, ids)]
-        written = store.write(
+        dropped, left_out = store.write(
             [*noted, *finished],
             over=list(self._ended),
             settled=self._settled,
@@ -292,9 +292,9 @@ class Journal(PumpThread):
             del self._notes[ids]
         self._ended.clear()
         self._settled = []
-        self._drop("spool_full", written.dropped)
-        self._give(written.left_out)
-        self._health.wrote(bool(written.dropped or written.left_out), store.size)
+        self._drop("spool_full", dropped)
+        self._give(left_out)
+        self._health.wrote(bool(dropped or left_out), store.size)
 
     def _give(self, rows: Sequence[Encoded]) -> None:
         """Give spans to the lanes from memory."""

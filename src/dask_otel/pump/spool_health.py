@@ -91,12 +91,10 @@ class SpoolHealth:
 
 def found(path: str, waiting: int, recovered: int) -> str:
     """Return a description of a spool's content at the start."""
-    if not waiting:
-        return f"spool {path}"
-    spans = "a span of an earlier run waits"
-    if waiting > 1:
-        spans = f"{waiting} spans of earlier runs wait"
-    words = f"spool {path}, in which {spans}"
+    words = f"spool {path}"
+    if waiting:
+        spans = "a span of an earlier run waits"
+        words += f", in which {spans if waiting == 1 else f'{waiting} spans of earlier runs wait'}"
     if recovered:
         verb = "was" if recovered == 1 else "were"
         words += f"; {recovered} of these {verb} open when the scheduler was lost"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -17,7 +18,7 @@ logger = logging.getLogger("distributed.dask_otel")
 _AFTER_ERROR: Final = 1.0
 
 
-class PumpThread:
+class PumpThread(ABC):
     """A thread that works until its close is requested, then finishes, and releases what it has.
 
     Parameters
@@ -54,21 +55,21 @@ class PumpThread:
         self.deadline = deadline
         self.wake.set()
 
+    @abstractmethod
     def work(self) -> float:
         """Do the due work; return the seconds until there may be more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> float | None:
         """Do the remaining work before the deadline."""
-        raise NotImplementedError
 
+    @abstractmethod
     def release(self) -> float | None:
         """Release its resources, after the end of the work."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abandon(self) -> None:
         """Give up the rest. Called by another thread if this one hangs."""
-        raise NotImplementedError
 
     def _run(self) -> None:
         try:

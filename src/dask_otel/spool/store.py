@@ -20,14 +20,14 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from dask_otel.core.records import Origin, Row
 from dask_otel.spool import files, lock
 from dask_otel.spool.files import SpoolError
 
-__all__ = ["SpoolError", "Store", "Written"]
+__all__ = ["SpoolError", "Store"]
 
 VERSION: Final = 1
 #: "dOTs", the application's number in SQLite's header.
@@ -76,15 +76,6 @@ Encoded: TypeAlias = tuple[str, "Ids | None", bytes]
 Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
 
 _connections: set[sqlite3.Connection] = set()
-
-
-class Written(NamedTuple):
-    """The rows without room in a write."""
-
-    #: How many waiting rows were dropped.
-    dropped: int = 0
-    #: Rows of this write that were not written.
-    left_out: Sequence[Encoded] = ()
 
 
 class Store:
@@ -217,7 +208,7 @@ class Store:
         settled: Sequence[int] = (),
         fed: Mapping[str, int] = MappingProxyType({}),
         alive_ns: int,
-    ) -> Written:
+    ) -> tuple[int, Sequence[Encoded]]:
         """Write everything in one transaction, or nothing.
 
         Parameters
@@ -232,6 +223,13 @@ class Store:
             By sink: the number of the last row that its queue has got. These rows are not dropped.
         alive_ns
             The present time: the run's sign of life.
+
+        Returns
+        -------
+        dropped
+            How many waiting rows were dropped.
+        left_out
+            Rows of this write that had no room.
 
         Raises
         ------
@@ -248,7 +246,7 @@ class Store:
                 self._write((), (), settled[begin : begin + _FEW], fed, alive_ns)
             if rows or over or not settled:
                 raise
-            return Written()
+            return 0, ()
 
     def _write(
         self,
@@ -257,7 +255,7 @@ class Store:
         settled: Sequence[int],
         fed: Mapping[str, int],
         alive_ns: int,
-    ) -> Written:
+    ) -> tuple[int, Sequence[Encoded]]:
         run, last = self._run, self.last
         with self._transaction() as execute:
             numbers = [(number,) for number in settled]
@@ -278,7 +276,7 @@ class Store:
             execute("UPDATE runs SET alive_ns = ? WHERE id = ?", (alive_ns, run))
             size = self._used()
         self.count, self.last, self.size = count - dropped, last, size
-        return Written(dropped, rows[: len(rows) - len(kept)])
+        return dropped, rows[: len(rows) - len(kept)]
 
     def _make_room(self, needed: int, fed: Mapping[str, int]) -> int:
         """Drop the oldest rows; if there are none, the oldest notes. Return the number of rows."""

@@ -25,14 +25,6 @@ _LONGEST_PIECE: Final = 250_000
 
 #: The bytes fields that OTLP/JSON writes in hexadecimal; all others stay base64.
 _ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
-#: The kinds of metrics, and their names in OTLP/JSON.
-_KINDS: Final = {
-    "gauge": "gauge",
-    "sum": "sum",
-    "histogram": "histogram",
-    "exponential_histogram": "exponentialHistogram",
-    "summary": "summary",
-}
 
 
 def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
@@ -73,9 +65,6 @@ def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[st
     """Yield metrics; split one with many data points."""
     for metric in metrics:
         kind = metric.WhichOneof("data")
-        if kind is None:
-            yield _json(metric)
-            continue
         data = getattr(metric, kind)
         fields = {"name": metric.name, "description": metric.description, "unit": metric.unit}
         about: dict[str, Any] = {}
@@ -83,7 +72,7 @@ def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[st
             about["aggregationTemporality"] = data.aggregation_temporality
         if hasattr(data, "is_monotonic"):
             about["isMonotonic"] = data.is_monotonic
-        head = f'{_open(fields)}"{_KINDS[kind]}":{_open(about)}"dataPoints":['
+        head = f'{_open(fields)}"{kind}":{_open(about)}"dataPoints":['
         for part in _parts(_items(data.data_points, breathe), _LONGEST_PIECE):
             yield f"{head}{part}]}}}}"
 
