@@ -294,6 +294,33 @@ def test_a_record_that_the_server_refuses_costs_itself_alone_and_is_counted(
     assert set(ids_of(*names)) <= set(span_ids(receiver))
 
 
+def test_a_request_of_metrics_that_the_server_refuses_costs_itself_alone(
+    receiver: Receiver, export: StartExport
+) -> None:
+    """As one point that is too old for Prometheus."""
+    receiver.judge = lambda signal, request: (
+        INVALID[receiver.protocol] if b"too-old" in request.SerializeToString() else None
+    )
+    running = export(receiver.environ)
+    names = ["too-old", *(f"prefix-{number}" for number in range(500))]
+    series = ("dask.task.finished", ("workflow",))
+    running.metrics(MetricBatch(increments={(*series, name, "memory"): 1 for name in names}))
+    running.close(30)
+    arrived = {dict(labels)["dask.task.prefix"] for labels in receiver.last(series[0])}
+    assert len(arrived) > 500 - 200
+
+
+def test_two_pumps_of_one_process_share_nothing(export: StartExport) -> None:
+    with run_receiver("grpc") as one, run_receiver("http/protobuf") as other:
+        pumps = [export(server.environ) for server in (one, other)]
+        for number, running in enumerate(pumps):
+            running.spans(make_span(f"root-{number}"))
+            running.metrics(make_batch(1.0 + number))
+            running.close(30)
+        assert (span_ids(one), span_ids(other)) == (ids_of("root-0"), ids_of("root-1"))
+        assert [[*server.last(EXECUTE).values()] for server in (one, other)] == [[1.0], [2.0]]
+
+
 @pytest.mark.parametrize(
     "tags",
     [("ok", "\ud800"), ("x" * 100_000,), (("a", 1),), (None,), ()],

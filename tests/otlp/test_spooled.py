@@ -162,21 +162,6 @@ def test_a_spool_that_cannot_be_made_costs_itself_alone(
     eventually(lambda: len(receiver.spans) == 1)
 
 
-def test_a_file_that_somebody_removes_costs_no_span(
-    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, export = begin("Scheduler-1", receiver.environ)
-    export.spans(make_span("a"))
-    eventually(lambda: len(receiver.spans) == 1)
-    path.unlink()
-    export.spans(make_span("b"), make_span("c"))
-    eventually(lambda: len(by_id(receiver)) == 3)
-    export.close()
-    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(warnings) == 1, warnings
-    assert f"can't use its spool {path}" in warnings[0]
-
-
 def test_where_nothing_can_use_a_spool_that_is_said(
     begin: Begin, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

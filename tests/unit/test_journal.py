@@ -25,7 +25,7 @@ from tests.unit.test_pump import (
     Spans,
     beat,
     finished,
-    starve,
+    offer,
 )
 from tests.unit.test_pump import translate as translated
 from tests.waiting import eventually
@@ -267,8 +267,7 @@ def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
     store, one, other, plain = Memory(), Spans("one"), Spans("other"), Spans("plain")
     other.ok = False
     with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=60.0) as pump:
-        for n in range(1, 6):
-            assert pump.offer_span(finished(n))
+        assert all(offer(pump, *range(1, 6)))
         eventually(lambda: len(one.exported) == len(plain.exported) == 5)
         eventually(lambda: store.count == 5)
     assert {key for key, _ in store.rows.values()} == {"zipkin"}
@@ -284,8 +283,7 @@ def test_what_a_dead_collector_has_not_taken_waits_for_the_next_run(caplog):
     dead.ok = False
     with running(store, dead, seconds=60.0) as pump:
         # Also those of the last moment.
-        for n in range(1, 151):
-            pump.offer_span(finished(n, groups=1))
+        offer(pump, *range(1, 151), groups=1)
     assert (store.count, store.closed) == (300, [True])
     assert totals(pump) == {}
     assert "300 spans wait in the spool there.db" in caplog.text
@@ -306,8 +304,7 @@ def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_
     store, spans = Memory(), Spans()
     with running(store, spans, seconds=0.0) as pump:
         spans.go_on.clear()
-        for n in range(1, 301):
-            pump.offer_span(finished(n))
+        offer(pump, *range(1, 301))
     assert store.count >= 300 - LIMITS.batch_size
     counted = totals(pump)
     assert counted.keys() <= {("exported",)}
@@ -320,8 +317,7 @@ def test_an_outage_longer_than_the_queue_loses_nothing():
     store, spans, metrics = Memory(), Spans(), Metrics()
     spans.ok = False
     with running(store, spans, metrics=metrics, limits=SMALL) as pump:
-        for n in range(1, 301):
-            assert pump.offer_span(finished(n))
+        assert all(offer(pump, *range(1, 301)))
         eventually(lambda: store.count == 300)
         # All of it is in the spool: nothing waits that could get lost.
         eventually(lambda: pump.condition()["waiting"] == 0)
@@ -332,21 +328,6 @@ def test_an_outage_longer_than_the_queue_loses_nothing():
         eventually(lambda: not store.rows)
     assert sorted(spans.exported) == list(range(1, 301))
     assert totals(pump) == {("exported",): 300}
-
-
-def test_earlier_rows_go_first_with_their_origin():
-    store, spans = Memory(), Spans()
-    taken: list[Row] = []
-    send = spans.send
-    spans.send = lambda rows, longest: taken.extend(rows) or send(rows, longest)  # type: ignore
-    origin = Origin(b"before", b"0.0")
-    for n in range(1, 31):
-        store.put("otlp", n, origin)
-    with running(store, spans, limits=SMALL) as pump:
-        pump.offer_span(finished(31))
-        eventually(lambda: len(spans.exported) == 31)
-    assert spans.exported == list(range(1, 32))
-    assert [row.origin for row in taken] == [origin] * 30 + [None]
 
 
 def test_damaged_rows_are_removed_and_counted():
@@ -363,8 +344,7 @@ def test_a_hanging_exporter_keeps_its_rows_and_holds_up_nothing():
     store, spans = Memory(), Spans()
     spans.go_on.clear()
     with running(store, spans, seconds=0.5) as pump:
-        for n in range(1, 6):
-            pump.offer_span(finished(n))
+        offer(pump, *range(1, 6))
         eventually(lambda: spans.calls)
         eventually(lambda: store.count == 5)
         closes(pump, 0.5)
@@ -402,8 +382,7 @@ def test_spans_without_room_in_the_spool_wait_in_the_lane_until_its_end(comes_ba
     spans.ok = False
     limits = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
     with running(store, spans, limits=limits, seconds=60.0) as pump:
-        for n in range(1, 41):
-            pump.offer_span(finished(n))
+        offer(pump, *range(1, 41))
         # The lane's queue has all of them, and the spool the first ones.
         eventually(lambda: pump.condition()["waiting"] == 20)
         assert totals(pump) == {}
@@ -438,52 +417,6 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
 
 
 # --------------------------------------------------------------------------------- disk trouble
-
-
-def test_a_spool_that_somebody_else_has_is_used_as_soon_as_it_is_free(caplog):
-    """As where a scheduler starts while the one before it still closes."""
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    store, spans = Memory(), Spans()
-    # What the one before leaves.
-    store.put("otlp", 7)
-    free = threading.Event()
-    tries = []
-
-    def opened() -> Memory:
-        tries.append(time.monotonic())
-        if not free.is_set():
-            raise OSError("there.db is in use by process 4711")
-        return store
-
-    pump = Pump([spans], [], translate, LIMITS, spool=Spool("there.db", 1, opened, ["otlp"]))
-    assert pump.open_spool(30) == ""
-    pump.start()
-    try:
-        assert pump.offer_span(finished(1))
-        eventually(lambda: spans.exported == [1])
-        eventually(lambda: len(tries) >= 3)
-        assert not journal_of(pump).takes_notes
-        assert pump.condition()["spool"]["reason"] == "there.db is in use by process 4711"
-        (message,) = caplog.messages
-        assert "otel.spool.path is there.db, and there.db is in use by process 4711" in message
-
-        free.set()
-        eventually(lambda: journal_of(pump).takes_notes)
-        eventually(lambda: spans.exported == [1, 7])
-        journal_of(pump).note(note(2))
-        eventually(lambda: ("otlp", ids(2)) in store.notes)
-        pump.offer_span(finished(3))
-        eventually(lambda: spans.exported == [1, 7, 3] and not store.rows)
-        assert store.last == 2, "the last span was written"
-        condition = pump.condition()["spool"]
-        assert (condition["usable"], condition["reason"]) == (True, "")
-    finally:
-        closes(pump, 30)
-    assert len(caplog.messages) == 2
-    assert caplog.messages[1] == (
-        "dask-otel now uses the spool there.db, in which a span of an earlier run waits"
-    )
-    assert totals(pump) == {("exported",): 3}
 
 
 def test_an_error_of_ours_while_it_is_opened_costs_the_spool_alone(caplog):
@@ -566,8 +499,7 @@ def test_an_error_of_ours_in_the_spool_loses_no_span(caplog):
     store.error = RuntimeError("a bug")
     with running(store, spans) as pump:
         journal_of(pump).note(note(9))
-        for n in range(1, 6):
-            pump.offer_span(finished(n))
+        offer(pump, *range(1, 6))
         eventually(lambda: len(spans.exported) == 5)
     assert totals(pump) == {("exported",): 5}
     assert caplog.text.count("an error in its spool was swallowed") == 1
@@ -597,8 +529,7 @@ def test_a_disk_that_breaks_before_the_close_does_not_hold_it_up():
     store, spans = Memory(), Spans()
     with running(store, spans, limits=SMALL, seconds=120.0) as pump:
         spans.go_on.clear()
-        for n in range(1, 101):
-            pump.offer_span(finished(n))
+        offer(pump, *range(1, 101))
         eventually(lambda: store.count == 100)
         store.error = OSError(5, "input/output error")
         spans.go_on.set()
@@ -655,13 +586,3 @@ def test_each_record_is_exported_or_counted_once_whatever_fails(seed):
     left = {row.body for _, row in list(store.rows.values())}
     assert sum(counted.values()) + len(left - set(spans.exported)) == offered
     assert not store.notes
-
-
-def test_the_thread_survives_where_there_is_no_memory_to_tell_of_it(monkeypatch):
-    store, spans = Memory(), Spans()
-    with running(store, spans) as pump:
-        journal = journal_of(pump)
-        starved = starve(monkeypatch, pump, journal)
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.exported == [1])
-        assert not starved

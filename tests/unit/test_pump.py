@@ -177,6 +177,11 @@ def running(
         pump.release()
 
 
+def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
+    """Offer spans, as the event loop does."""
+    return [pump.offer_span(finished(n, groups)) for n in numbers]
+
+
 def beat(pump: Pump, value: float = 0) -> None:
     """Hand over a batch, as the bridge does at each interval."""
     batch = MetricBatch(time_ns=time.time_ns())
@@ -191,8 +196,7 @@ def beat(pump: Pump, value: float = 0) -> None:
 def test_spans_arrive_and_are_counted_in_the_metrics() -> None:
     spans, metrics = Spans(), Metrics()
     with running([spans], [metrics]) as pump:
-        for n in range(10):
-            assert pump.offer_span(finished(n))
+        assert all(offer(pump, *range(10)))
         eventually(lambda: len(spans.exported) == 10)
         beat(pump)
         eventually(lambda: metrics.value(EXPORTED, "traces") == 10)
@@ -227,15 +231,13 @@ def test_a_span_with_more_groups_than_the_queue_gets_through() -> None:
 def test_only_a_full_batch_does_not_wait_for_the_delay() -> None:
     spans = Spans()
     with running([spans], limits=PumpLimits(batch_size=4, schedule_delay=3600)) as pump:
-        for n in range(3):
-            pump.offer_span(finished(n))
+        offer(pump, *range(3))
         assert spans.exported == []
         pump.offer_span(finished(3))
         eventually(lambda: len(spans.exported) == 4)
         # More than a batch, offered before the first one is through: nothing of it waits.
         spans.go_on.clear()
-        for n in range(4, 45):
-            pump.offer_span(finished(n))
+        offer(pump, *range(4, 45))
         spans.go_on.set()
         eventually(lambda: len(spans.exported) == 45)
 
@@ -276,8 +278,7 @@ def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
     dead.ok = False
     hanging.go_on.clear()
     with running([dead, hanging, alive], limits=PumpLimits(batch_size=4, schedule_delay=0)) as pump:
-        for n in range(20):
-            assert pump.offer_span(finished(n))
+        assert all(offer(pump, *range(20)))
         eventually(lambda: len(alive.exported) == 20)
         assert hanging.exported == dead.exported == []
         hanging.go_on.set()
@@ -288,8 +289,7 @@ def test_a_dead_sink_neither_blocks_nor_doubles_another() -> None:
 def test_what_was_sanitised_is_counted_once_for_two_sinks() -> None:
     spans, metrics = [Spans("a"), Spans("b")], Metrics()
     with running(spans, [metrics], sanitized=lambda: {"nul": 1}) as pump:
-        for n in range(3):
-            pump.offer_span(finished(n))
+        offer(pump, *range(3))
         eventually(lambda: all(len(s.exported) == 3 for s in spans))
         beat(pump)
         eventually(lambda: metrics.value(semconv.OTEL_SANITIZED.name, "nul") == 3)
@@ -339,20 +339,6 @@ def test_the_thread_survives_what_should_not_happen(
 ENDINGS: list[type[BaseException]] = [
     SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError,
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("error", [MemoryError, *ENDINGS])
-def test_a_batch_for_which_an_exporter_raised_is_sent_again(error: type[BaseException]) -> None:
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics]) as pump:
-        spans.error = error()
-        pump.offer_span(finished(1))
-        eventually(lambda: spans.calls, 30, "a try")
-        spans.error = None
-        eventually(lambda: spans.exported == [1])
-        beat(pump)
-        eventually(lambda: metrics.value(EXPORTED, "traces") == 1)
-        assert metrics.value(DROPPED, "traces", "rejected") == 0
 
 
 # ---------------------------------------------------------------------------------- metrics
@@ -544,8 +530,7 @@ def test_deltas_go_in_one_request() -> None:
 def test_close_exports_what_is_left_and_its_counts_and_shuts_the_sinks_down() -> None:
     spans, metrics = Spans(), Metrics()
     with running([spans], [metrics], limits=PumpLimits(schedule_delay=3600)) as pump:
-        for n in range(20):
-            pump.offer_span(finished(n))
+        offer(pump, *range(20))
         beat(pump, 1)
         pump.request_close(30)
         eventually(lambda: pump.closed)
@@ -558,8 +543,7 @@ def test_a_failing_sink_drops_the_rest_at_close_and_it_is_counted() -> None:
     spans, metrics = Spans(), Metrics()
     spans.ok = False
     with running([spans], [metrics]) as pump:
-        for n in range(20):
-            pump.offer_span(finished(n))
+        offer(pump, *range(20))
         eventually(lambda: spans.calls)
         beat(pump)
         pump.request_close(30)
@@ -575,8 +559,7 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
     spans, metrics = Spans(), Metrics("elsewhere")
     spans.go_on.clear()
     with running([spans], [metrics]) as pump:
-        for n in range(20):
-            pump.offer_span(finished(n))
+        offer(pump, *range(20))
         eventually(lambda: spans.calls)
         beat(pump, 1)
         pump.request_close(1.0)
@@ -759,18 +742,3 @@ def test_while_an_exporter_hangs_the_page_goes_on_and_what_waits_stays_bounded(
         sink.go_on.set()
         total = page.value(SPILLED, "disk-write")
         eventually(lambda: sink.value(SPILLED, "disk-write") == total)
-
-
-def test_while_every_sink_hangs_batches_are_refused() -> None:
-    sink, page = Metrics("sink"), Metrics("page")
-    with running(metrics=[sink], page=(page, MetricState(0))) as pump:
-        for one in (sink, page):
-            one.go_on.clear()
-        beat(pump, 1)
-        eventually(lambda: sink.calls and page.calls)
-        for _ in range(MAX_METRIC_BATCHES):
-            assert pump.accepts_metrics()
-            beat(pump, 1)
-        assert not pump.accepts_metrics()
-        page.go_on.set()
-        eventually(pump.accepts_metrics)

@@ -71,15 +71,6 @@ def test_each_sink_has_its_own_rows_and_the_others_can_be_adopted(path: Path) ->
         assert [numbers(store, sink) for sink in (OTLP, "zipkin", "b")] == [[1, 2, 3], [1], []]
 
 
-def test_rows_come_in_pieces_while_others_are_written(path: Path) -> None:
-    with closing_clean(opened(path)) as store:
-        seen: list[int] = []
-        for number in range(1, 50):
-            store.write(spans(number), alive_ns=2)
-            seen += ids(store)[len(seen) :][:3]
-        assert seen == list(range(1, 50))
-
-
 # --------------------------------------------------------------------------- many runs
 
 

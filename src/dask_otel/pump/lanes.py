@@ -267,7 +267,7 @@ class MetricLane(Lane):
         self._pending_ns: int | None = None
         #: Start of the last successful export, on the monotonic clock; None before the first one.
         self.succeeded_at: float | None = None
-        #: Time of the last export, if it failed; the last answer.
+        #: Time of the last export, if it failed; the last refusal.
         self._unsent_ns: int | None = None
         self._answer = Answer(True)
 
@@ -353,8 +353,8 @@ class MetricLane(Lane):
     def _send(self, time_ns: int) -> int | None:
         """Return how many points were sent; None if a request failed.
 
-        A flaky endpoint may refuse one request of many. The others are sent anyway; else the last
-        instruments would hardly ever arrive.
+        A flaky endpoint may refuse one request of many, and a backend one with a point that it does
+        not like. The others are sent anyway; else the last instruments would hardly ever arrive.
         """
         limit = self._limits.max_points
         sent = failed = 0
@@ -363,16 +363,17 @@ class MetricLane(Lane):
         for part in _parts(points, limit):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
-            answer = self._answer = send(self._exporter, part, longest)
+            answer = send(self._exporter, part, longest)
             if answer.taken:
                 failed = 0
                 sent += self._count(part, answer)
                 continue
+            self._answer = answer
             complete = False
             failed += 1
             late = time.monotonic() - began > _PROMPT
             self._not_before = time.monotonic() + pause_of(answer)
-            if late or answer.pause or failed == _FAILED_REQUESTS or answer.blames:
+            if late or answer.pause or failed == _FAILED_REQUESTS:
                 break
         return sent if complete else None
 
