@@ -340,22 +340,6 @@ def test_damaged_rows_are_removed_and_counted():
     assert totals(pump) == {("exported",): 2, ("unreadable",): 2}
 
 
-def test_a_hanging_exporter_keeps_its_rows_and_holds_up_nothing():
-    store, spans = Memory(), Spans()
-    spans.go_on.clear()
-    with running(store, spans, seconds=0.5) as pump:
-        offer(pump, *range(1, 6))
-        eventually(lambda: spans.calls)
-        eventually(lambda: store.count == 5)
-        closes(pump, 0.5)
-        eventually(lambda: store.closed == [True])
-        # It answers after all, when nobody listens any more: the next run sends them again.
-        spans.go_on.set()
-        eventually(lambda: pump.closed)
-    assert store.count == 5
-    assert totals(pump) == {}
-
-
 def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_sent_again():
     store, spans = Memory(), Spans()
     spans.go_on.clear()
