@@ -7,7 +7,7 @@ from typing import Any
 
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.scheduler.hand_over import HandOver
-from tests.unit.test_journal import note
+from tests.unit.pumps import note
 
 
 def hand_over_to(pump: Any, notes: Any) -> HandOver:

@@ -14,10 +14,12 @@ import pytest
 
 from dask_otel import semconv
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import OpenNote, Origin, Row, SpanIdentity, SpanRecord
+from dask_otel.core.records import Answer, OpenNote, Origin, Row, SpanRecord
+from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.journal import MOMENT, Journal, Spool
 from dask_otel.pump.pump import Pump, PumpLimits
-from tests.unit.test_pump import (
+from dask_otel.pump.spooled import SpooledLane
+from tests.unit.pumps import (
     DROPPED,
     EXPORTED,
     LIMITS,
@@ -25,9 +27,10 @@ from tests.unit.test_pump import (
     Spans,
     beat,
     finished,
+    note,
     offer,
 )
-from tests.unit.test_pump import translate as translated
+from tests.unit.pumps import translate as translated
 from tests.waiting import eventually
 
 
@@ -41,11 +44,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: A lane whose window is small, so that what waits is in the spool.
 SMALL = PumpLimits(queue_size=10, batch_size=4, schedule_delay=0.01)
-
-
-def note(number: int) -> OpenNote:
-    who = SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None)
-    return OpenNote(identity=who, start=1.0, time=2.0)
 
 
 def translate(item: Any) -> list[SpanRecord]:
@@ -338,6 +336,33 @@ def test_damaged_rows_are_removed_and_counted():
         eventually(lambda: not store.rows)
     assert spans.exported == [1, 2]
     assert totals(pump) == {("exported",): 2, ("unreadable",): 2}
+
+
+def test_at_the_end_the_lanes_wait_for_what_is_written_last():
+    store, spans = Memory(), Spans()
+    with running(store, spans) as pump:
+        store.go_on.clear()
+        offer(pump, *range(1, 41))
+        pump.request_close(60)
+        assert not spans.shut.wait(0.2), "it has closed before"
+        store.go_on.set()
+        eventually(lambda: pump.closed)
+    assert (spans.exported, store.rows) == (list(range(1, 41)), {})
+
+
+def test_what_is_sent_after_the_lane_was_given_up_is_neither_counted_nor_removed():
+    tally, spans = Tally(), Spans()
+    lane = SpooledLane(spans, "otlp", LIMITS, tally, Health("sink"), lambda: None)
+
+    def abandoned(*_: Any) -> Answer:
+        lane.abandon()
+        return Answer(True)
+
+    spans.send = abandoned  # type: ignore[method-assign]
+    lane.feed([Row(1, None, 1), Row(2)])
+    lane.work()
+    assert lane.take_settled() == []
+    assert tally.since({}) == {(DROPPED, "traces", "shutdown"): 1}
 
 
 def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_sent_again():
