@@ -522,6 +522,7 @@ def test_metrics_leave_a_server_alone_for_as_long_as_it_wants() -> None:
     # Not started: the calls are this thread's.
     pump = Pump([], [(metrics, MetricState(0))], translate, replace(LIMITS, max_points=1))
     (lane,) = pump._metrics
+    pump.offer_metrics(MetricBatch(increments={(SPILLED, "disk-read"): 1.0}, time_ns=1))
     beat(pump, 1)
     lane.work()
     assert metrics.calls == 1, "nor are the other requests of that export sent"
