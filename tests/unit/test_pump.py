@@ -21,7 +21,7 @@ from dask_otel.core.records import (
     MetricRecord,
     NumberPoint,
 )
-from dask_otel.pump.lanes import _parts
+from dask_otel.pump.parts import parts as parts_of
 from dask_otel.pump.pump import MAX_METRIC_BATCHES, Pump, PumpLimits
 from tests.unit.pumps import (
     DROPPED,
@@ -360,10 +360,14 @@ def records(*counts: int) -> list[MetricRecord]:
     ]  # fmt: skip
 
 
+def size_of(record: MetricRecord) -> int:
+    return len(record.points)
+
+
 @pytest.mark.parametrize("limit", [2, 6, 10, 44, 1000])
 def test_requests_are_as_large_as_they_may_be(limit: int) -> None:
     given = records(1, 1, 3, 2, 1, 1, 1)
-    parts = list(_parts(given, limit))
+    parts = list(parts_of(given, limit, size_of))
     assert [r for part in parts for r in part] == given
     sizes = [sum(len(r.points) for r in part) for part in parts]
     assert all(size <= limit or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
@@ -372,7 +376,7 @@ def test_requests_are_as_large_as_they_may_be(limit: int) -> None:
 
 
 def test_deltas_go_in_one_request() -> None:
-    assert list(_parts(records(3, 20, 1), None)) == [records(3, 20, 1)]
+    assert list(parts_of(records(3, 20, 1), None, size_of)) == [records(3, 20, 1)]
 
 
 # ------------------------------------------------------------------------------------ close

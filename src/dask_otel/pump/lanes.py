@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dask_otel import semconv
@@ -25,6 +25,7 @@ from dask_otel.core.records import (
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
 from dask_otel.pump.outlet import Outlet, send
+from dask_otel.pump.parts import parts
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
 from dask_otel.pump.thread import PumpThread
 
@@ -360,7 +361,7 @@ class MetricLane(Lane):
         sent = failed = 0
         complete = True
         points = self._state.collect(time_ns, limit, time.monotonic_ns())
-        for part in _parts(points, limit):
+        for part in parts(points, limit, _size):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
             answer = send(self._exporter, part, longest)
@@ -379,7 +380,7 @@ class MetricLane(Lane):
 
     def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
         """Count the accepted and rejected points; return the number of accepted ones."""
-        size = _size(part)
+        size = sum(map(_size, part))
         lost = min(answer.lost, size)
         self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
         self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
@@ -388,19 +389,5 @@ class MetricLane(Lane):
         return size - lost
 
 
-def _size(records: Sequence[MetricRecord]) -> int:
-    return sum(len(record.points) for record in records)
-
-
-def _parts(records: Iterable[MetricRecord], limit: int | None) -> Iterator[list[MetricRecord]]:
-    """Yield parts of at most `limit` points, or of one record if that has more."""
-    part: list[MetricRecord] = []
-    size = 0
-    for record in records:
-        if limit is not None and part and size + len(record.points) > limit:
-            yield part
-            part, size = [], 0
-        part.append(record)
-        size += len(record.points)
-    if part:
-        yield part
+def _size(record: MetricRecord) -> int:
+    return len(record.points)

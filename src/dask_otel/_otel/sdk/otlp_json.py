@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
+from dask_otel.pump.parts import parts
+
 #: Characters (ASCII, so bytes) of a line, unless a single item is longer.
 LONGEST_LINE: Final = 1_000_000
 #: Characters of a metric's data points in one piece.
@@ -85,15 +87,7 @@ def _items(messages: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str
 
 def _parts(items: Iterable[str], longest: int) -> Iterator[str]:
     """Yield items, separated by commas, in parts of at most `longest` characters."""
-    part: list[str] = []
-    size = 0
-    for item in items:
-        if part and size + len(item) > longest:
-            yield ",".join(part)
-            part, size = [], 0
-        part.append(item)
-        size += len(item) + 1
-    if part:
+    for part in parts(items, longest, lambda item: len(item) + 1):
         yield ",".join(part)
 
 
