@@ -375,11 +375,3 @@ def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path
         assert send(outputs.metric_sinks[0], [counter(number(1, time=index + 2))]).taken
     begins = [path.read_bytes()[:500] for path in tmp_path.iterdir()]
     assert len(set(begins)) == len(begins) == 6
-
-
-def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_path: Path) -> None:
-    outputs = build(files=target(tmp_path))
-    with pytest.raises(ValueError):
-        send(outputs.span_sinks[0], [replace(ROOT, name="\ud800")])
-    assert send(outputs.span_sinks[0], [ROOT]).taken
-    assert len(read(tmp_path, "traces")) == 1
