@@ -242,6 +242,23 @@ def test_a_batch_that_is_too_large_goes_out_in_parts() -> None:
     assert setup.dropped == {}
 
 
+def test_after_an_outage_during_the_search_for_poison_batches_are_whole_again() -> None:
+    setup = Setup(Sink(refused=[0]), batch_size=16)
+    setup.put(range(40))
+    while not setup.sink.exported:
+        setup.outlet.pump()
+        setup.time = max(setup.time, setup.outlet.policy.retry_at)
+    setup.sink.up = False
+    setup.time += 2.0
+    setup.run(20)
+    setup.sink.up = True
+    setup.sink.refused.clear()
+    setup.sink.tries.clear()
+    setup.run()
+    sizes = [len(rows) for rows in setup.sink.tries if rows[0] in setup.sink.exported]
+    assert sizes[-4:] == [1, 16, 16, 6]
+
+
 def test_a_sink_that_says_it_is_invalid_is_believed_sooner() -> None:
     slow, fast = Setup(Sink(refused=[0])), Setup(Sink(refused=[0]))
     fast.sink.no = Answer(False, "invalid", blames=True)
