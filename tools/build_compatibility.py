@@ -24,7 +24,8 @@ COLUMNS = ("python", "distributed", "opentelemetry-sdk", "opentelemetry-exporter
 HEAD = """\
 # Compatibility
 
-`make compatibility` makes this page from test runs. `pyproject.toml` admits these releases and all between them.
+`make compatibility` makes this page from test runs. `pyproject.toml`
+admits these releases and all between them.
 
 | Python | distributed | OpenTelemetry SDK | OTLP exporters | tests passed | failed | left out |
 |---|---|---|---|---|---|---|
