@@ -244,10 +244,3 @@ def test_what_timers_and_the_adapter_take_is_added_once(clock: Clock) -> None:
     assert cost.take() == 2.5
     adapter.spent = 2.25
     assert cost.take() == 0.25
-
-
-def test_after_the_end_no_sample_begins(clock: Clock) -> None:
-    scheduler = Scheduler(clock)
-    scheduler.cost.unwatch()
-    scheduler.cost.sample()
-    assert scheduler.plugin.transition == scheduler.hook

@@ -40,8 +40,6 @@ class SettledSpans:
         self._spans = adapter.scheduler.extensions["spans"].spans
         #: Set at the next change.
         self._changed = asyncio.Event()
-        #: Number of unanswered requests.
-        self.waiting = 0
         self._closed = False
 
     async def answer(
@@ -54,13 +52,10 @@ class SettledSpans:
         """
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
-        self.waiting += 1
         try:
             await asyncio.wait_for(self._settled(span_id), timeout)
         except (TimeoutError, asyncio.TimeoutError):  # two classes on Python 3.10
             return self._timed_out(span_id, timeout)
-        finally:
-            self.waiting -= 1
         if self._closed:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
         return self._read(self._spans[span_id])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from itertools import islice
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from distributed.metrics import time
 
@@ -15,9 +13,8 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import (
     UNFINISHED,
-    Continued,
+    GroupSums,
     ancestors,
-    group_facts,
     has_ended,
     unfinished,
 )
@@ -52,11 +49,9 @@ class DaskSpans:
         self.extension: SpansSchedulerExtension = scheduler.extensions["spans"]
         self.contexts = contexts
         self.batches = batches
-        #: Guards ``observe_tasks``, where an error of ours would fail the user's graph.
         self.boundary = boundary
         self._lifecycle = lifecycle
         self._summaries = summaries
-        self.wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         #: By group, the span that the client requested in the present submission.
@@ -69,7 +64,7 @@ class DaskSpans:
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self, past: Past | None) -> None:
-        """Adopt the unfinished work, and wrap the extension's method."""
+        """Adopt the unfinished work."""
         now = time()
         known = self._known_before(past)
         self.contexts.submitted(self.scheduler.tasks.values(), self.extension.spans)
@@ -77,15 +72,6 @@ class DaskSpans:
             self._take_in(group, now, known)
         self.annotate_all()
         self._seen = len(self.extension.spans)
-        self.wrappers.method(self.extension, "observe_tasks", self._wrapped)
-
-    def release(self) -> None:
-        """Release Dask's objects."""
-        self.groups.clear()
-
-    def submission_over(self) -> None:
-        """Forget the facts of the last submission."""
-        self.requested = {}
 
     def _known_before(self, past: Past | None) -> Callable[[str], bool]:
         """Return a test for spans that an earlier bridge may have exported."""
@@ -127,31 +113,32 @@ class DaskSpans:
 
     # --------------------------------------------------------------------- submissions
 
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
-            if not self.wrappers.attached:
-                return original(tss, *args, **kwargs)
-            tss = tss if isinstance(tss, list) else list(tss)
-            with self._own_work():
-                self.requested = {}
-                self.requested = self._collisions(tss)
-                for tags in {*self.requested.values()}:
-                    self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
-            result = original(tss, *args, **kwargs)
-            with self._own_work():
-                drifted, self.drifted = self.drifted, True
-                self._take_in_spans(tss)
-                self.drifted = drifted
-            return result
+    def wrap(self, wrappers: Wrappers, boundary: ErrorBoundary) -> None:
+        """Wrap the extension's method; in it, an error of ours would fail the user's graph."""
 
-        return observe_tasks
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            then = wrappers.then(self._observed, boundary, "observe_tasks")(original)
 
-    @contextmanager
-    def _own_work(self) -> Iterator[None]:
-        began = perf_counter()
-        with self.boundary.guarding("observe_tasks"):
-            yield
-        self.wrappers.spent += perf_counter() - began
+            def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
+                tss = tss if isinstance(tss, list) else list(tss)
+                with wrappers.own_work(boundary, "observe_tasks"):
+                    self._submitted(tss)
+                return then(tss, *args, **kwargs)
+
+            return observe_tasks
+
+        wrappers.method(self.extension, "observe_tasks", make)
+
+    def _submitted(self, tasks: list[TaskState]) -> None:
+        self.requested = {}
+        self.requested = self._collisions(tasks)
+        for tags in {*self.requested.values()}:
+            self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
+
+    def _observed(self, tasks: list[TaskState], *_: Any, **__: Any) -> None:
+        drifted, self.drifted = self.drifted, True
+        self._take_in_spans(tasks)
+        self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
         """Return, by group, the requested spans that the tasks will not get.
@@ -175,26 +162,26 @@ class DaskSpans:
 
     def adopt(self, task: TaskState, now: float) -> Group | None:
         """Return our record of a task's group, on its span's open generation."""
-        return self._adopt(task.group, now, self.contexts.caller(task))
-
-    def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group | None:
-        if not group.span_id:
+        if not task.group.span_id:
             # Data announced by a Variable or Queue has no span, and no work yet.
             return None
+        return self._adopt(task.group, now, self.contexts.caller(task))
+
+    def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group:
         self._take_in_spans()
         dask_span = self.extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now, caller), group)
 
-    def let_go(self, group: Group) -> None:
+    def forget(self, group: Group) -> None:
         """Forget a group whose generation is over."""
-        source: Any = group.source
-        self.groups.pop(source.group if type(source) is Continued else source, None)
+        sums = cast(GroupSums, group.source)
+        self.groups.pop(sums.group, None)
 
-    def facts_of(self, group: Group) -> GroupFacts:
+    def group_facts(self, group: Group) -> GroupFacts:
         """Return the TaskGroup's sums; empty ones if they cannot be read."""
+        sums = cast(GroupSums, group.source)
         with self.boundary.guarding("group_facts"):
-            source: Any = group.source
-            return source.facts() if type(source) is Continued else group_facts(source)
+            return sums.facts()
         return GroupFacts(0, {}, ())
 
     def unfinished_by_span(self, now: float) -> dict[str, int]:
@@ -257,7 +244,8 @@ class DaskSpans:
         return span
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:
-        source = Continued(group) if group.duration or group.nbytes_total else group
-        own = self._lifecycle.add_group(span, group.name, group.prefix.name, source)
-        self.groups[group] = own
+        sums = GroupSums(group)
+        own = self.groups[group] = self._lifecycle.add_group(
+            span, group.name, group.prefix.name, sums
+        )
         return own

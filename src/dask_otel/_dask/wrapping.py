@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -28,6 +29,14 @@ class Wrappers:
         #: Seconds of the event loop for the wrappers' own work.
         self.spent = 0.0
 
+    @contextmanager
+    def own_work(self, boundary: ErrorBoundary, kind: str) -> Iterator[None]:
+        """Count the seconds of the code inside, and catch its errors."""
+        began = perf_counter()
+        with boundary.guarding(kind):
+            yield
+        self.spent += perf_counter() - began
+
     def then(self, ours: Callable[..., None], boundary: ErrorBoundary, kind: str) -> Make:
         """Return the maker of a wrapper that calls the original, then `ours`, guarded."""
 
@@ -35,12 +44,8 @@ class Wrappers:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self.attached:
-                    began = perf_counter()
-                    try:
+                    with self.own_work(boundary, kind):
                         ours(*args, **kwargs)
-                    except Exception:
-                        boundary.failed(kind)
-                    self.spent += perf_counter() - began
                 return result
 
             return wrapper
@@ -76,7 +81,7 @@ class Wrappers:
         self._undo.append(undo)
         self.attached = True
 
-    def take_off(self) -> None:
+    def remove(self) -> None:
         """Restore everything, the last wrapper first."""
         self.attached = False
         while self._undo:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
@@ -87,12 +86,13 @@ class Bridge:
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
         )
-        self._routes: MetricRoutes | None = None
+        self._routes = MetricRoutes(scheduler, self.boundary)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._delivery: Delivery | None = None
-        self._taking_back: asyncio.Task[None] | None = None
+        inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
+        plugin = pickled({"inject": inject, "ratio": ratio, "decided": True})
+        self._delivery = Delivery(scheduler, NAME, plugin, self.boundary)
 
     # -------------------------------------------------------------------- start and close
 
@@ -110,25 +110,8 @@ class Bridge:
         if self.settings.workers.context:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("worker context"):
-                self._bring_to_workers()
+                self._delivery.begin()
         self._connecting = asyncio.ensure_future(self._connect())
-
-    def _bring_to_workers(self) -> None:
-        settings = self.settings
-        ratio = settings.spans.tasks.chosen
-        plugin = pickled({"inject": settings.logs.inject, "ratio": ratio, "decided": True})
-        delivery = Delivery(self._scheduler, NAME, plugin, self.boundary)
-        delivery.begin()
-        self._delivery = delivery
-
-    def _take_back_from_workers(self) -> None:
-        delivery, self._delivery = self._delivery, None
-        if delivery is None:
-            return
-        if self._scheduler.status in (Status.closing, Status.closed):
-            delivery.drop()
-        else:
-            self._taking_back = asyncio.ensure_future(delivery.end())
 
     async def _connect(self) -> None:
         """Make the exporters in a thread: imports are slow, and resource detectors may block."""
@@ -154,9 +137,9 @@ class Bridge:
                 return
             logger.info("dask-otel is switched off (OTEL_SDK_DISABLED)")
         # There is no destination.
-        self._stop_timers()
         self._detach(exported=False)
-        self._let_go()
+        self._release()
+        await self._delivery.end()
 
     def _connected(self, wired: WiredPump) -> None:
         if self._plugin is None:
@@ -186,12 +169,10 @@ class Bridge:
     def _show(self, page: MetricPage) -> None:
         """Add the page to the scheduler's HTTP server."""
         try:
-            routes = MetricRoutes(self._scheduler, page, self.boundary)
-            path = routes.add()
+            path = self._routes.add(page)
         except LookupError as error:
             logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
             return
-        self._routes = routes
         # The first scrape may come at once.
         self.hand_over.begin_metrics()
         logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
@@ -227,8 +208,7 @@ class Bridge:
         deadline = clocks.monotonic() + self.settings.close_timeout
         # After a failed step, the next ones still run.
         guarded = partial(self.boundary.guarding, "close")
-        with guarded():
-            self._take_back_from_workers()
+        withdrawal = asyncio.ensure_future(self._delivery.end())
         try:
             with guarded():
                 await self._last_words(deadline)
@@ -244,8 +224,7 @@ class Bridge:
                 if self._connecting is not None:
                     await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
                 if self._pump is not None:
-                    last = partial(self.hand_over.metrics, running=False)
-                    for step in (self.hand_over.spans, last):
+                    for step in (self.hand_over.spans, self.hand_over.last_metrics):
                         with guarded():
                             step()
                     await self._pump_closed(self._pump, deadline)
@@ -255,11 +234,9 @@ class Bridge:
                         "(otel.close-timeout): everything that it has seen is lost",
                         self.settings.close_timeout,
                     )
-                if self._taking_back is not None:
-                    left = max(0.0, deadline - clocks.monotonic())
-                    await asyncio.wait([self._taking_back], timeout=left)
+                await asyncio.wait([withdrawal], timeout=max(0.0, deadline - clocks.monotonic()))
         finally:
-            self._let_go()
+            self._release()
 
     async def _last_words(self, deadline: float) -> None:
         """Wait a moment for heartbeats with metrics of finished work."""
@@ -283,19 +260,15 @@ class Bridge:
 
     def _detach(self, exported: bool = True) -> None:
         """Stop observing the scheduler."""
-        self._cost.unwatch()
         if self._plugin is not None:
             for name in HOOKS:
                 vars(self._plugin).pop(name, None)
         self.adapter.detach(exported)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Release the scheduler."""
         self._stop_timers()
-        with self.boundary.guarding("close"):
-            self._take_back_from_workers()
-        if self._routes is not None:
-            self._routes.remove()
+        self._routes.remove()
         self.settled.close()
         self._detach()
         installed, self._plugin = self._installed, None

@@ -99,22 +99,24 @@ def process_facts(
         except ConfigurationError as error:
             facts["problems"] = list(error.problems)
             return facts
-    facts["enabled"] = settings.enabled
-    facts["linger"], facts["settle_timeout"] = settings.spans.linger, settings.spans.settle_timeout
-    facts["prometheus"] = settings.metrics.prometheus
-    facts["settings"] = [list(one) for one in settings_in_force(settings, overrides)]
-    facts["variables"] = [
-        list(one) for one in variables_in_force(settings.environment, settings.provider == "own")
-    ]
-    facts["misspelled"] = _misspelled(settings.environment)
     found = _probe(settings, seconds)
     mask = mask_of(settings)
     problems = [*_redaction_problems(settings), *found.pop("problems")]
-    facts["problems"] = [mask(problem) for problem in problems]
     for result in found["results"]:
         result["reason"], result["said"] = mask(result["reason"]), mask(result["said"])
-    facts["probe"] = found
-    return facts
+    variables = variables_in_force(settings.environment, settings.provider == "own")
+    return {
+        **facts,
+        "enabled": settings.enabled,
+        "linger": settings.spans.linger,
+        "settle_timeout": settings.spans.settle_timeout,
+        "prometheus": settings.metrics.prometheus,
+        "settings": [list(one) for one in settings_in_force(settings, overrides)],
+        "variables": [list(one) for one in variables],
+        "misspelled": _misspelled(settings.environment),
+        "problems": [mask(problem) for problem in problems],
+        "probe": found,
+    }
 
 
 def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:

@@ -105,7 +105,7 @@ class HandOver:
     def _measured(self, span: FinishedSpan) -> None:
         """Add a span to the histograms, exported or not: one point in each per Dask span."""
         ident = span.identity
-        if ident.generation > 1 or (not span.complete and self._adapter.taken_off):
+        if ident.generation > 1 or (not span.complete and self._adapter.removed):
             # It was measured before, or continues for an unknown time.
             return
         seconds = {semconv.SPAN_DURATION.name: span.stop - span.start}
@@ -132,7 +132,7 @@ class HandOver:
             return
         yield from self._adapter.prepare()
         yield
-        self.metrics()
+        self._offer_metrics(running=True)
 
     def _take_step(self, steps: Iterator[None]) -> None:
         with self._cost.timed():
@@ -146,12 +146,17 @@ class HandOver:
             else:
                 self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
 
-    def metrics(self, running: bool = True) -> None:
-        """Hand over the metrics at once."""
+    def last_metrics(self) -> None:
+        """Hand over the last metrics at once: the bridge closes."""
+        for _ in self._adapter.prepare():
+            pass
+        self._offer_metrics(running=False)
+
+    def _offer_metrics(self, running: bool) -> None:
         assert self._pump is not None
         self._count_own()
         self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
-        self._pump.offer_metrics(self._adapter.swap(clocks.time_ns()))
+        self._pump.offer_metrics(self._adapter.take_batch(clocks.time_ns()))
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""

@@ -52,10 +52,6 @@ class OwnCost:
             self._left = SAMPLE
             self._plugin.transition = self._transition
 
-    def unwatch(self) -> None:
-        """Stop timing transitions."""
-        self._plugin = None
-
     def _transition(self, *args: Any, **kwargs: Any) -> None:
         began = perf_counter()
         self._adapter.transition(*args, **kwargs)
