@@ -75,7 +75,7 @@ def _worker() -> None:
         with ExitStack() as stack:
             if settings is not None:
                 context = TaskContext()
-                context.contexts.ratio = settings.get("ratio", 0.0)
+                context.ratio = settings.get("ratio", 0.0)
                 Execution(worker, context).attach()
             if settings and settings.get("inject"):
                 injection.add()

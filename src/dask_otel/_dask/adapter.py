@@ -7,7 +7,7 @@ this one assembles them, and gives the lifecycle its facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -123,7 +123,10 @@ class SchedulerAdapter:
         self.spans = DaskSpans(
             scheduler, self.lifecycle, self._summaries, self.contexts, self.batches, boundary
         )
+        # For the lifecycle; see `Cluster`.
         self.group_facts = self.spans.group_facts
+        self.thread_seconds = partial(facts.thread_seconds, scheduler)
+        self.threads_at = partial(facts.threads_at, scheduler)
         under_way = RunsUnderWay(self.lifecycle)
         self.time = ThreadTime(scheduler, under_way)
         shown = TaskSpans(scheduler, limits.tasks, self.clocks)
@@ -133,7 +136,8 @@ class SchedulerAdapter:
         #: See ``SchedulerPlugin.transition``.
         self.transition = self.tasks.transition
         self.heartbeats = Heartbeats(self.lifecycle, self.time, self.clocks, self.loops, self.spans)
-        self.wrappers = Wrappers()
+        self.wrappers = Wrappers(boundary)
+        self.own_work = self.wrappers.own_work
         #: Whether the scheduler continues without the bridge; set by `close`.
         self.removed = False
 
@@ -146,7 +150,7 @@ class SchedulerAdapter:
         self.spans.attach(self._past)
         self.tasks.attach()
         for part in (self.time, self.spans, self.heartbeats):
-            part.wrap(self.wrappers, self.boundary)
+            part.wrap(self.wrappers)
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
         """Set the sampler, and annotate waiting tasks again if its decisions differ."""
@@ -257,20 +261,7 @@ class SchedulerAdapter:
         """Return the number of transitions since the scheduler's start."""
         return int(self.scheduler.transition_counter)
 
-    @property
-    def spent(self) -> float:
-        """Seconds of the event loop that heartbeats and submissions took, up to now."""
-        return self.wrappers.spent
-
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
-
-    def thread_seconds(self, start: float, stop: float) -> float:
-        """Return the integral of ``total_nthreads`` over the interval."""
-        return facts.thread_seconds(self.scheduler, start, stop)
-
-    def threads_at(self, time: float) -> int:
-        """Return ``total_nthreads`` at that time."""
-        return facts.threads_at(self.scheduler, time)
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.facts import trace_of
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.threads import ThreadTime
@@ -47,9 +46,9 @@ class Heartbeats:
         #: Interned batch keys without the span id.
         self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
-    def wrap(self, wrappers: Wrappers, boundary: ErrorBoundary) -> None:
+    def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the extension's method; in it, an error of ours would close the worker."""
-        make = wrappers.then(self._heartbeat, boundary, "heartbeat")
+        make = wrappers.then(self._heartbeat, "heartbeat")
         wrappers.method(self._spans.extension, "heartbeat", make)
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:

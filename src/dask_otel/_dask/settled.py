@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
+from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary
-from dask_otel.core.records import Result, TaskCounts
 from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
@@ -122,7 +122,10 @@ class SettledSpans:
         # A span without a summary may have failed.
         complete = None not in known
         seen = complete and not summary.partial
-        result = _result(summary.counts)
+        erred, cancelled = summary.counts.erred, summary.counts.cancelled
+        result = worst(
+            "failure" if erred else "success", "cancellation" if cancelled else "success"
+        )
         where = self.trace_context(dask_span.id)
         assert where is not None
         return {
@@ -162,12 +165,6 @@ class SettledSpans:
         if span.phase is Phase.OPEN:
             return f"{name} waits for the spans below it"
         return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
-
-
-def _result(counts: TaskCounts) -> Result:
-    if counts.erred:
-        return "failure"
-    return "cancellation" if counts.cancelled else "success"
 
 
 def _unknown(span_id: str) -> Refused:

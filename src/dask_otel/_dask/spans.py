@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -66,31 +66,27 @@ class DaskSpans:
     def attach(self, past: Past | None) -> None:
         """Adopt the unfinished work."""
         now = time()
-        known = self._known_before(past)
+        may_have_exported = self._lifecycle.generations.may_have_exported
+        seen = () if past is None else islice(self.extension.spans, past.seen)
+        known = {dask_id for dask_id in seen if may_have_exported(dask_id)}
         self.contexts.submitted(self.scheduler.tasks.values(), self.extension.spans)
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now, known)
         self.annotate_all()
         self._seen = len(self.extension.spans)
 
-    def _known_before(self, past: Past | None) -> Callable[[str], bool]:
-        """Return a test for spans that an earlier bridge may have exported."""
-        if past is None:
-            return lambda _: False
-        spans = self.extension.spans
-        since = set(islice(reversed(spans), len(spans) - past.seen))
-        may_have_exported = self._lifecycle.generations.may_have_exported
-        return lambda dask_id: dask_id not in since and may_have_exported(dask_id)
+    def _take_in(self, group: TaskGroup, now: float, known: Set[str]) -> None:
+        """Adopt a group's unfinished work from before the bridge.
 
-    def _take_in(self, group: TaskGroup, now: float, known: Callable[[str], bool]) -> None:
-        """Adopt a group's unfinished work from before the bridge."""
+        `known` are the ids of the spans that an earlier bridge may have exported.
+        """
         count = unfinished(group)
         if not count or not group.span_id:
             return
         dask_span = self.extension.spans[group.span_id]
         span = self._lifecycle.open.get(dask_span.id)
         if span is None:
-            if known(dask_span.id):
+            if dask_span.id in known:
                 span = self._reopened(dask_span, now)
             else:
                 span = self._created(dask_span, known)
@@ -113,32 +109,29 @@ class DaskSpans:
 
     # --------------------------------------------------------------------- submissions
 
-    def wrap(self, wrappers: Wrappers, boundary: ErrorBoundary) -> None:
+    def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the extension's method; in it, an error of ours would fail the user's graph."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            then = wrappers.then(self._observed, boundary, "observe_tasks")(original)
-
             def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
+                if not wrappers.attached:
+                    return original(tss, *args, **kwargs)
                 tss = tss if isinstance(tss, list) else list(tss)
-                with wrappers.own_work(boundary, "observe_tasks"):
-                    self._submitted(tss)
-                return then(tss, *args, **kwargs)
+                with wrappers.own_work("observe_tasks"):
+                    self.requested = {}
+                    self.requested = self._collisions(tss)
+                    for tags in {*self.requested.values()}:
+                        self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
+                result = original(tss, *args, **kwargs)
+                with wrappers.own_work("observe_tasks"):
+                    drifted, self.drifted = self.drifted, True
+                    self._take_in_spans(tss)
+                    self.drifted = drifted
+                return result
 
             return observe_tasks
 
         wrappers.method(self.extension, "observe_tasks", make)
-
-    def _submitted(self, tasks: list[TaskState]) -> None:
-        self.requested = {}
-        self.requested = self._collisions(tasks)
-        for tags in {*self.requested.values()}:
-            self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
-
-    def _observed(self, tasks: list[TaskState], *_: Any, **__: Any) -> None:
-        drifted, self.drifted = self.drifted, True
-        self._take_in_spans(tasks)
-        self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
         """Return, by group, the requested spans that the tasks will not get.
@@ -208,11 +201,12 @@ class DaskSpans:
                 self._created(dask_span)
             self._seen += 1
 
-    def _created(self, dask_span: Span, known: Callable[[str], bool] | None = None) -> OpenSpan:
+    def _created(self, dask_span: Span, known: Set[str] | None = None) -> OpenSpan:
         above = ancestors(dask_span)
         for ancestor in above:
             # Only if the bridge started on a running cluster: otherwise they are open, or gone.
-            if known and ancestor.id not in self._lifecycle.open and not known(ancestor.id):
+            is_new = ancestor.id not in self._lifecycle.open
+            if is_new and known is not None and ancestor.id not in known:
                 self._created(ancestor, known)
         opener = self.contexts.openers.get(dask_span.id)
         return self._opened(

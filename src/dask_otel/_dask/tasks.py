@@ -199,19 +199,17 @@ class TaskEvents:
         computed = stopped - started
         task = self._scheduler.tasks[key]
         group = self._groups.get(task.group)
-        assigned = run = None
-        sent = 0.0
+        run = None
         processed = start == "processing"
-        if processed:
-            assigned = self.assigned.pop(key, None)
-            sent = self._sent.pop(key, 0.0)
-            if assigned is not None:
-                if startstops:
-                    if self.under_way.seen:
-                        self.under_way.seen.pop(key, None)
-                    self._accounting.task_done(assigned.address, key, seconds, monotonic())
-                else:
-                    run = self._interrupted(key, assigned, stimulus_id, sent, group)
+        assigned = self.assigned.pop(key, None) if processed else None
+        sent = self._sent.pop(key, 0.0)
+        if assigned is not None:
+            if startstops:
+                if self.under_way.seen:
+                    self.under_way.seen.pop(key, None)
+                self._accounting.task_done(assigned.address, key, seconds, monotonic())
+            else:
+                run = self._interrupted(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
         if group is None:
             return
@@ -290,18 +288,17 @@ class TaskEvents:
             self._outcomes.lost(group)
             self._count(semconv.TASK_LOST.name, group)
         how = interruption(stimulus_id)
-        startstops = self._time.failure_of(key).get("startstops")
+        startstops = self._time.failure_of(key).get("startstops") or ()
+        started, stopped, seconds = run_times(startstops)
         if how in ("error", "rescheduled"):
             # The run has ended, and a retry follows.
-            seconds = run_times(startstops)[2] if startstops else None
-            self._accounting.task_done(address, key, seconds, monotonic())
+            known = seconds if startstops else None
+            self._accounting.task_done(address, key, known, monotonic())
         else:
             self._accounting.task_released(address, key, monotonic())
-        if how == "error":
-            started, stopped, _ = run_times(startstops or ())
-            if stopped:
-                shown = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
-                return Run(address, *shown)
+        if how == "error" and stopped:
+            times = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
+            return Run(address, *times)
         if seen is None:
             return None
         # It ran until now, or until its worker was lost at an unknown time.
@@ -369,7 +366,7 @@ class TaskEvents:
     def stolen(self, message: Any) -> None:
         """Record that a task moved to another worker, which is not a transition."""
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
-            key, thief = message[1], message[4]
+            _, key, _, _, thief, *_ = message
             try:
                 victim, ws = self.assigned.get(key), self._scheduler.workers.get(thief)
             except TypeError:

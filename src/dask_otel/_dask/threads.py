@@ -14,7 +14,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel import semconv
-from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.runs import RunsUnderWay
 from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.idle.accounting import Accounting, Increments
@@ -52,11 +51,11 @@ class ThreadTime:
         #: The message of the present failure.
         self._failing: Mapping[str, Any] = {}
 
-    def wrap(self, wrappers: Wrappers, boundary: ErrorBoundary) -> None:
+    def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the scheduler's handlers."""
         messages = self._scheduler.stream_handlers
-        cut = wrappers.then(self._cut, boundary, "heartbeat_worker")
-        seceded = wrappers.then(self._seceded, boundary, "long_running")
+        cut = wrappers.then(self._cut, "heartbeat_worker")
+        seceded = wrappers.then(self._seceded, "long_running")
         wrappers.handler(self._scheduler.handlers, "heartbeat_worker", cut)
         wrappers.handler(messages, "long-running", seceded)
         wrappers.handler(messages, "task-erred", self._wrapped_task_erred)

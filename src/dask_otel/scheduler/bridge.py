@@ -79,9 +79,8 @@ class Bridge:
         self._scheduler = scheduler
         #: None before the start, and after the release of the scheduler.
         self._plugin: SchedulerPlugin | None = None
-        self._pump: Pump | None = None
-        #: Returns the bridge's own counts; see `WiredPump`.
-        self._counts: Callable[[], dict[tuple[str, ...], float]] = dict
+        #: The exporters; None until they are ready.
+        self.wired: WiredPump | None = None
         self._cost = OwnCost(self.adapter)
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
@@ -105,7 +104,6 @@ class Bridge:
         self.adapter.attach()
         self._plugin = plugin
         vars(plugin).update({name: getattr(self.adapter, name) for name in HOOKS})
-        self._cost.watch(plugin)
         self._every("tick", TICK, self._tick)
         if self.settings.workers.context:
             # After an error, the bridge continues without it.
@@ -146,8 +144,7 @@ class Bridge:
             # The bridge was closed before the exporters were ready.
             wired.pump.request_close(0.0)
             return
-        self._pump = wired.pump
-        self._counts = wired.counts
+        self.wired = wired
         if wired.decides is not None:
             with self.boundary.guarding("sampler"):
                 self.adapter.decide_with(wired.decides)
@@ -189,10 +186,10 @@ class Bridge:
 
     def condition(self) -> dict[str, Any]:
         """Return the state of the export as plain data; see `Pump.condition`."""
-        if self._pump is None:
+        if self.wired is None:
             return {"exporting": False}
-        counts = [[*series, value] for series, value in self._counts().items()]
-        return {"exporting": True, "counts": counts, **self._pump.condition()}
+        counts = [[*series, value] for series, value in self.wired.counts().items()]
+        return {"exporting": True, "counts": counts, **self.wired.pump.condition()}
 
     def unused(self, overrides: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the full keys of another configuration that differ from the bridge's."""
@@ -223,11 +220,11 @@ class Bridge:
                         step()
                 if self._connecting is not None:
                     await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
-                if self._pump is not None:
+                if self.wired is not None:
                     for step in (self.hand_over.spans, self.hand_over.last_metrics):
                         with guarded():
                             step()
-                    await self._pump_closed(self._pump, deadline)
+                    await self._pump_closed(self.wired.pump, deadline)
                 elif self._connecting is not None and not self._connecting.done():
                     logger.warning(
                         "dask-otel was closed before its exporters were made, within %g s "
@@ -290,7 +287,7 @@ class Bridge:
         def run() -> None:
             # Set the timer first, so that it continues if the call fails.
             self._timers[name] = loop.call_later(seconds, run)
-            with self._cost.timed(), self.boundary.guarding(name):
+            with self.adapter.own_work(name):
                 call()
 
         self._timers[name] = loop.call_later(seconds, run)
@@ -310,7 +307,8 @@ class Bridge:
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()
-        self._cost.sample()
+        if self._plugin is not None:
+            self._cost.sample(self._plugin)
 
 
 def _limits(settings: Settings) -> Limits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time as clocks
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from distributed.metrics import time
@@ -135,15 +136,10 @@ class HandOver:
         self._offer_metrics(running=True)
 
     def _take_step(self, steps: Iterator[None]) -> None:
-        with self._cost.timed():
-            self._step = None
-            try:
-                next(steps)
-            except StopIteration:
-                pass
-            except Exception:
-                self._boundary.failed("metrics")
-            else:
+        self._step = None
+        with self._adapter.own_work("metrics"):
+            # Once, unless this was the last step.
+            for _ in islice(steps, 1):
                 self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
 
     def last_metrics(self) -> None:

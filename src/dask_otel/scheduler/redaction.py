@@ -62,7 +62,7 @@ def _guarded(setting: str, function: Redact) -> Redact:
             logged = True
             logger.error(
                 "dask-otel: %s (otel.spans.redact) %s, for %r. Such texts are left out, and "
-                "counted in dask.otel.sanitized as redact. This is said once",
+                "counted in dask.otel.sanitized as redact. This is logged once",
                 setting,
                 wrong,
                 name,

@@ -120,12 +120,11 @@ class Delivery:
             )
             answer = answers[address]
             if isinstance(answer, Exception):
-                if address in self._scheduler.workers:
-                    raise answer
-                return False
+                raise answer
             if answer.get("status") != "OK":
                 raise RuntimeError(f"{address} answered {answer}")
         except Exception as error:
-            self._boundary.failed("worker context")
+            if address in self._scheduler.workers:
+                self._boundary.failed("worker context")
             return not isinstance(error, OSError)
         return True

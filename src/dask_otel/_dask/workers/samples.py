@@ -90,9 +90,8 @@ class WorkerSamples:
         named = {address: name for address, name in self._named.items() if address in workers}
         new = (address for address in workers if address not in named)
         room = max(0, self._max_workers - len(named))
-        named |= {address: str(workers[address].name) for address in islice(new, room)}
-        self._named = named
-        return named
+        self._named = named | {a: str(workers[a].name) for a in islice(new, room)}
+        return self._named
 
 
 def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSeries, float]:
