@@ -239,11 +239,13 @@ def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
 
 
 def test_the_adapter_s_own_work_is_added_once(clock: Clock) -> None:
+    def work(seconds: float) -> None:
+        clock.now += seconds
+        raise RuntimeError("which is caught")
+
     wrappers = Wrappers()
     adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, wrappers=wrappers)
     cost = OwnCost(adapter)
     for seconds in (2.0, 0.25):
-        with wrappers.own_work("tick"):
-            clock.now += seconds
-            raise RuntimeError("which is caught")
+        wrappers.run("tick", work, seconds)
         assert cost.take() == seconds

@@ -137,7 +137,6 @@ class SchedulerAdapter:
         self.transition = self.tasks.transition
         self.heartbeats = Heartbeats(self.lifecycle, self.time, self.clocks, self.loops, self.spans)
         self.wrappers = Wrappers(boundary)
-        self.own_work = self.wrappers.own_work
         #: Whether the scheduler continues without the bridge; set by `close`.
         self.removed = False
 

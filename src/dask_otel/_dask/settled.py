@@ -122,9 +122,9 @@ class SettledSpans:
         # A span without a summary may have failed.
         complete = None not in known
         seen = complete and not summary.partial
-        erred, cancelled = summary.counts.erred, summary.counts.cancelled
         result = worst(
-            "failure" if erred else "success", "cancellation" if cancelled else "success"
+            "failure" if summary.counts.erred else "success",
+            "cancellation" if summary.counts.cancelled else "success",
         )
         where = self.trace_context(dask_span.id)
         assert where is not None

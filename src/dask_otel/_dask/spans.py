@@ -117,21 +117,25 @@ class DaskSpans:
                 if not wrappers.attached:
                     return original(tss, *args, **kwargs)
                 tss = tss if isinstance(tss, list) else list(tss)
-                with wrappers.own_work("observe_tasks"):
-                    self.requested = {}
-                    self.requested = self._collisions(tss)
-                    for tags in {*self.requested.values()}:
-                        self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
+                wrappers.run("observe_tasks", self._submitted, tss)
                 result = original(tss, *args, **kwargs)
-                with wrappers.own_work("observe_tasks"):
-                    drifted, self.drifted = self.drifted, True
-                    self._take_in_spans(tss)
-                    self.drifted = drifted
+                wrappers.run("observe_tasks", self._observed, tss)
                 return result
 
             return observe_tasks
 
         wrappers.method(self.extension, "observe_tasks", make)
+
+    def _submitted(self, tasks: list[TaskState]) -> None:
+        self.requested = {}
+        self.requested = self._collisions(tasks)
+        for tags in {*self.requested.values()}:
+            self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
+
+    def _observed(self, tasks: list[TaskState]) -> None:
+        drifted, self.drifted = self.drifted, True
+        self._take_in_spans(tasks)
+        self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
         """Return, by group, the requested spans that the tasks will not get.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -31,12 +30,13 @@ class Wrappers:
         #: Seconds of the event loop for our own work, except transitions.
         self.spent = 0.0
 
-    @contextmanager
-    def own_work(self, kind: str) -> Iterator[None]:
-        """Count the seconds of the code inside, and catch its errors."""
+    def run(self, kind: str, ours: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call code of ours: count its seconds, and catch its errors."""
         began = perf_counter()
-        with self._boundary.guarding(kind):
-            yield
+        try:
+            ours(*args, **kwargs)
+        except Exception:
+            self._boundary.failed(kind)
         self.spent += perf_counter() - began
 
     def then(self, ours: Callable[..., None], kind: str) -> Make:
@@ -46,8 +46,7 @@ class Wrappers:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self.attached:
-                    with self.own_work(kind):
-                        ours(*args, **kwargs)
+                    self.run(kind, ours, *args, **kwargs)
                 return result
 
             return wrapper

@@ -287,8 +287,7 @@ class Bridge:
         def run() -> None:
             # Set the timer first, so that it continues if the call fails.
             self._timers[name] = loop.call_later(seconds, run)
-            with self.adapter.own_work(name):
-                call()
+            self.adapter.wrappers.run(name, call)
 
         self._timers[name] = loop.call_later(seconds, run)
 

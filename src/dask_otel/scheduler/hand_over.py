@@ -137,10 +137,12 @@ class HandOver:
 
     def _take_step(self, steps: Iterator[None]) -> None:
         self._step = None
-        with self._adapter.own_work("metrics"):
-            # Once, unless this was the last step.
-            for _ in islice(steps, 1):
-                self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
+        self._adapter.wrappers.run("metrics", self._next_step, steps)
+
+    def _next_step(self, steps: Iterator[None]) -> None:
+        # Once, unless there was no step left.
+        for _ in islice(steps, 1):
+            self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
 
     def last_metrics(self) -> None:
         """Hand over the last metrics at once: the bridge closes."""
