@@ -172,7 +172,7 @@ class SchedulerAdapter:
                 self.lifecycle.generations, self._summaries, len(self.spans.extension.spans)
             )
         self.wrappers.remove()
-        self.spans.groups.clear()
+        self.spans.release()
         self.tasks.all_gone()
 
     # ---------------------------------------------------------------- the Dask plugin's
@@ -235,7 +235,7 @@ class SchedulerAdapter:
 
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
-        self.spans.requested = {}
+        self.spans.submission_over()
         with self.boundary.guarding("blocks"):
             self.blocks.tick(now)
         if self.spans.drifted:

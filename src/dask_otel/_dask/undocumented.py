@@ -150,7 +150,6 @@ OF_ANYTHING: Final = frozenset(
         "matcher",
         "pattern",
         "regex",
-        "remove",
         "rstrip",
         "rules",
         "spans",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
-from dask_otel.core.metrics.batch import Observation
+from dask_otel.core.metrics.batch import MetricBatch, Observation
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class HandOver:
             return
         yield from self._adapter.prepare()
         yield
-        self._offer_metrics(running=True)
+        self._offer_metrics(self._adapter.take_batch, running=True)
 
     def _take_step(self, steps: Iterator[None]) -> None:
         self._step = None
@@ -146,15 +146,13 @@ class HandOver:
 
     def last_metrics(self) -> None:
         """Hand over the last metrics at once: the bridge closes."""
-        for _ in self._adapter.prepare():
-            pass
-        self._offer_metrics(running=False)
+        self._offer_metrics(self._adapter.swap, running=False)
 
-    def _offer_metrics(self, running: bool) -> None:
+    def _offer_metrics(self, take: Callable[[int], MetricBatch], running: bool) -> None:
         assert self._pump is not None
         self._count_own()
         self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
-        self._pump.offer_metrics(self._adapter.take_batch(clocks.time_ns()))
+        self._pump.offer_metrics(take(clocks.time_ns()))
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""
