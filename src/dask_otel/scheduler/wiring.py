@@ -135,7 +135,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # The page has the metrics; failures to send traces are logged like all others.
-    nobody_at = outputs.nobody_at if page is None else None
+    unreachable = outputs.nobody_at if page is None else None
     interval = read.metric_interval
     if page is not None:
         interval = min(interval, LONGEST_PAGE_AGE)
@@ -170,7 +170,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         sanitizer.drain,
         page=shown,
-        nobody_at=known if nobody_at is None else [nobody_at, *known],
+        nobody_at=known if unreachable is None else [unreachable, *known],
         # Page and files get batches more often than exports, slightly early or late.
         metric_interval=(
             read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
@@ -183,7 +183,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    hint = "" if nobody_at is None else _NO_LISTENER.format(nobody_at)
+    hint = "" if unreachable is None else _NO_LISTENER.format(unreachable)
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
