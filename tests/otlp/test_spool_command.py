@@ -187,24 +187,6 @@ def test_nobody_at_the_endpoint_leaves_all_of_it(
         assert len(ids(server)) == 3
 
 
-def test_a_server_that_fails_at_first_gets_all_of_it_once(
-    http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = fill(path, 300)
-    use(monkeypatch, http)
-    refused = []
-
-    def refuse_one(_: str, request: object) -> int | str | None:
-        if refused:
-            return None
-        refused.append(request)
-        return 503
-
-    http.judge = refuse_one
-    assert main(["spool", "--send", str(path)]) == 0
-    assert ids(http) == sorted(wanted)
-
-
 def test_what_waits_for_another_exporter_goes_with_the_first(
     http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +301,7 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
     assert "32 spans to be sent" in shown
-    assert "nobody has it" in shown
+    assert "no scheduler uses it" in shown
     [line] = [line for line in shown.splitlines() if line.startswith("nightly")]
     assert line.split()[1] == "Scheduler-7"
     assert line.split()[-3:] == ["30", "1", "lost"]

@@ -227,16 +227,6 @@ def test_a_graph_that_was_overtaken_joins_its_span():
     assert life.finished.counts.tasks == 2
 
 
-def test_a_block_that_submitted_nothing_leaves_nothing():
-    sim = Blocked(LIMITS)
-    sim.enter("c0", "nothing")
-    sim.leave("c0", "nothing")
-    sim.hear("c0")
-    assert not sim.blocks._waiting
-    assert not sim.blocks._left_first
-    assert sim.lives == []
-
-
 def test_what_is_remembered_is_bounded():
     sim = Blocked(LIMITS, remember=10)
     for number in range(100):
