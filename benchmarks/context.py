@@ -57,7 +57,7 @@ def _worker() -> None:
         with ExitStack() as stack:
             if settings is not None:
                 context = TaskContext()
-                context.contexts.ratio = settings.get("ratio", 0.0)
+                context.ratio = settings.get("ratio", 0.0)
                 worker.hook(context)
             if settings and settings.get("inject"):
                 injection.add()

@@ -24,7 +24,7 @@ def _pump(dask_scheduler: Any) -> Any:
     from dask_otel.scheduler.plugin import plugin_of
 
     plugin = plugin_of(dask_scheduler)
-    return plugin and plugin.bridge and plugin.bridge._pump
+    return plugin and plugin.bridge and plugin.bridge.wired and plugin.bridge.wired.pump
 
 
 def connected(dask_scheduler: Any) -> bool:
