@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
+from dask_otel.core.life.clock_offsets import WorkerOffset
 
 #: Two heartbeats of one worker are at least this far apart: each is an event of its loop,
 #: and so is what a task does between its disappearance and its metered seconds.
@@ -85,6 +86,8 @@ class Worker:
     quickest: float = math.inf
     #: What of `digests` did not use a thread.
     extra: float = 0.0
+    #: What the scheduler knows of its clock.
+    offset: WorkerOffset = field(default_factory=WorkerOffset)
 
     @property
     def occupied(self) -> int:
@@ -218,8 +221,8 @@ class Cluster:
         self.workers.append(worker)
         worker.last_arrival = self.now
         worker.quickest = next(worker.latencies)
-        delay = worker.quickest - worker.clock
-        self.accounting.worker_added(worker.name, worker.threads, self.now, delay)
+        worker.offset.heartbeat(self.now, worker.quickest - worker.clock, None)
+        self.accounting.worker_added(worker.name, worker.threads, self.now)
         self.call(self.now + self.interval, lambda: self._beat(worker))
         waiting, self.waiting = self.waiting, []
         for task in waiting:
@@ -279,9 +282,8 @@ class Cluster:
                 self.blur = max(self.blur, worker.quickest)
                 self.truth.reported += sum(seconds.values())
                 self.truth.excess += extra
-                self.accounting.heartbeat(
-                    worker.name, executing, seconds, self.now, self.now - sent
-                )
+                travelled = worker.offset.heartbeat(self.now, self.now - sent, None)
+                self.accounting.heartbeat(worker.name, executing, seconds, self.now, travelled)
             else:
                 self.truth.lost += sum(seconds.values()) - extra
 

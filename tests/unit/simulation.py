@@ -103,7 +103,7 @@ class Simulation:
         self.taken = 0
         self._ids = itertools.count()
         for worker in self.beats:
-            self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
+            self.lifecycle.reports.heartbeat(worker, self.now, 0)
 
     # ------------------------------------------------------------- the core's questions
 
@@ -332,7 +332,7 @@ class Simulation:
     def heartbeat(self, worker: str, age: float, cancelled: int) -> None:
         """A heartbeat arrives that began some seconds ago."""
         self.beats.setdefault(worker, []).append((self.real, self.now - age))
-        self.lifecycle.reports.heartbeat(worker, self.now, age, cancelled)
+        self.lifecycle.reports.heartbeat(worker, self.now - age, cancelled)
 
     def lose_worker(self, worker: str) -> None:
         """A worker is gone."""
@@ -384,7 +384,7 @@ class Simulation:
         assert self.active == 0
         self.observe(Lifecycle(self.limits, self, self.lifecycle.generations))
         for worker in self.beats:
-            self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
+            self.lifecycle.reports.heartbeat(worker, self.now, 0)
         unfinished: dict[tuple[str, str], list[Task]] = {}
         for task in self.tasks.values():
             if task.state == "todo":

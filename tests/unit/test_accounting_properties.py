@@ -134,7 +134,7 @@ calls = st.one_of(
     st.tuples(st.just("span_active"), st.sampled_from("rs"), spans),
     st.tuples(st.just("span_inactive"), spans),
 )
-beats = st.tuples(workers, listing, st.dictionaries(spans, odd), optional)
+beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 9.0))
 
 
 @settings(deadline=None, max_examples=300)
@@ -152,8 +152,8 @@ def test_no_order_of_events_breaks_the_sums(events: list) -> None:
     for passed, event in events:
         now += passed
         if event[0] in ("u", "v", "w"):
-            worker, executing, reported, delay = event
-            accounting.heartbeat(worker, executing, reported, now, delay)
+            worker, executing, reported, travelled = event
+            accounting.heartbeat(worker, executing, reported, now, travelled)
         else:
             getattr(accounting, event[0])(*event[1:], now)
         totals.add(exported(accounting, now))

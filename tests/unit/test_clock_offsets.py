@@ -241,6 +241,24 @@ def test_the_schedulers_own_clock_may_be_stepped(step):
     assert shown == pytest.approx(true, abs=0.003)
 
 
+@pytest.mark.parametrize("round_trip", [None, 0.002])
+def test_a_late_heartbeat_travelled_long_unless_a_clock_was_set(round_trip):
+    offset = WorkerOffset()
+    for second in range(10):
+        # The worker's clock is behind by two hours from the fifth on.
+        shift = 7200.0 if second >= 5 else 0.0
+        assert offset.heartbeat(1e6 + second, 0.001 + shift, round_trip) == 0.0
+    assert offset.heartbeat(1e6 + 20.0, 7207.001, round_trip) == pytest.approx(7.0, abs=0.01)
+
+
+def test_the_second_heartbeat_after_a_small_step_is_not_late():
+    offset = WorkerOffset()
+    travelled = [
+        offset.heartbeat(1e6 + second, 0.001 + 3 * (second > 5), 0.002) for second in range(9)
+    ]
+    assert travelled == pytest.approx([0.0] * 6 + [3.0, 0.0, 0.0], abs=0.001)
+
+
 def test_an_estimate_after_the_registration_is_put_right_with_the_first_run():
     worker = Worker(0.0)
     # It took 0.19 s to say who it is, and the answer came at once: it is off by 0.095 s.

@@ -32,18 +32,6 @@ def open_span(sim: Simulation, dask_id: str) -> OpenSpan:
     return sim.lifecycle.open[dask_id]
 
 
-def test_a_heartbeat_from_hours_ago_is_that_of_a_clock_that_was_set() -> None:
-    reports = Reports()
-    for second in range(10):
-        # The worker's clock is behind by two hours from the fifth on.
-        shift = 7200.0 if second >= 5 else 0.0
-        reports.heartbeat("w", 1e6 + second, 0.001 + shift, 0)
-        assert reports.began("w") == 1e6 + second
-    # A late one is not.
-    reports.heartbeat("w", 1e6 + 20.0, 7207.001, 0)
-    assert reports.began("w") == pytest.approx(1e6 + 13.0, abs=0.01)
-
-
 def state(sim: Simulation, dask_id: str) -> tuple[Phase, int, int, int]:
     """Phase, unfinished tasks, busy parts of the tree, open children."""
     span = open_span(sim, dask_id)
@@ -440,7 +428,7 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
     monkeypatch.setattr(sim, "span_exported", lambda span: None)
     lifecycle = sim.lifecycle
     for worker in ("w0", "w1"):
-        lifecycle.reports.heartbeat(worker, sim.now, 0.0, 0)
+        lifecycle.reports.heartbeat(worker, sim.now, 0)
     spans: dict[str, list[OpenSpan]] = {"w0": [], "w1": []}
     for number in range(200):
         worker = f"w{number % 2}"
@@ -458,7 +446,7 @@ def test_a_tick_looks_at_spans_only_where_there_is_news(monkeypatch) -> None:
 
     assert len(looked()) == 200
     assert looked() == []
-    lifecycle.reports.heartbeat("w1", sim.now, 0.0, 0)
+    lifecycle.reports.heartbeat("w1", sim.now, 0)
     assert looked() == spans["w1"]
     assert looked() == []
     lifecycle.reports.left("w0")
@@ -471,7 +459,7 @@ def test_who_did_not_report_in_time_is_known_until_there_is_new_work(monkeypatch
     sim = Simulation(Limits(linger=LINGER, settle_timeout=SETTLE))
     monkeypatch.setattr(sim, "span_exported", lambda span: None)
     lifecycle = sim.lifecycle
-    lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
+    lifecycle.reports.heartbeat("w0", sim.now, 0)
     span = lifecycle.span_created("id", ("job",), (), sim.now)
     group = lifecycle.add_group(span, "f", "f", None)
     lifecycle.tasks.added(group, "a", sim.now)
@@ -486,7 +474,7 @@ def test_who_did_not_report_in_time_is_known_until_there_is_new_work(monkeypatch
     lifecycle.tick(sim.now)
     assert span.phase is Phase.SETTLING
     sim.now += 0.1
-    lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
+    lifecycle.reports.heartbeat("w0", sim.now, 0)
     lifecycle.tick(sim.now)
     assert (span.phase, span.owing) == (Phase.LINGERING, {})
 
@@ -502,7 +490,7 @@ def short_span(sim: Simulation, number: int) -> None:
     lifecycle.tasks.added(group, "key", sim.now)
     lifecycle.tasks.finished(group, "w0", sim.now, sim.now, sim.now)
     sim.now += 0.01
-    lifecycle.reports.heartbeat("w0", sim.now, 0.0, 0)
+    lifecycle.reports.heartbeat("w0", sim.now, 0)
     lifecycle.tick(sim.now)
     lifecycle.finished.clear()
 

@@ -74,8 +74,9 @@ class Heartbeats:
             self._worker_deltas(ws.metrics)
 
     def _read(self, ws: WorkerState, cancelled: int, waited: float | None) -> None:
-        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
-        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        travelled = self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        self._time.travelled = travelled
+        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen - travelled, cancelled)
         self._loops.heartbeat(ws)
 
     def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:

@@ -51,6 +51,8 @@ class ThreadTime:
         #: Execute seconds of the present heartbeat, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
+        #: Seconds that it travelled.
+        self.travelled = 0.0
         #: The interval that `prepare` has closed and `export` has not yet exported.
         self._closed: _Closed | None = None
         #: The message of the present failure.
@@ -81,7 +83,7 @@ class ThreadTime:
 
     def worker_added(self, ws: WorkerState) -> None:
         """Add a worker."""
-        self.accounting.worker_added(ws.address, ws.nthreads, monotonic(), ws.time_delay)
+        self.accounting.worker_added(ws.address, ws.nthreads, monotonic())
 
     # --------------------------------------------------------------------------- tasks
 
@@ -125,7 +127,7 @@ class ThreadTime:
         measured = self.wrappers.then(self._cut, self._boundary, "heartbeat_worker")(original)
 
         def heartbeat_worker(*args: Any, **kwargs: Any) -> Any:
-            self._seconds = {}
+            self._seconds, self.travelled = {}, 0.0
             return measured(*args, **kwargs)
 
         return heartbeat_worker
@@ -139,7 +141,7 @@ class ThreadTime:
             return
         executing = executing or {}
         seconds, self._seconds = self._seconds, {}
-        self.accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
+        self.accounting.heartbeat(ws.address, executing, seconds, monotonic(), self.travelled)
         self._under_way.heartbeat(ws.address, executing)
 
     # --------------------------------------------------------------------------- spans

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from dask_otel.core.heartbeat_clock import HeartbeatClock
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
 
@@ -31,7 +30,6 @@ class WorkerTime:
     """
 
     __slots__ = (
-        "_clock",
         "_credit",
         "_excess",
         "_excess_ahead",
@@ -51,7 +49,7 @@ class WorkerTime:
         "threads",
     )
 
-    def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
+    def __init__(self, threads: int, now: float) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
         #: Number of certainly idle threads, since `changed`.
@@ -60,9 +58,6 @@ class WorkerTime:
         #: Spans that had an open task here since the last cut.
         self.recent_spans: set[ActiveSpan] = set()
         self._joined = self._now = now
-        self._clock = HeartbeatClock(last=now)
-        if delay is not None:
-            self._clock.made(now, delay)
         #: Totals since `_joined`.
         self._reported = self._idle = self._lost = self._excess = 0.0
         #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
@@ -100,7 +95,7 @@ class WorkerTime:
         executing: Mapping[Hashable, float],
         reported: float,
         now: float,
-        delay: float | None = None,
+        travelled: float,
     ) -> Settlement:
         """Settle the time up to a heartbeat; `advance` to `now` must have been called.
 
@@ -112,11 +107,12 @@ class WorkerTime:
             ``execute`` seconds metered since its last heartbeat.
         now
             When it was received.
-        delay
-            Time of receipt minus time of sending, by two wall clocks; None if unknown.
+        travelled
+            Seconds from its cut to its receipt.
         """
         before = self.tasks.cut
-        at = self._taken_at(now, delay)
+        # Rule 3.
+        at = max(before, now - travelled)
         # Idle was also booked after the cut. Only the part since the last change is certain:
         # assuming more would book idle before the cut twice.
         since = max(at, self.changed)
@@ -156,11 +152,6 @@ class WorkerTime:
             self.recent_spans = set()
         elif len(self.recent_spans) > 1:
             self.recent_spans = {span for span in processing.values() if span is not None}
-
-    def _taken_at(self, now: float, delay: float | None) -> float:
-        """Return when a heartbeat was taken (rule 3)."""
-        made = now if delay is None else self._clock.made(now, delay)
-        return min(now, max(self.tasks.cut, made))
 
     def _capacity_left(self) -> float:
         booked = self._reported + self._idle + self._lost

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.core.idle.sharing import ActiveSpan
 
-#: Seconds by which a task's elapsed time may grow faster than the time between two cuts. The worker
-#: measures it with the wall clock: if it grows more, that clock was set.
+#: Seconds by which the growth of a task's elapsed time may differ from the time between two cuts.
+#: The worker measures it with the wall clock: if it differs more, that clock was set.
 CLOCK_SLACK: Final = 0.25
 
 
@@ -268,10 +268,9 @@ class WorkerTasks:
         """Return a listed task's elapsed seconds, corrected if its clock was stepped."""
         if key in self._again:
             return max(0.0, elapsed)
-        before = self._executing.get(key, 0.0)
-        if not before <= elapsed <= before + (now - self.cut) + CLOCK_SLACK:
-            return before + (at - self.cut)
-        return elapsed
+        expected = self._executing.get(key, 0.0) + (at - self.cut)
+        least = expected - CLOCK_SLACK if key in self._executing else 0.0
+        return elapsed if least <= elapsed <= expected + (now - at) + CLOCK_SLACK else expected
 
     def _lists_ended(self, key: Hashable, at: float) -> bool:
         """Whether a cut lists a run whose end is known: the cut was taken before the end.
