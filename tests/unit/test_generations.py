@@ -13,7 +13,8 @@ from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import Limits
-from dask_otel.core.records import SpanIdentity
+from dask_otel.core.life.summaries import SpanSummary
+from dask_otel.core.records import SpanIdentity, TaskCounts
 from dask_otel.core.trace import Trace
 
 A, B = 0xA << 64, 0xB << 64
@@ -34,7 +35,24 @@ class Finished:
 
 def end(generations: Generations, ident: SpanIdentity, stop: float = 1.0) -> None:
     finished: Any = Finished(ident, stop)
-    generations.remember(finished)
+    generations.remember(finished, SpanSummary())
+
+
+def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
+    return SpanSummary(first_start, stop, TaskCounts(tasks=2, memory=1, erred=1), **more)
+
+
+def test_the_summaries_of_generations_add_up() -> None:
+    generations = Generations(Limits())
+    finished: Any = Finished(generations.first("a", ("a",), ()))
+    generations.remember(finished, summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
+    finished.identity = generations.next("a", ("a",), (), 3.0, ())
+    generations.remember(finished, summary(0.0, 4.0, idle=None))
+    for _ in range(2):
+        assert generations.summary("a", summary(5.0, 6.0, idle=1.0, capacity=3.0)) == SpanSummary(
+            1.0, 6.0, TaskCounts(6, 3, 3), 1.5, 3.0, frozenset({"w"})
+        )
+    assert generations.summary("b", summary(5.0, 6.0)) == summary(5.0, 6.0)
 
 
 def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:

@@ -27,7 +27,6 @@ from dask_otel.core.context import Caller
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, OpenSpan
-from dask_otel.core.life.summaries import Summaries
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
 
@@ -43,7 +42,6 @@ class DaskSpans:
         self,
         scheduler: Scheduler,
         lifecycle: Lifecycle,
-        summaries: Summaries,
         contexts: TaskContexts,
         batches: Batches,
         boundary: ErrorBoundary,
@@ -55,7 +53,6 @@ class DaskSpans:
         #: Guards ``observe_tasks``, where an error of ours would fail the user's graph.
         self.boundary = boundary
         self._lifecycle = lifecycle
-        self._summaries = summaries
         self.wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
@@ -237,7 +234,7 @@ class DaskSpans:
         if span is None:
             reopen, above = self._lifecycle.span_reopened, ancestors(dask_span)
             span = self._opened(reopen, dask_span, above, now, caller)
-            if not self._summaries.knows(dask_span.id):
+            if not self._lifecycle.generations.knows(dask_span.id):
                 # Its earlier work was forgotten or never observed.
                 span.mark_partial()
         return span

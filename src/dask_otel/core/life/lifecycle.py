@@ -43,6 +43,7 @@ from dask_otel.core.life.open_span import (
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
+from dask_otel.core.life.summaries import summarize
 from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import (
     FinishedSpan,
@@ -405,6 +406,6 @@ class Lifecycle:
             self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
-        self.generations.remember(finished)
+        self.generations.remember(finished, summarize(span, finished.idle, finished.capacity))
         self._cluster.span_exported(span)
         self.finished.append(finished)
