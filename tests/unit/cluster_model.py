@@ -144,9 +144,9 @@ def exported(accounting: Accounting, now: float) -> Increments:
     return closed
 
 
-def taken(sharing: IdleSharing, now: float) -> tuple[float, float, dict[str, float]]:
+def taken(sharing: IdleSharing) -> tuple[float, float, dict[str, float]]:
     """Close an interval; return its idle and unused seconds, and idle by span."""
-    idle, unused = sharing.close(now)
+    idle, unused = sharing.close()
     sharing.settle()
     shares, sharing.closed_shares = sharing.closed_shares, {}
     return idle, unused, shares

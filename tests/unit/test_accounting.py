@@ -343,13 +343,13 @@ def test_late_idle_goes_to_who_was_active_when_it_passed() -> None:
     a = sharing.spans["a"]
     sharing.activate("b", "b", 1.0)
     sharing.book_late(2.0, since=2.0, spans=[a])
-    assert taken(sharing, 2.0) == (2.0, 0.0, {"a": 1.0, "b": 1.0})
+    assert taken(sharing) == (2.0, 0.0, {"a": 1.0, "b": 1.0})
     sharing.deactivate("a", 3.0)
     sharing.book_late(2.0, since=2.0, spans=[a])
-    assert taken(sharing, 3.0) == (2.0, 0.0, {"a": 2.0})
+    assert taken(sharing) == (2.0, 0.0, {"a": 2.0})
     sharing.deactivate("b", 4.0)
     sharing.book_late(2.0, since=4.0, spans=[a])
-    assert taken(sharing, 4.0) == (0.0, 2.0, {})
+    assert taken(sharing) == (0.0, 2.0, {})
 
 
 def test_weeks_of_running_cost_no_precision() -> None:

@@ -193,6 +193,7 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
 
     for passed, (kind, *arguments) in [*events, (1.0, ("take",))]:
         now += passed
+        sharing.book(passed * threads)
         by_root = defaultdict(list)
         for span in active:
             by_root[roots[span]].append(span)
@@ -201,18 +202,17 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
                 truth[span] += passed * threads / len(by_root) / len(members)
         true_unused += 0.0 if active else passed * threads
         if kind == "threads":
-            sharing.free_threads_changed(arguments[0] - threads, now)
             threads = arguments[0]
         elif kind == "take":
             sharing.settle()
             collect(sharing.closed_shares)
-            more_idle, more_unused, more = taken(sharing, now)
+            more_idle, more_unused, more = taken(sharing)
             idle, unused = idle + more_idle, unused + more_unused
             collect(more)
         elif kind == "close":
             sharing.settle()
             collect(sharing.closed_shares)
-            more_idle, more_unused = sharing.close(now)
+            more_idle, more_unused = sharing.close()
             idle, unused = idle + more_idle, unused + more_unused
         elif kind == "settle":
             sharing.settle(arguments[0])

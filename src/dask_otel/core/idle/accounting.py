@@ -98,6 +98,8 @@ class Accounting:
     def __init__(self, now: float) -> None:
         self._now = now
         self._threads = 0
+        #: Threads that are certainly idle.
+        self._free = 0
         self._capacity = self._reported = self._lost = self._excess = 0.0
         self._workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
@@ -114,7 +116,7 @@ class Accounting:
         self._advance(now)
         self._workers[worker] = WorkerTime(threads, self._now)
         self._threads += threads
-        self._sharing.free_threads_changed(threads, self._now)
+        self._free += threads
 
     def worker_removed(self, worker: str, now: float) -> None:
         """Remove a worker that left or was lost, after its tasks were released."""
@@ -125,7 +127,7 @@ class Accounting:
         account.advance(self._now)
         left = account.close()
         self._lost += left.lost
-        self._sharing.free_threads_changed(-account.free, self._now)
+        self._free -= account.free
         if left.idle > 0.0:
             self._sharing.book_late(left.idle, account.tasks.cut, account.recent_spans)
         self._threads -= account.threads
@@ -269,7 +271,7 @@ class Accounting:
         for account in self._workers.values():
             account.advance(now)
             in_flight += account.in_flight
-        idle, unused = self._sharing.close(now)
+        idle, unused = self._sharing.close()
         closed = Increments(
             capacity=self._capacity,
             reported=self._reported,
@@ -295,8 +297,11 @@ class Accounting:
     # ---------------------------------------------------------------------- internal
 
     def _advance(self, now: float) -> None:
-        if now > self._now:
-            self._capacity += (now - self._now) * self._threads
+        passed = now - self._now
+        if passed > 0.0:
+            self._capacity += passed * self._threads
+            if self._free:
+                self._sharing.book(passed * self._free)
             self._now = now
 
     def _refresh(self, account: WorkerTime, now: float) -> None:
@@ -306,6 +311,6 @@ class Accounting:
             return
         self._advance(now)
         account.advance(self._now)
-        self._sharing.free_threads_changed(free - account.free, self._now)
+        self._free += free - account.free
         account.free = free
         account.changed = self._now

@@ -31,17 +31,13 @@ class WorkerTime:
 
     __slots__ = (
         "_credit",
-        "_excess",
         "_excess_ahead",
         "_held",
-        "_idle",
-        "_joined",
-        "_lost",
+        "_left",
         "_maybe_busy",
         "_now",
         "_open_at_cut",
         "_owed",
-        "_reported",
         "changed",
         "free",
         "recent_spans",
@@ -57,9 +53,9 @@ class WorkerTime:
         self.changed = now
         #: Spans that had an open task here since the last cut.
         self.recent_spans: set[ActiveSpan] = set()
-        self._joined = self._now = now
-        #: Totals since `_joined`.
-        self._reported = self._idle = self._lost = self._excess = 0.0
+        self._now = now
+        #: Capacity and excess, minus reported, idle and lost seconds.
+        self._left = 0.0
         #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
         self._open_at_cut = self._maybe_busy = 0.0
         #: Rule 8: seconds owed since before the last cut, and seconds whose ends are not known yet.
@@ -86,8 +82,9 @@ class WorkerTime:
         """Book the time up to `now` with the previous number of free threads (rule 4)."""
         passed = now - self._now
         if passed > 0.0:
-            self._idle += passed * self.free
-            self._maybe_busy += passed * (self.threads - self.free)
+            occupied = passed * (self.threads - self.free)
+            self._left += occupied
+            self._maybe_busy += occupied
             self._now = now
 
     def take_cut(
@@ -120,13 +117,11 @@ class WorkerTime:
         self._maybe_busy += (now - since) * (self.threads - self.free)
 
         seen = self.tasks.observe(executing, at, now)
-        self._reported += reported
         lost = self._match_reported(reported, seen)
-        self._lost += lost
         excess = self._seceded_excess(seen)
-        self._excess += excess
+        self._left += excess - reported - lost
         busy = seen.running + self._owed
-        rest = self._capacity_left() - self._maybe_busy - busy
+        rest = self._left - self._maybe_busy - busy
         if rest < 0.0:
             beyond = self._settle_debt(rest, busy)
             if seen.unannounced:
@@ -135,7 +130,7 @@ class WorkerTime:
         # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late))
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
-        self._idle += rest - self._held
+        self._left -= rest - self._held
         self._open_at_cut = busy + self._held
         return Settlement(rest - self._held, lost, excess)
 
@@ -153,10 +148,6 @@ class WorkerTime:
         elif len(self.recent_spans) > 1:
             self.recent_spans = {span for span in processing.values() if span is not None}
 
-    def _capacity_left(self) -> float:
-        booked = self._reported + self._idle + self._lost
-        return (self._now - self._joined) * self.threads + self._excess - booked
-
     def _seceded_excess(self, seen: Observed) -> float:
         """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
         booked = min(seen.excess, self._excess_ahead)
@@ -165,8 +156,8 @@ class WorkerTime:
 
     def _settle_debt(self, rest: float, busy: float) -> float:
         """Subtract the debt from the seconds in flight; return the new excess (rule 7)."""
-        beyond = max(0.0, busy - self._capacity_left())
-        self._excess += beyond
+        beyond = max(0.0, busy - self._left)
+        self._left += beyond
         self._held = 0.0
         self._open_at_cut = busy + rest + beyond
         return beyond
