@@ -29,7 +29,7 @@ from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import Failure, FinishedSpan, HistogramPoint, SpanRecord, Tags
 from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 
 _DAYS = int(os.environ.get("CHAOS_DAYS", "30"))
@@ -339,7 +339,7 @@ class Month:
     def _tick(self) -> None:
         self.lifecycle.tick(self.now)
         for sign in self.lifecycle.progress:
-            self._show(translate_progress(sign, SpanLimits(), self._sanitizer))
+            self._show(translate(sign, SpanLimits(), self._sanitizer))
         for finished in self.lifecycle.finished:
             self._finished(finished)
         self.shown["signs"] += len(self.lifecycle.progress)

@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.attributes import (
-    ARRAY_LIMIT,
     COUNT_LIMIT,
     KEY_LIMIT,
-    TEXT_LIMIT,
     TOTAL_LIMIT,
     bounded_attributes,
 )
 from dask_otel.core.life.blocks import DESCRIBED, Blocks
-from dask_otel.core.text import Sanitizer
+from dask_otel.core.text import ARRAY_LIMIT, ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from tests.contract.test_telemetry_page import EVERYTHING
@@ -50,8 +48,8 @@ def test_what_an_attribute_may_be_stays_as_it_is() -> None:
         (2**70, str(2**70)),
         ([1, "a", None], ("1", "a", "None")),
         (Broken(), "<unreadable>"),
-        (["x"] * 100, ("x",) * ARRAY_LIMIT),
-        ("x" * 5000, "x" * (TEXT_LIMIT - 1) + "…"),
+        (["x"] * 100, ("x",) * (ARRAY_LIMIT - 1) + ("…",)),
+        ("x" * 5000, "x" * (ATTRIBUTE_LIMIT - 1) + "…"),
         # What no comm of Dask's takes: with it, the message that has it would be lost.
         ("\ud800", "\ufffd"),
         (["a\0"], ("a\ufffd",)),

@@ -104,7 +104,7 @@ def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:
     assert adopted.first == (A, root.span_id)
     end(generations, adopted, 510.0)
     own = generations.next("r", ("root",), (), 1000.0, ())
-    assert own.trace_id == identity.continuation_trace_id("r", 3)
+    assert own.trace_id == identity.trace_id("r", 3)
     assert (own.parent_span_id, own.first) == (None, (A, root.span_id))
     # What a new span of the tree asks for is the root's trace, as before.
     assert generations.first("c", ("root", "c"), ("r",)).trace_id is root.trace_id
@@ -118,7 +118,7 @@ def test_a_full_trace_is_not_entered_again_and_counts_by_root() -> None:
     assert generations.claim(other), "as many for each root"
     end(generations, root)
     again = generations.next("r", ("root",), (), 2.0, (), caller(A, 7))
-    assert again.trace_id == identity.continuation_trace_id("r", 2)
+    assert again.trace_id == identity.trace_id("r", 2)
     end(generations, again)
     elsewhere = generations.next("r", ("root",), (), 3.0, (), caller(B, 7))
     assert elsewhere.trace_id == B
@@ -144,7 +144,7 @@ def test_where_an_adopted_trace_is_forgotten_no_parent_is_named_that_is_elsewher
     assert generations.trace_of("r", "r") is None
     again = generations.next("r", ("root",), (), 9.0, ())
     assert (again.parent_span_id, again.first) == (None, None)
-    assert again.trace_id == identity.continuation_trace_id("r", again.generation)
+    assert again.trace_id == identity.trace_id("r", again.generation)
 
 
 ids = st.sampled_from("abc")

@@ -233,7 +233,7 @@ def test_a_full_trace_is_left_by_the_next_continuation() -> None:
         traces.append(ident.trace_id)
     first = identity.trace_id(a)
     assert traces[:2] == [first, first]
-    assert traces[2:] == [identity.continuation_trace_id(a, g) for g in (3, 4)]
+    assert traces[2:] == [identity.trace_id(a, g) for g in (3, 4)]
 
 
 def test_a_reopened_span_lingers_anew(sim: Simulation) -> None:

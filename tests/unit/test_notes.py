@@ -14,7 +14,7 @@ from dask_otel.core.context import Traceparent
 from dask_otel.core.life.notes import FIRST_AT_ONCE, LATER_AT_ONCE, RENEWAL
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.records import OpenNote, TaskCounts
-from dask_otel.core.traces.translate import translate, translate_lost
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from tests.unit.simulation import Simulation
 
@@ -183,17 +183,17 @@ def test_a_lost_span_has_the_ids_that_it_would_have_had():
     for life in sim.lives:
         assert life.finished is not None
         span = translate(life.finished)[0]
-        (record,) = translate_lost(notes[life.finished.identity.dask_id])
+        (record,) = translate(notes[life.finished.identity.dask_id])
         same = ("trace_id", "span_id", "parent_span_id", "name", "kind", "start_ns", "root_name")
         assert [getattr(record, name) for name in same] == [getattr(span, name) for name in same]
         for key in (semconv.SPAN_ID, semconv.SPAN_NAME, semconv.SPAN_TAGS, semconv.TASK_COUNT):
             assert record.attributes.get(key) == span.attributes[key] or key == semconv.TASK_COUNT
-    (child,) = translate_lost(notes[task.span])
+    (child,) = translate(notes[task.span])
     assert child.parent_span_id == identity.span_id(root)
 
 
 def test_a_lost_span_is_incomplete_and_says_what_is_known_alone():
-    (record,) = translate_lost(lost())
+    (record,) = translate(lost())
     said = record.attributes
     assert said[semconv.SPAN_COMPLETE] is False
     assert said[semconv.SPAN_RESULT] == "error"
@@ -214,7 +214,7 @@ def test_a_lost_span_is_incomplete_and_says_what_is_known_alone():
         semconv.SPAN_CAPACITY,
     }
     assert not unknown & said.keys()
-    (nothing,) = translate_lost(lost(counts=None, first_start=None))
+    (nothing,) = translate(lost(counts=None, first_start=None))
     assert semconv.TASK_COUNT not in nothing.attributes
     assert semconv.SPAN_QUEUE_TIME not in nothing.attributes
     assert nothing.events == ()
@@ -227,7 +227,7 @@ def test_a_lost_span_has_what_its_user_gave_and_its_callers():
         code=("a.py", 3, "f"),
         collections=("Array",),
     )
-    (record,) = translate_lost(note)
+    (record,) = translate(note)
     assert record.attributes["team"] == "tide"
     assert record.attributes[semconv.TASK_COUNT] == 2
     assert [(link.trace_id, link.span_id) for link in record.links] == [(5, 6)]
@@ -238,5 +238,5 @@ def test_a_lost_span_has_what_its_user_gave_and_its_callers():
 def test_what_must_not_be_shown_is_not_noted_either():
     hidden = SpanLimits(redact=lambda name, text: None, code=False)
     note = lost(attributes={"password": "secret"}, code=("secret.py", 3, "f"))
-    (record,) = translate_lost(note, hidden)
+    (record,) = translate(note, hidden)
     assert "secret" not in repr(record)

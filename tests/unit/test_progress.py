@@ -13,7 +13,7 @@ from dask_otel.core import identity
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.life.progress import AT_ONCE
 from dask_otel.core.records import Progress
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 from tests.unit.simulation import Simulation
 
 LIMITS = Limits(linger=2.0, settle_timeout=10.0, progress_after=60.0, progress_interval=300.0)
@@ -144,7 +144,7 @@ def test_the_spans_are_children_of_the_one_to_come():
     (life,) = sim.lives
     assert life.finished is not None
     (span, *_) = translate(life.finished)
-    records = [record for sign in life.signs for record in translate_progress(sign)]
+    records = [record for sign in life.signs for record in translate(sign)]
     ids = [
         identity.group_span_id("s0", 1, kind, ordinal)
         for kind, ordinal in (("marker", 0), ("progress", 1), ("progress", 2))
@@ -176,7 +176,7 @@ def test_nothing_that_can_be_in_a_name_breaks_them():
     sign = signs_of(sim)[0]
     for tags in ((), ("",), (None,), (b"\xff",), ("\ud800",), ("a" * 100_000,)):
         who = dataclasses.replace(sign.identity, tags=tags)
-        (record,) = translate_progress(dataclasses.replace(sign, identity=who))
+        (record,) = translate(dataclasses.replace(sign, identity=who))
         assert record.name
         record.name.encode()
         assert len(record.name) <= 1024

@@ -27,7 +27,7 @@ from dask_otel.core.records import (
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.exceptions import built_in_message, error_type
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 
 T = 1_700_000_000.0
@@ -469,9 +469,7 @@ def test_no_name_of_a_child_is_that_of_its_span():
     """They would be one operation in Jaeger, and one series of Tempo's span metrics."""
     group = make_group(prefix="workflow")
     span, child = translate(make_span(groups=(group,)))
-    signs = [
-        translate_progress(Progress(make_identity(), ordinal, T, T + 1))[0] for ordinal in (0, 1)
-    ]
+    signs = [translate(Progress(make_identity(), ordinal, T, T + 1))[0] for ordinal in (0, 1)]
     names = [record.name for record in (span, child, *signs)]
     assert names == ["workflow", "workflow tasks", "workflow started", "workflow running"]
 
@@ -481,7 +479,7 @@ def test_what_tells_a_child_from_its_span_is_never_cut_off(limit, subject):
     long = "x" * 5000
     limits = SpanLimits(text=limit)
     _, group = translate(make_span(groups=(make_group(prefix=long),)), limits)
-    (sign,) = translate_progress(Progress(make_identity(tags=(long,)), 0, T, T), limits)
+    (sign,) = translate(Progress(make_identity(tags=(long,)), 0, T, T), limits)
     for name, what in ((group.name, " tasks"), (sign.name, " started")):
         assert name == (subject or "x" * (limit - len(what) - 1) + "…") + what
 
@@ -502,7 +500,7 @@ def test_a_span_of_no_length_is_one_nanosecond_long_and_its_group_with_it():
 
 @pytest.mark.parametrize("ordinal", [0, 1])
 def test_a_sign_of_no_length_is_one_nanosecond_long(ordinal):
-    (record,) = translate_progress(Progress(make_identity(), ordinal, T, T))
+    (record,) = translate(Progress(make_identity(), ordinal, T, T))
     assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
 
 

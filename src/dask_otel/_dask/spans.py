@@ -106,7 +106,7 @@ class DaskSpans:
             else:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
-                span.mark_partial()
+                span.partial = True
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -236,7 +236,7 @@ class DaskSpans:
             span = self._opened(reopen, dask_span, above, now, caller)
             if not self._lifecycle.generations.knows(dask_span.id):
                 # Its earlier work was forgotten or never observed.
-                span.mark_partial()
+                span.partial = True
         return span
 
     def _opened(

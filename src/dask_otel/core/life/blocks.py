@@ -108,7 +108,7 @@ class Blocks:
             self._described.popitem(last=False)
         span = self._lifecycle.open.get(dask_id)
         if span is not None:
-            span.describe(attributes)
+            span.attributes = attributes
 
     def messages_arrived(self, client: str, now: float) -> None:
         """Release the blocks that a client left: its earlier messages have arrived."""
@@ -126,7 +126,7 @@ class Blocks:
 
     def span_opened(self, span: OpenSpan) -> None:
         """Describe a new generation, and hold it if its block is open."""
-        span.describe(self._described.get(span.identity.dask_id))
+        span.attributes = self._described.get(span.identity.dask_id)
         block = self._waiting.pop(span.identity.dask_id, None)
         if block is not None:
             self._hold(block, span)

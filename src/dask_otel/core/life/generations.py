@@ -177,9 +177,7 @@ class Generations:
         """Return an identity in `trace`; without one, in the caller's trace, or in its own."""
         above = None
         if trace is None:
-            own = identity.trace_id(dask_id)
-            if generation > 1:
-                own = identity.continuation_trace_id(dask_id, generation)
+            own = identity.trace_id(dask_id, generation)
             trace = Trace(own if caller is None else caller.parent.trace_id, _name(tags), caller)
         else:
             # A root's continuations are children of its first span, so that the trace keeps one

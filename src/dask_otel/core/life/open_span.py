@@ -318,15 +318,3 @@ class OpenSpan:
         """Add a share of the cluster's idle seconds, and of its capacity."""
         self.idle += idle
         self.capacity += capacity
-
-    def mark_partial(self) -> None:
-        """Record that some of its tasks ended unobserved."""
-        self.partial = True
-
-    def note_requested(self, tags: Tags) -> None:
-        """Record the requested span name of work that Dask assigned to this span instead."""
-        self.requested = tags
-
-    def describe(self, attributes: Attributes | None) -> None:
-        """Set the user's attributes."""
-        self.attributes = attributes
