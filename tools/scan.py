@@ -43,7 +43,7 @@ Places = Mapping[tuple[str, str], list[str]]
 
 #: The slots that each file writes. All others belong to `open_span`.
 OWNERS = {
-    "lifecycle": "phase due busy holds active open_children quiet_since groups",
+    "lifecycle": "phase busy holds active open_children quiet_since groups",
     "tasks": "unfinished reruns failed zombies workers first_start last_stop incidents "
     "dropped_incidents counts blamed start stop requested",
     "reports": "owing awaits reporters",

@@ -235,9 +235,8 @@ class OpenSpan:
     holds: int = 0
     #: Open direct children, which are exported first.
     open_children: int = 0
-    #: The time when its work was done, and the end of its linger.
+    #: The time when its work was done.
     quiet_since: float = 0.0
-    due: float = 0.0
     #: Workers that must report before it is settled, with their number of heartbeats when
     #: the wait began; None before the first check.
     owing: dict[str, int] | None = None
