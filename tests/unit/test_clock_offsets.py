@@ -347,15 +347,6 @@ def test_a_run_from_the_future_keeps_its_length():
     assert clocks.corrected(None, *times, repr(EPOCH), 0.0, EPOCH) == (EPOCH - 0.5, EPOCH)
 
 
-def test_a_worker_that_left_is_forgotten():
-    clocks = ClockOffsets(read)
-    clocks.heartbeat("w", EPOCH, 0.0, None)
-    assert len(clocks) == 1
-    clocks.left("w")
-    clocks.left("w")
-    assert len(clocks) == 0
-
-
 def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound():
     clocks = ClockOffsets(lambda message: float(message.rpartition("-")[2]))
     assert clocks.offset("w") is None
@@ -365,5 +356,6 @@ def test_a_clock_of_which_a_heartbeat_alone_is_known_is_taken_at_its_upper_bound
     for _ in range(3):
         clocks.corrected("w", 1000.995, 1001.995, "task-finished-901.995", 1000.99, 1002.0)
     assert clocks.offset("w") == pytest.approx(100.0, abs=0.006)
-    clocks.left("w")
-    assert clocks.offset("w") is None
+    for _ in range(2):
+        clocks.left("w")
+        assert (clocks.offset("w"), clocks.bounds("w")) == (None, (None, None))
