@@ -42,7 +42,7 @@ class Task:
     #: It fails once, and is retried.
     fails: bool = False
     #: The scheduler learns for how long it ran when it failed.
-    tells: bool = True
+    known: bool = True
     #: Seconds after submission at which it is cancelled.
     cancel: float | None = None
     #: Seconds after its start at which it secedes.
@@ -153,7 +153,7 @@ def taken(sharing: IdleSharing) -> tuple[float, float, dict[str, float]]:
 
 
 class Cluster:
-    """Runs tasks on workers in simulated time and tells the accounting what Dask would."""
+    """Runs tasks on workers in simulated time and sends the accounting the same events as Dask."""
 
     def __init__(self, interval: float = 0.5, latency: float = 0.001, batch: float = 0.0) -> None:
         self.now = 0.0
@@ -373,7 +373,7 @@ class Cluster:
         del self.processing[task.key]
         if task.fails:
             task.fails = False
-            known = seconds if task.tells else None
+            known = seconds if task.known else None
             self.accounting.task_done(run.worker.name, task.key, known, self.now)
             self._assign(task)
             return

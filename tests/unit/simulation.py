@@ -378,8 +378,8 @@ class Simulation:
         self.lifecycle.tick(self.now)
         self.take(self._check_settled)
 
-    def put_on_again(self) -> None:
-        """The bridge is taken off; another one takes in what is still to be done."""
+    def install_again(self) -> None:
+        """The bridge is removed; another one adopts the unfinished work."""
         self.close("unknown")
         assert self.active == 0
         self.observe(Lifecycle(self.limits, self, self.lifecycle.generations))
@@ -402,7 +402,7 @@ class Simulation:
         self.holds.clear()
 
     def close(self, cut_off: Result = "error") -> None:
-        """The scheduler closes, or the bridge is taken off."""
+        """The scheduler closes, or the bridge is removed."""
         busy = {id(life) for life in self.lives if self.todo(life, blocks=False)}
         self.lifecycle.close(self.now, cut_off)
 

@@ -59,7 +59,7 @@ SCENARIOS: dict[str, tuple[tuple[int, ...], list[str], list[dict[str, Any]], dic
     ),
     "failing tasks of unknown length": (
         (4,), ["ok"],
-        [{"duration": 0.3 + i / 10, "fails": True, "tells": False} for i in range(7)],
+        [{"duration": 0.3 + i / 10, "fails": True, "known": False} for i in range(7)],
         {"lost": 0.0, "excess": 0.0},
     ),
     "failures whose heartbeat was dropped": (

@@ -25,7 +25,7 @@ seconds = st.floats(0.1, 5.0)
 lengths = st.one_of(st.sampled_from([0.002, 0.05]), seconds)
 maybe = st.one_of(st.none(), seconds)
 
-#: What the scheduler can follow to the end: each run's seconds are told, or the worker is
+#: What the scheduler can follow to the end: each run's seconds are known, or the worker is
 #: gone.
 traceable = {
     "at": st.floats(0.01, 10.0),
@@ -40,7 +40,7 @@ traceable = {
 }
 #: Runs of which it never learns the length; seconds that users book on top.
 untraceable = traceable | {
-    "tells": st.booleans(),
+    "known": st.booleans(),
     "cancel": maybe,
     "extra": st.sampled_from([0.0, 0.0, 0.5, 4000.0]),
 }

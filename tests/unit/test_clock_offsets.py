@@ -33,7 +33,7 @@ class Beat:
     back: float
     #: What the worker does before it asks, and counts as part of the round trip.
     before: float
-    tells: bool
+    measured: bool
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Worker:
         sent = self.now
         received = sent + beat.before + beat.there
         answered = received + beat.back
-        waited = self._waited if beat.tells else None
+        waited = self._waited if beat.measured else None
         self.clocks.heartbeat("w", received, received - self.clock(sent), waited)
         self._waited = self.clock(answered) - self.clock(sent)
         self._estimate = received - (self.clock(sent) + self.clock(answered)) / 2
@@ -101,8 +101,8 @@ class Worker:
         made = ended + run.unnoticed
         received = made + run.back
         _ = self.known
-        told = self.clock(began) + self._estimate, self.clock(ended) + self._estimate
-        shown = self.clocks.corrected("w", *told, repr(self.clock(made)), sent, received)
+        reported = self.clock(began) + self._estimate, self.clock(ended) + self._estimate
+        shown = self.clocks.corrected("w", *reported, repr(self.clock(made)), sent, received)
         self._passed(received)
         return shown, (began, ended), sent, received
 
@@ -262,7 +262,7 @@ def test_the_second_heartbeat_after_a_small_step_is_not_late():
 def test_an_estimate_after_the_registration_is_put_right_with_the_first_run():
     worker = Worker(0.0)
     # It took 0.19 s to say who it is, and the answer came at once: it is off by 0.095 s.
-    worker.beat(Beat(there=0.19, back=0.0, before=0.0, tells=False))
+    worker.beat(Beat(there=0.19, back=0.0, before=0.0, measured=False))
     (start, stop), (began, ended), sent, _ = worker.run(Run(0.013, 0.05, 0.0, 0.001))
     assert start - sent == pytest.approx(0.014, abs=1e-5), "which was 0.013 and said to be 0.108"
     assert stop - start == pytest.approx(ended - began, abs=1e-5)
@@ -271,7 +271,7 @@ def test_an_estimate_after_the_registration_is_put_right_with_the_first_run():
 def test_heartbeats_alone_bound_the_offset_on_both_sides():
     worker = Worker(3.0)
     for _ in range(5):
-        worker.beat(Beat(there=0.02, back=0.01, before=0.0, tells=True))
+        worker.beat(Beat(there=0.02, back=0.01, before=0.0, measured=True))
     bounds = worker.known.lower, worker.known.upper
     assert bounds == pytest.approx((2.99, 3.02), abs=1e-4)
 

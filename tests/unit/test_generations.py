@@ -202,7 +202,7 @@ class Histories(RuleBasedStateMachine):
         self.now += by
 
     @rule()
-    def put_on_again(self) -> None:
+    def install_again(self) -> None:
         for ident in sorted(self.open.values(), key=lambda i: -len(i.tags)):
             end(self.generations, ident, self.now)
         self.open.clear()
@@ -244,7 +244,7 @@ class Histories(RuleBasedStateMachine):
             assert len({id(i.trace_id) for i in firsts}) <= 1
 
     @invariant()
-    def lines_are_let_go(self) -> None:
+    def ended_roots_are_released(self) -> None:
         assert set(self.generations._live) == {i.root_id for i in self.open.values()}
         assert not set(self.generations._live) & set(self.generations._traces)
 

@@ -197,8 +197,8 @@ def test_values_of_a_tag_are_capped_and_their_places_come_back():
 
 def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth():
     limits = SeriesLimits(max_names=200, max_series=500)
-    told = []
-    state = MetricState(START, limits=limits, on_folded=lambda *said: told.append(said))
+    folded = []
+    state = MetricState(START, limits=limits, on_folded=lambda *given: folded.append(given))
     # The last value of every series that ever was, by its labels and start time.
     last: dict[str, dict[tuple[object, ...], float]] = defaultdict(dict)
     truth = 0.0
@@ -230,7 +230,7 @@ def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth
     names = {key[0] for key in last[TIME]}
     assert "_OTHER" in names
     assert len(names) > 1000, "places came back"
-    assert {kind for kind, _ in told} == {"names"}
+    assert {kind for kind, _ in folded} == {"names"}
     assert sum(last["dask.otel.folded"].values()) > 40_000
 
 

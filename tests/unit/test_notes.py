@@ -143,7 +143,7 @@ def test_each_open_span_has_a_note_that_was_true_when_it_was_made(steps):
         elif what == "clock":
             sim.set_clock(-seconds)
         elif what == "again":
-            sim.put_on_again()
+            sim.install_again()
             noted.clear()
         sim.heartbeat("w0", 0.0, 0)
         for note in look(sim):

@@ -247,10 +247,10 @@ def test_what_came_before_the_last_computing_belongs_to_it() -> None:
     def part(action: str, start: float) -> dict[str, Any]:
         return {"action": action, "start": start, "stop": start + 1}
 
-    told = [part("transfer", 1), part("compute", 2), part("transfer", 3), part("disk-read", 4)]
-    told += [part("compute", 5), part("disk-write", 6)]
-    assert last_run(told) == (told[2:4], 5)
-    assert last_run(told[:1]) == (told[:1], 0.0)
+    actions = [part("transfer", 1), part("compute", 2), part("transfer", 3), part("disk-read", 4)]
+    actions += [part("compute", 5), part("disk-write", 6)]
+    assert last_run(actions) == (actions[2:4], 5)
+    assert last_run(actions[:1]) == (actions[:1], 0.0)
     assert last_run([]) == ([], 0.0)
 
 
