@@ -315,6 +315,16 @@ SCRIPTS: dict[str, tuple[list[tuple[Any, ...]], dict[str, float]]] = {
         ],
         {"excess": 0.7, "idle": 1.3},
     ),
+    # As of a run that failed, and whose message has no times.
+    "an end of unknown length holds idle back until its seconds come": (
+        [
+            ("task_assigned", "x", "a", 0.0),
+            ("task_done", "x", None, 0.9),
+            ("heartbeat", {}, {}, 1.0),
+            ("heartbeat", {}, {"a": 0.9}, 2.0),
+        ],
+        {"idle": 1.1, "lost": 0.0, "excess": 0.0, "in_flight": 0.0},
+    ),
     # What the first one held back is not free for the second to book.
     "a cut between end and seconds makes no idle": (GAPS[:4], {"idle": 0.0}),
     "nor does a second one": (GAPS[:6], {"idle": 0.0}),

@@ -209,6 +209,21 @@ def test_a_full_trace_is_left_by_the_next_continuation() -> None:
     assert traces[2:] == [identity.trace_id(a, g) for g in (3, 4)]
 
 
+def test_a_parent_lingers_after_its_own_workers_have_reported(sim: Simulation) -> None:
+    a = sim.create(None)
+    b = sim.create(a)
+    for dask_id, worker in ((a, "w1"), (b, "w0")):
+        sim.finish(sim.submit(dask_id, "f"), worker, 0.0, 0.0)
+    for worker in ("w0", "w1"):
+        sim.advance(0.75 * LINGER)
+        sim.heartbeat(worker, 0.0, 0)
+        sim.tick()
+    after(sim, 0.5 * LINGER)
+    assert list(sim.lifecycle.open) == [a]
+    after(sim, 0.5 * LINGER)
+    assert not sim.lifecycle.open
+
+
 # ------------------------------------------------------------------------------ failures
 
 
