@@ -182,9 +182,10 @@ class _Pump:
     """Takes the bridge's exports, and counts the tasks in them."""
 
     #: With `otel.spool.path`: notes of open spans are always taken.
-    journal = takes_notes = has_room_for_notes = True
+    takes_notes = True
 
     def __init__(self) -> None:
+        self.journal = self
         self.booked = 0
         self.notes = 0
         self.errors: dict[str, int] = {}
@@ -195,7 +196,7 @@ class _Pump:
     def offer_span(self, span: Any) -> bool:
         return True
 
-    def offer_note(self, note: Any) -> None:
+    def note(self, note: Any) -> None:
         self.notes += 1
 
     def offer_metrics(self, batch: Any) -> None:

@@ -201,7 +201,7 @@ class Life:
                 settled=[rows.pop(key) for key in write.settled],
                 alive_ns=write.alive,
             )
-            assert written == ([], []), written
+            assert written == (0, []), written
             os.write(pipe, _DONE)
             first = store.last - len(write.finished) + 1
             rows.update({key: first + at for at, key in enumerate(write.finished)})

@@ -17,6 +17,20 @@ def inherited(**variables: str) -> dict[str, str]:
     return ours | variables
 
 
+def python(code: str, **variables: str) -> str:
+    """Run code in a new process, away from any configuration; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=inherited(**{"DASK_CONFIG": os.devnull, **variables}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def run_instrumented(folder: Path, application: str, variables: Mapping[str, str]) -> list[str]:
     """Run an application by ``opentelemetry-instrument``; return the lines that it printed."""
     (folder / "app.py").write_text(application)

@@ -346,6 +346,12 @@ def port_of(endpoint: str) -> int:
     return port
 
 
+def refusing_endpoint() -> str:
+    """Return an endpoint where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
 @contextmanager
 def hanging_up() -> Iterator[int]:
     """Accept connections, and close each of them at once; give the port."""

@@ -232,13 +232,11 @@ class SpanMetrics:
 
 def _columns(key: MetricKey) -> tuple[Any, ...]:
     """Return a key as four values, filled with None."""
-    if len(key) == len(KEY_COLUMNS):
-        return key
-    if len(key) < len(KEY_COLUMNS):
-        middle = (*[None] * (len(KEY_COLUMNS) - len(key)), *key[1:-1])
-        return (key[0], *middle, key[-1] if len(key) > 1 else None)[: len(KEY_COLUMNS)]
-    # An activity of several parts, which Dask makes from nested context meters.
-    return (key[0], key[1], key[2:-1], key[-1])
+    context, *middle, unit = key if len(key) > 1 else (*key, None)
+    if len(middle) > 2:
+        # An activity of several parts, which Dask makes from nested context meters.
+        middle = [middle[0], tuple(middle[1:])]
+    return (context, *[None] * (2 - len(middle)), *middle, unit)
 
 
 @dataclass(frozen=True)

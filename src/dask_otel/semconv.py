@@ -288,7 +288,7 @@ SPAN_COLLIDED: Final = Metric(
     "counter",
     "{submission}",
     (SPAN,),
-    "Submissions that asked for this span, and were booked on another one",
+    "Submissions for this span that Dask booked on another one",
     True,
 )
 SPAN_QUEUE_DURATION: Final = Metric(
@@ -347,7 +347,7 @@ CLUSTER_EXCESS_TIME: Final = Metric(
     "counter",
     _S,
     (),
-    "Seconds booked beyond the threads there were",
+    "Seconds reported in excess of the capacity",
 )
 CLUSTER_TRANSFER_TIME: Final = Metric(
     "dask.cluster.transfer.time", "counter", _S, _TRANSFER, "Seconds of network transfer"
@@ -510,7 +510,7 @@ OTEL_LATE: Final = Metric(
     "counter",
     "1",
     (OTEL_KIND,),
-    "What came for a span after its export without new tasks, by unit",
+    "Measurements that arrived after the export of their span, by unit",
 )
 OTEL_CALLERS: Final = Metric(
     "dask.otel.callers",

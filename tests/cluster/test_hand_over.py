@@ -21,7 +21,7 @@ from dask_otel.scheduler import hand_over
 from dask_otel.scheduler.bridge import Bridge
 from dask_otel.scheduler.plugin import install, plugin_of
 from dask_otel.scheduler.wiring import WiredPump
-from tests.unit.test_pump import finished
+from tests.unit.pumps import finished
 from tests.waiting import eventually
 
 pytestmark = [

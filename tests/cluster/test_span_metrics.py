@@ -60,8 +60,7 @@ def of_dask(span_id: str, dask_scheduler: Any) -> dict[str, Any]:
 @pytest.fixture
 def client(plain: LocalCluster) -> Iterator[Client]:
     """A client of a cluster with a bridge that exports nothing."""
-    # The workers share this process: their context would instrument its client, too.
-    settings = {**QUICK, "environment": OFF, "workers": {"context": False}}
+    settings = {**QUICK, "environment": OFF}
     with Client(plain) as client:
         assert dask_otel.register(client, settings) == "started"
         yield client

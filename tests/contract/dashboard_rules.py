@@ -471,9 +471,9 @@ def links_to_jaeger_carry_the_root(page: Page) -> Iterator[str]:
 
 def alerts_come_first(page: Page) -> list[str]:
     """On the overview: a list of what fires, in the first line."""
-    first = [one for one in page["panels"] if one["gridPos"]["y"] == 0]
-    listed = [one for one in first if any("ALERTS_FOR_STATE" in x for x in expressions(one))]
-    return [] if [one["type"] for one in listed] == ["table"] else ["no list of alerts on top"]
+    lists = [one for one in panels(page) if any("ALERTS_FOR_STATE" in x for x in expressions(one))]
+    at = [(one["type"], one["gridPos"]["y"]) for one in lists]
+    return [] if at == [("table", 0)] or page["uid"] != "dask-otel-overview" else [f"at {at}"]
 
 
 # ---------------------------------------------------------------------- rules of all pages
@@ -543,6 +543,7 @@ RULES: tuple[Callable[[Page], Iterable[str]], ...] = (
     alerts_are_marked,
     bars_lead_to_span_and_traces,
     links_to_jaeger_carry_the_root,
+    alerts_come_first,
 )
 
 

@@ -67,20 +67,27 @@ def test_the_recipe_says_what_the_package_says(recipe: dict[str, Any]) -> None:
     assert about["repository"] == PROJECT["urls"]["Source"]
 
 
-def _check_release(tag: str) -> subprocess.CompletedProcess[str]:
-    script = REPOSITORY / "tools" / "check_release.py"
-    command = [sys.executable, str(script), tag]
+def _run(tool: str, argument: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "tools" / f"{tool}.py"), argument]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("made", ["dashboards", "kubernetes", "settings"])
+def test_files_are_what_their_tool_makes(made: str) -> None:
+    if made == "dashboards":
+        pytest.importorskip("grafana_foundation_sdk", reason="needs the dependency group `deploy`")
+    done = _run(f"build_{made}", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_release_has_one_version_everywhere_and_nothing_else_is_released() -> None:
-    done = _check_release(f"v{PROJECT['version']}")
+    done = _run("check_release", f"v{PROJECT['version']}")
     assert done.returncode == (0 if RELEASED else 1), done.stderr
     assert done.stdout.startswith("### ") == RELEASED
 
 
 def test_another_tag_is_not_released() -> None:
-    done = _check_release("v99.0.0")
+    done = _run("check_release", "v99.0.0")
     assert done.returncode == 1
     for file in ("pyproject.toml", "CITATION.cff", "recipe/recipe.yaml", "CHANGELOG.md"):
         assert file in done.stderr

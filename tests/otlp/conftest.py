@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -13,11 +14,16 @@ from dask_otel._otel.sdk import outputs as _otel
 from dask_otel._otel.sdk.outputs import FileTarget, Outputs
 from dask_otel._otel.sdk.sink import ExporterMetricSink
 from dask_otel.core.records import Answer, Row
+from dask_otel.scheduler.wiring import WiredPump, make_pump
+from dask_otel.settings.keys import Settings
+from tests.otlp.pipeline import Export
 from tests.receiver import Receiver, receiver
+from tests.waiting import eventually
 
 PROTOCOLS = ("grpc", "http/protobuf")
 
 Build = Callable[..., Outputs]
+Begin = Callable[..., tuple[WiredPump, Export]]
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +70,40 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
             return outputs
 
         yield call
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+    """Start pumps as the bridge does, with the given variables in the environment."""
+    started: list[Export] = []
+
+    def start(
+        variables: Mapping[str, str],
+        settings: Settings | None = None,
+        scheduler: str = "Scheduler-1",
+        started_ns: int = 0,
+    ) -> tuple[WiredPump, Export]:
+        defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+        for key, value in {**defaults, **variables}.items():
+            monkeypatch.setenv(key, value)
+        # A moment ago: the first batch comes at once here, and a zero point has its time before it.
+        began = started_ns or time.time_ns() - 10**9
+        made = make_pump(settings or Settings(), scheduler, began)
+        assert made is not None
+        made.pump.start()
+        started.append(Export(made.pump))
+        return made, started[-1]
+
+    yield start
+    for one in started:
+        one.close(0.5)
+    # Threads that hang in an exporter end with its timeout.
+    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+
+
+@pytest.fixture
+def export(begin: Begin) -> Callable[[dict[str, str]], Export]:
+    return lambda variables: begin(variables)[1]
 
 
 def send(sink: Any, records: Sequence[Any]) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.files import FileTarget, run_name
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure, Row
-from dask_otel.scheduler.wiring import make_pump
 from dask_otel.settings.keys import ConfigurationError, FileSettings, Settings
-from tests.otlp.conftest import Build, send
+from tests.otlp.conftest import Begin, Build, send
 from tests.otlp.json_reading import from_json
 from tests.otlp.pipeline import Export, T, make_batch, make_span
 from tests.otlp.records import CHILD, HISTOGRAM, ROOT, counter, number
@@ -38,24 +37,14 @@ REQUESTS: dict[str, Any] = {
 
 
 @pytest.fixture
-def export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StartExport]:
+def export(begin: Begin, tmp_path: Path) -> StartExport:
     """Start pumps as the bridge does, with files below the test's folder."""
-    started: list[Export] = []
 
     def start(folder: Path = tmp_path / "files", **variables: str) -> Export:
-        for key, value in ({"OTEL_BSP_SCHEDULE_DELAY": "20"} | variables).items():
-            monkeypatch.setenv(key, value)
         settings = Settings(files=FileSettings(path=str(folder)), cluster_name="shop")
-        made = make_pump(settings, "Scheduler-0a1b2c3d4e5f", int(T * 1e9))
-        assert made is not None
-        made.pump.start()
-        started.append(Export(made.pump))
-        return started[-1]
+        return begin(variables, settings, "Scheduler-0a1b2c3d4e5f", int(T * 1e9))[1]
 
-    yield start
-    for one in started:
-        one.close(10)
-    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+    return start
 
 
 def read(folder: Path, signal: str) -> list[Any]:
@@ -386,11 +375,3 @@ def test_files_of_one_run_differ_from_the_beginning(build: Build, tmp_path: Path
         assert send(outputs.metric_sinks[0], [counter(number(1, time=index + 2))]).taken
     begins = [path.read_bytes()[:500] for path in tmp_path.iterdir()]
     assert len(set(begins)) == len(begins) == 6
-
-
-def test_a_text_that_is_no_unicode_is_the_records_own_fault(build: Build, tmp_path: Path) -> None:
-    outputs = build(files=target(tmp_path))
-    with pytest.raises(ValueError):
-        send(outputs.span_sinks[0], [replace(ROOT, name="\ud800")])
-    assert send(outputs.span_sinks[0], [ROOT]).taken
-    assert len(read(tmp_path, "traces")) == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -24,10 +23,8 @@ from dask_otel._version import __version__
 from dask_otel.core import identity
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure
-from dask_otel.scheduler.wiring import make_pump
-from dask_otel.settings.keys import Settings
 from tests.otlp.pipeline import Export, T, make_batch, make_span
-from tests.receiver import Receiver, Span, decode_points, port_of, silent_server
+from tests.receiver import Receiver, Span, decode_points, port_of, refusing_endpoint, silent_server
 from tests.receiver import receiver as run_receiver
 from tests.waiting import eventually
 
@@ -53,35 +50,6 @@ def receiver(request: pytest.FixtureRequest) -> Iterator[Receiver]:
     """Run a receiver, once for each protocol."""
     with run_receiver(request.param) as made:
         yield made
-
-
-@pytest.fixture
-def export(monkeypatch: pytest.MonkeyPatch) -> Iterator[StartExport]:
-    """Start pumps as the bridge does, with the given variables in the environment."""
-    started: list[Export] = []
-
-    def start(variables: dict[str, str]) -> Export:
-        defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
-        for key, value in (defaults | variables).items():
-            monkeypatch.setenv(key, value)
-        # A moment ago: the first batch comes at once here, and a zero point has its time before it.
-        made = make_pump(Settings(), "Scheduler-1", time.time_ns() - SECOND)
-        assert made is not None
-        made.pump.start()
-        started.append(Export(made.pump))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close(0.5)
-    # Threads that hang in an exporter end with its timeout.
-    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
-
-
-def refusing_endpoint() -> str:
-    """Return an endpoint where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def span_ids(receiver: Receiver) -> list[int]:
@@ -294,79 +262,34 @@ def test_a_record_that_the_server_refuses_costs_itself_alone_and_is_counted(
     assert set(ids_of(*names)) <= set(span_ids(receiver))
 
 
-@pytest.mark.parametrize(
-    "tags",
-    [("ok", "\ud800"), ("x" * 100_000,), (("a", 1),), (None,), ()],
-    ids=["surrogate", "huge", "tuple", "none", "empty"],
-)
-def test_hostile_tags_leave_the_batch_intact(
-    receiver: Receiver, export: StartExport, tags: tuple[object, ...]
-) -> None:
-    running = export(receiver.environ)
-    hostile = replace(make_span("bad").identity, tags=tags)
-    running.spans(make_span("a"), make_span("bad", identity=hostile), make_span("b"))
-    eventually(lambda: sorted(span_ids(receiver)) == sorted(ids_of("a", "bad", "b")))
-
-
-def test_delta_temporality_survives_a_failed_export(
+def test_a_request_of_metrics_that_the_server_refuses_costs_itself_alone(
     receiver: Receiver, export: StartExport
 ) -> None:
-    receiver.answer = INTERNAL[receiver.protocol]
-    running = export(
-        receiver.environ | {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+    """As one point that is too old for Prometheus."""
+    receiver.judge = lambda signal, request: (
+        INVALID[receiver.protocol] if b"too-old" in request.SerializeToString() else None
     )
-    running.metrics(make_batch(1.0))
-    eventually(lambda: [s for s, _, _ in receiver.requests if s == "metrics"])
-    # Not before the answer has been dealt with.
-    eventually(lambda: running.pump.accepts_metrics())
-    receiver.answer = None
-    running.metrics(make_batch(2.0))
-    running.metrics(make_batch(4.0))
+    running = export(receiver.environ)
+    names = ["too-old", *(f"prefix-{number}" for number in range(500))]
+    series = ("dask.task.finished", ("workflow",))
+    running.metrics(MetricBatch(increments={(*series, name, "memory"): 1 for name in names}))
+    running.close(30)
+    arrived = {dict(labels)["dask.task.prefix"] for labels in receiver.last(series[0])}
+    assert len(arrived) > 500 - 200
 
-    def total() -> float:
-        return sum(p.value for p in receiver.points if p.metric == EXECUTE)
 
-    eventually(lambda: total() == 7.0)
-    points = [p for p in receiver.points if p.metric == EXECUTE]
-    assert {p.temporality for p in points} == {1}
-    # UpDownCounters stay cumulative.
-    sizes = [p for p in receiver.points if p.metric == "dask.otel.queue.capacity"]
-    assert {p.temporality for p in sizes} == {2}
+def test_two_pumps_of_one_process_share_nothing(export: StartExport) -> None:
+    with run_receiver("grpc") as one, run_receiver("http/protobuf") as other:
+        pumps = [export(server.environ) for server in (one, other)]
+        for number, running in enumerate(pumps):
+            running.spans(make_span(f"root-{number}"))
+            running.metrics(make_batch(1.0 + number))
+            running.close(30)
+        assert (span_ids(one), span_ids(other)) == (ids_of("root-0"), ids_of("root-1"))
+        assert [[*server.last(EXECUTE).values()] for server in (one, other)] == [[1.0], [2.0]]
 
 
 # ---------------------------------------------------------------------------------- limits
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_hanging_server_blocks_nobody(
-    export: StartExport, protocol: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with silent_server() as endpoint:
-        running = export(
-            {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-                "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-                "OTEL_BSP_MAX_QUEUE_SIZE": "100",
-                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
-                "OTEL_EXPORTER_OTLP_TIMEOUT": str(HANGS),
-            }
-        )
-        offers = []
-        taken = 0
-        for number in range(1000):
-            start = time.perf_counter()
-            taken += running.spans(make_span(f"root-{number}"))[0]
-            offers.append(time.perf_counter() - start)
-        # The queue is bounded: what waits, and at most as much again on its way.
-        assert 100 <= taken <= 300
-        # A machine may stand still for a while, but not at every second offer.
-        assert sorted(offers)[len(offers) // 2] < 0.01
-        assert sum(offers) < HANGS / 2
-        for _ in range(100):
-            if running.pump.accepts_metrics():
-                running.metrics(make_batch())
-        assert not running.pump.accepts_metrics(), "batches pile up on the loop, in one"
-        assert running.close(1.0) < HANGS / 2
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

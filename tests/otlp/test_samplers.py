@@ -144,11 +144,7 @@ def test_without_an_answer_the_default_decides_and_a_late_one_changes_nothing(
         assert time.monotonic() - began < 1.0
         eventually(lambda: foreign.asked == ["own"])
         foreign.go_on.set()
-        assert sampler._apart is not None
-        last = sampler._apart._last
-        assert last is not None
-        assert last.answered.wait(60)
-        assert last.sampled is False
+        eventually(lambda: threads() == 0, 60, "the answer")
         assert sampler.decides(own)
         assert all(map(sampler.decides, rest))
         assert foreign.asked == ["own"]
@@ -170,11 +166,10 @@ def test_one_that_was_late_is_asked_again_after_a_rest(monkeypatch: pytest.Monke
     sampler = TraceSampler(foreign)
     assert sampler.decides(Trace(1))
     foreign.go_on.set()
-    assert sampler._apart is not None
-    assert sampler._apart._last is not None
-    assert sampler._apart._last.answered.wait(60)
+    eventually(lambda: threads() == 0, 60, "the answer")
     assert sampler.decides(Trace(2)), "it is left alone"
     monkeypatch.setattr(sampling, "PATIENCE", 60.0)
+    assert sampler._apart is not None
     sampler._apart._rest_until = 0.0
     assert not sampler.decides(Trace(3))
     assert len(foreign.asked) == 2

@@ -187,24 +187,6 @@ def test_nobody_at_the_endpoint_leaves_all_of_it(
         assert len(ids(server)) == 3
 
 
-def test_a_server_that_fails_at_first_gets_all_of_it_once(
-    http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = fill(path, 300)
-    use(monkeypatch, http)
-    refused = []
-
-    def refuse_one(_: str, request: object) -> int | str | None:
-        if refused:
-            return None
-        refused.append(request)
-        return 503
-
-    http.judge = refuse_one
-    assert main(["spool", "--send", str(path)]) == 0
-    assert ids(http) == sorted(wanted)
-
-
 def test_what_waits_for_another_exporter_goes_with_the_first(
     http: Receiver, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,16 +14,13 @@ from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core import identity
 from dask_otel.core.records import OpenNote, SpanIdentity, TaskCounts
 from dask_otel.core.traces.translate import translate
-from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.reading import read_settings
 from dask_otel.spool.store import Store
-from tests.otlp.pipeline import Export, T, make_span
-from tests.otlp.test_pipeline import refusing_endpoint
-from tests.receiver import Receiver, Span
+from tests.otlp.conftest import Begin
+from tests.otlp.pipeline import T, make_span
+from tests.receiver import Receiver, Span, refusing_endpoint
 from tests.receiver import receiver as run_receiver
 from tests.waiting import eventually
-
-Begin = Callable[..., tuple[WiredPump, Export]]
 
 
 @pytest.fixture
@@ -37,27 +35,14 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def begin(monkeypatch: pytest.MonkeyPatch, path: Path) -> Iterator[Begin]:
+def begin(begin: Begin, path: Path) -> Begin:
     """Start a run of the export side, as the bridge does."""
-    started: list[Export] = []
 
-    def start(
-        scheduler: str, variables: dict[str, str], **spool: object
-    ) -> tuple[WiredPump, Export]:
-        defaults = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
-        for key, value in (defaults | variables).items():
-            monkeypatch.setenv(key, value)
+    def start(scheduler: str, variables: dict[str, str], **spool: object) -> Any:
         settings = read_settings({"spool": {"path": str(path), **spool}})
-        made = make_pump(settings, scheduler, time.time_ns())
-        assert made is not None
-        made.pump.start()
-        started.append(Export(made.pump))
-        return made, started[-1]
+        return begin(variables, settings, scheduler)
 
-    yield start
-    for one in started:
-        one.close(0.5)
-    eventually(lambda: all(one.pump.closed for one in started), 90, "the pump's threads end")
+    return start
 
 
 def nobody() -> dict[str, str]:
@@ -138,14 +123,14 @@ def test_a_second_scheduler_on_one_path_exports_without_a_spool_until_the_first_
     assert "in use" in error
     assert "give each a path of its own" in error
     assert "spool" not in wired.summary
-    assert not wired.pump.takes_notes
+    assert not wired.pump.journal.takes_notes
     export.spans(make_span("a"))
     eventually(lambda: len(receiver.spans) == 1)
     assert wired.pump.condition()["spool"]["usable"] is False
 
     first.close()
     eventually(lambda: len(by_id(receiver)) == 2, 60, "what the first one left")
-    assert wired.pump.takes_notes
+    assert wired.pump.journal.takes_notes
     assert f"dask-otel now uses the spool {path}, in which a span of an earlier run" in caplog.text
     export.close()
     assert list(path.parent.iterdir()) == []
@@ -160,21 +145,6 @@ def test_a_spool_that_cannot_be_made_costs_itself_alone(
     assert f"otel.spool.path is {missing}" in error
     export.spans(make_span("a"))
     eventually(lambda: len(receiver.spans) == 1)
-
-
-def test_a_file_that_somebody_removes_costs_no_span(
-    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, export = begin("Scheduler-1", receiver.environ)
-    export.spans(make_span("a"))
-    eventually(lambda: len(receiver.spans) == 1)
-    path.unlink()
-    export.spans(make_span("b"), make_span("c"))
-    eventually(lambda: len(by_id(receiver)) == 3)
-    export.close()
-    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(warnings) == 1, warnings
-    assert f"can't use its spool {path}" in warnings[0]
 
 
 def test_where_nothing_can_use_a_spool_that_is_said(

@@ -42,10 +42,20 @@ def test_answers_at_once(capsys, arguments, code, text):
     assert text in capsys.readouterr()[code // 2]
 
 
-def test_a_command_that_has_gone_names_what_to_use(capsys):
-    assert main(["top", "tcp://scheduler:8786"]) == 1
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (["top", "tcp://scheduler:8786"], "Dask's dashboard"),
+        (
+            ["report", "--scheduler", "tcp://127.0.0.1:1"],
+            "set otel.files.path where it runs, and call `dask-otel report FOLDER`",
+        ),
+    ],
+)
+def test_what_has_gone_names_what_to_use(capsys, arguments, instead):
+    assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "dashboard" in line
+    assert instead in line
 
 
 def test_missing_extra_is_named(monkeypatch, capsys):
@@ -167,7 +177,7 @@ def test_a_connection_that_was_given_up_says_nothing(caplog: pytest.LogCaptureFi
     assert [record.name for record in caplog.records] == ["asyncio"]
     caplog.clear()
     before = logging.getLogger("asyncio").level
-    with terminal.silence("asyncio"):
+    with terminal.held_back("asyncio"):
         give_up()
     gc.collect()
     assert caplog.records == []

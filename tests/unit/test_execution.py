@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from distributed import Scheduler
 
 from dask_otel._dask.workers.execution import Execution
 from dask_otel._otel.api.current import get_current
+from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.core.context import Traceparent, format_traceparent
 from dask_otel.worker.logs import running
 from dask_otel.worker.plugin import TaskContext, TaskContextPlugin
@@ -30,9 +32,6 @@ class Executor:
 
 class Worker:
     """The part of a worker that is hooked into."""
-
-    # Its client is in the same process.
-    address = "inproc://1/2/3"
 
     def __init__(self) -> None:
         annotations = {"dask_otel.span": format_traceparent(Traceparent(7, 8, 1))}
@@ -176,3 +175,19 @@ def test_which_tasks_have_spans_is_for_the_scheduler_to_say():
     assert contexts.ratio == 0.5
     preloaded.teardown(worker)
     assert contexts.ratio == 0.0
+
+
+def test_a_process_with_a_scheduler_is_the_applications(monkeypatch: pytest.MonkeyPatch):
+    """Under any protocol: also in a ``LocalCluster(processes=False, protocol="tcp")``."""
+    schedulers: list[Any] = []
+    monkeypatch.setattr(Scheduler, "_instances", schedulers)
+    for beside, instrumented in ((Scheduler, False), (None, True)):
+        schedulers[:] = [beside] if beside else []
+        worker: Any = Worker()
+        plugin = TaskContextPlugin()
+        plugin.setup(worker)
+        assert INSTRUMENTATION.on is instrumented
+        # The scheduler may have gone by then, and another one may be there.
+        schedulers[:] = [] if beside else [Scheduler]
+        plugin.teardown(worker)
+        assert not INSTRUMENTATION.on

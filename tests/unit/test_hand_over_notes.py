@@ -7,7 +7,7 @@ from typing import Any
 
 from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel.scheduler.hand_over import HandOver
-from tests.unit.test_journal import note
+from tests.unit.pumps import note
 
 
 def hand_over_to(pump: Any, notes: Any) -> HandOver:
@@ -27,25 +27,18 @@ def test_notes_wait_where_they_are_made_while_there_is_no_room_for_them():
         return taken
 
     notes = SimpleNamespace(take=take)
-    pump: Any = SimpleNamespace(
-        journal="there", takes_notes=True, has_room_for_notes=False, offer_note=noted.append
-    )
-    hand_over = hand_over_to(pump, notes)
+    journal = SimpleNamespace(takes_notes=False, note=noted.append)
+    hand_over = hand_over_to(SimpleNamespace(journal=journal), notes)
 
     hand_over.notes()
     assert (waiting, noted) == ([note(1)], [])
 
-    # There is room, and meanwhile no spool: it is tried again.
-    pump.has_room_for_notes, pump.takes_notes = True, False
-    hand_over.notes()
-    assert (waiting, noted) == ([note(1)], [])
-
-    pump.takes_notes = True
+    journal.takes_notes = True
     hand_over.notes()
     assert (waiting, noted) == ([], [note(1)])
 
 
 def test_without_a_spool_nothing_is_noted():
-    hand_over = hand_over_to(SimpleNamespace(journal=None, takes_notes=False), "notes")
+    hand_over = hand_over_to(SimpleNamespace(journal=None), "notes")
     hand_over.notes()
     assert hand_over._adapter.lifecycle.notes is None

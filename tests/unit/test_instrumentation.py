@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from dask_otel.client import blocks, carriers
 from dask_otel.client.hook import METHOD, hook_submissions
 from dask_otel.client.instrumentation import INSTRUMENTATION, DaskInstrumentor
 from dask_otel.core.context import CARRIER_KEY, MAX_BAGGAGE
+from tests.environment import python
 
 TRACE, SPAN = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = f"00-{TRACE:032x}-{SPAN:016x}-01"
@@ -64,25 +63,6 @@ def propagators() -> Iterator[Any]:
 def carried() -> Any:
     found = carriers.annotations_for(Submitter())  # type: ignore[arg-type]
     return None if found is None else found[CARRIER_KEY]
-
-
-def run(code: str, **env: str) -> str:
-    """Run code in a new process, with warnings as errors and nothing of this environment."""
-    inherited = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(("DASK_", "OTEL_", "TRACEPARENT", "TRACESTATE"))
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**inherited, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # ----------------------------------------------------------------------- putting and taking
@@ -187,7 +167,7 @@ def test_many_threads_may_put_and_take() -> None:
 
 
 def test_importing_and_instrumenting_imports_nothing_heavy_until_dask_is() -> None:
-    out = run(
+    out = python(
         """
 import sys
 before = set(sys.modules)
@@ -211,11 +191,11 @@ print("done")
 """,
         PYTHONWARNINGS="error",
     )
-    assert out == "done\n"
+    assert out == "done"
 
 
 def test_uninstrumented_before_dask_was_imported() -> None:
-    out = run(
+    out = python(
         """
 import sys, dask_otel
 finders = list(sys.meta_path)
@@ -228,11 +208,11 @@ import distributed
 print(hasattr(distributed.Client._graph_to_futures, "__wrapped__"))
 """
     )
-    assert out == "False\n"
+    assert out == "False"
 
 
 def test_threads_that_import_dask_while_others_instrument() -> None:
-    out = run(
+    out = python(
         """
 import sys, threading, dask_otel
 start = threading.Barrier(6)
@@ -250,11 +230,11 @@ from distributed import Client
 print(hasattr(Client._graph_to_futures, "__wrapped__"))
 """
     )
-    assert out == "True\n"
+    assert out == "True"
 
 
 def test_an_import_of_dask_that_fails_fails_as_without_us() -> None:
-    out = run(
+    out = python(
         """
 import sys, dask_otel
 dask_otel.instrument()
@@ -271,7 +251,7 @@ from distributed import Client
 print(hasattr(Client._graph_to_futures, "__wrapped__"))
 """
     )
-    assert out == "ModuleNotFoundError\nTrue\n"
+    assert out == "ModuleNotFoundError\nTrue"
 
 
 def test_the_entry_point_is_a_plain_class() -> None:
@@ -380,7 +360,7 @@ def test_garbage_in_the_environment_is_one_warning(
 
 
 def test_a_propagator_that_is_not_installed_is_one_warning() -> None:
-    out = run(
+    out = python(
         """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(name)s %(levelname)s %(message).90s")

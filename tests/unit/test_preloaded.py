@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from distributed.preloading import process_preloads
 
 from dask_otel.worker.preloaded import name_for_worker
+from tests.environment import python
 
 OURS = "dask_otel.preload"
 
@@ -57,5 +56,4 @@ assert module.dask_teardown is dask_otel.preload.dask_teardown
 assert "opentelemetry.sdk" not in sys.modules
 assert "dask_setup" not in dask_otel.__all__
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python(code)

@@ -181,6 +181,11 @@ def test_advice_about_a_root(seconds: dict[str, float], expected: set[str]) -> N
     assert set(alerts(run_of(of_span("etl", 0.0, **seconds)))) == expected
 
 
+def test_a_root_is_not_advised_about_what_tasks_of_another_waited() -> None:
+    run = run_of(of_span("etl", 0.0, thread_cpu=900.0), of_span("io", 0.0, thread_noncpu=100.0))
+    assert [*named(run)] == ["io: tasks of f wait, off the CPU: 100%"]
+
+
 def test_cancelled_seconds_of_rescheduled_runs_are_no_trouble() -> None:
     count = {"dask_task_rescheduled_count": 4, "dask_task_cancelled_count": 0}
     run = run_of(traces(span(1, "etl", **count)), of_span("etl", 0, cancelled=100))
@@ -228,10 +233,10 @@ def test_the_only_task_of_a_span_is_named_where_threads_were_free_meanwhile(
 
 
 ALONE = {
-    "etl/rank: one task of f took 44.8 s": "It had no other, and the span 45.5 s: split that task,"
-    " or start it first.",
-    "Threads were idle though there was work: 75%": "Most of it while one task ran alone: it is"
-    " named below.",
+    "etl/rank: one task of f took 44.8 s": "Its group has no other task; the span took 45.5 s."
+    " Split that task, or start it first.",
+    "Threads were idle though there was work: 75%": "Most of it passed while one task ran alone,"
+    " which is named below.",
 }
 
 
@@ -299,7 +304,7 @@ def test_work_that_dask_booked_on_another_span_is_said(has_its_own: bool) -> Non
         (239, 3.0, 1.0, "it waited, for the GIL of its process"),
         (90_000, 60.0, 1.0, "submit fewer and longer tasks"),
         (90_000, 60.0, None, "submit fewer and longer tasks"),
-        (239, None, None, "do not explain that"),
+        (239, None, None, "do not explain it"),
     ],
 )
 def test_why_the_event_loop_was_blocked(

@@ -25,6 +25,7 @@ from tests.unit.report_files import (
     metrics,
     point,
     resource,
+    run_of,
     span,
     traces,
 )
@@ -223,41 +224,38 @@ def test_beyond_the_limit_what_failed_is_kept(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------- broken files
 
 
-def test_a_killed_process_leaves_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", traces(ROOT), traces(LOAD))
-    path.write_bytes(path.read_bytes() + json.dumps(traces(span(3))).encode()[:50])
-    (run,), skipped = read(path)
-    assert seen(run) == EXPECTED
-    assert skipped.counts == {"line that was cut off": 1}
-    assert skipped.lines() == ["1 × line that was cut off (a.jsonl:3)"]
+LINES = b"".join(json.dumps(traces(one)).encode() + b"\n" for one in (ROOT, LOAD))
+NOISE = json.dumps({"pad": random.Random(1).randbytes(40_000).hex()}).encode()
+PACKED = gzip.compress(LINES + NOISE)
+#: What became of a file, and what is said of it.
+BROKEN = {
+    "killed": (LINES + LINES[:50], "line that was cut off (a.jsonl:3)"),
+    "first line": (b'{"resourceSpans"\n' + LINES, "line that is no JSON (a.jsonl:1)"),
+    "half a compressed file": (PACKED[: len(PACKED) // 2], "file that ends in an error (a.jsonl: "),
+    **{
+        name: (LINES + line + b"\n", "line that is no JSON (a.jsonl:3)")
+        for name, line in {
+            "bytes": b"\xff\xfe\x00",
+            "deep": b"[" * 200_000,
+            "deep objects": b'{"a":' * 100_000,
+            "digits": b'{"resourceSpans": ' + b"9" * 5000 + b"}",
+            "text": b'"text"',
+            "number": b"17",
+        }.items()
+    },
+}
 
 
-def test_a_broken_first_line_does_not_hide_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "said"), BROKEN.values(), ids=BROKEN)
+def test_what_is_broken_is_counted_and_the_rest_is_read(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"resourceSpans"\n' + json.dumps(traces(ROOT, LOAD)) + "\n")
+    path.write_bytes(content)
     (run,), skipped = read(path)
     assert seen(run) == EXPECTED
-    assert skipped.counts == {"line that is no JSON": 1}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"\xff\xfe\x00",
-        b"[" * 200_000,
-        b'{"a":' * 100_000,
-        b'{"resourceSpans": ' + b"9" * 5000 + b"}",
-        b'"text"',
-        b"17",
-    ],
-    ids=["bytes", "deep", "deep objects", "digits", "text", "number"],
-)
-def test_a_hostile_line_is_counted(tmp_path: Path, line: bytes) -> None:
-    path = write(tmp_path / "a.jsonl", traces(ROOT, LOAD))
-    path.write_bytes(path.read_bytes() + line + b"\n")
-    (run,), skipped = read(path)
-    assert seen(run) == EXPECTED
-    assert sum(skipped.counts.values()) == 1
+    (line,) = skipped.lines()
+    assert line.startswith(f"1 × {said}")
 
 
 def test_a_line_that_is_too_long_is_passed_by(tmp_path: Path, monkeypatch: Any) -> None:
@@ -266,17 +264,6 @@ def test_a_line_that_is_too_long_is_passed_by(tmp_path: Path, monkeypatch: Any) 
     (run,), skipped = read(path)
     assert seen(run) == EXPECTED
     assert skipped.counts == {"line that is too long": 1}
-
-
-def test_a_compressed_file_that_breaks_off_is_read_until_there(tmp_path: Path) -> None:
-    noise = [{"pad": random.Random(1).randbytes(40_000).hex()}]
-    lines = [traces(ROOT, LOAD), *noise]
-    packed = gzip.compress("".join(json.dumps(one) + "\n" for one in lines).encode())
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(packed[: len(packed) // 2])
-    (run,), skipped = read(path)
-    assert seen(run) == EXPECTED
-    assert list(skipped.counts) == ["file that ends in an error"]
 
 
 _KEYS = st.sampled_from(
@@ -367,6 +354,11 @@ def test_a_point_without_a_value_and_the_order_of_labels_change_nothing(tmp_path
         "dask.cluster.time": 4
     }
     assert run.metrics.count == 1
+
+
+@pytest.mark.parametrize("raw", [BEGIN + 1, str(BEGIN + 1)])
+def test_times_are_read_to_the_nanosecond(raw: Any) -> None:
+    assert run_of(traces({**ROOT, "startTimeUnixNano": raw})).start_ns == BEGIN + 1
 
 
 def test_work_of_no_span_is_a_row_where_there_is_some(tmp_path: Path) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict
 from datetime import timedelta
@@ -34,6 +31,7 @@ from dask_otel.settings.keys import (
     SpanSettings,
 )
 from dask_otel.settings.reading import differences, read_settings, setting
+from tests.environment import python
 
 PACKAGE = Path(module.__file__).parent
 DOCS = PACKAGE.parents[2] / "docs" / "configuration.md"
@@ -76,21 +74,6 @@ def by_key(settings: Settings) -> dict[str, Any]:
     return {key: value_of(settings, key) for key in LEAVES}
 
 
-def run_python(code: str, **env: str) -> str:
-    """Run code in a new process, away from any configuration of this machine."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "OTEL_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**inherited, "DASK_CONFIG": os.devnull, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 # ------------------------------------------------------- four places, one list of keys
 
 
@@ -118,12 +101,6 @@ def docs_rows() -> dict[str, tuple[str, Any, str]]:
     rows = row.findall(DOCS.read_text(encoding="utf-8"))
     assert len(rows) == len({key for key, *_ in rows})
     return {key: (name, yaml.safe_load(default), text) for key, name, default, text in rows}
-
-
-def test_what_is_made_of_the_settings_is_up_to_date():
-    script = DOCS.parents[1] / "tools" / "build_settings.py"
-    made = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout + made.stderr
 
 
 def test_yaml_schema_dataclasses_and_docs_list_the_same_keys_and_defaults():
@@ -216,43 +193,60 @@ def test_defaults_are_the_contract_s():
     )
 
 
-def test_import_puts_defaults_below_what_the_user_set_and_imports_nothing_heavy():
-    out = run_python(
-        "import sys, dask.config\n"
-        "from dask_otel.settings.reading import read_settings\n"
-        "settings = read_settings()\n"
-        "print(settings.spans.settle_timeout, settings.spans.max_groups, settings.enabled)\n"
-        "get = dask.config.get\n"
-        "print(get('otel.spans.linger'), get('otel.spans.settle-timeout'))\n"
-        "heavy = {'distributed', 'opentelemetry', 'tornado', 'asyncio', 'numpy', 'pandas',"
-        " 'jsonschema'}\n"
-        "print(sorted(heavy & set(sys.modules)))",
-        DASK_OTEL__SPANS__SETTLE_TIMEOUT="10s",
-        DASK_OTEL__SPANS__MAX_GROUPS="7",
-        DASK_OTEL__ENABLED="false",
-    )
-    assert out.splitlines() == ["10.0 7 False", "2s 10s", "[]"]
+#: What is set in the environment, the program, and what it prints.
+PROGRAMS = {
+    "heavy imports": (
+        {"SPANS__SETTLE_TIMEOUT": "10s", "SPANS__MAX_GROUPS": "7", "ENABLED": "false"},
+        """
+import sys, dask.config
+from dask_otel.settings.reading import read_settings
+settings = read_settings()
+print(settings.spans.settle_timeout, settings.spans.max_groups, settings.enabled)
+print(dask.config.get("otel.spans.linger"), dask.config.get("otel.spans.settle-timeout"))
+heavy = {"distributed", "opentelemetry", "tornado", "asyncio", "numpy", "pandas", "jsonschema"}
+print(sorted(heavy & set(sys.modules)))
+""",
+        ["10.0 7 False", "2s 10s", "[]"],
+    ),
+    **{
+        f"import {imports}": (
+            {"SPANS__MAX_GROUPS": "7"},
+            f"""
+import sys
+import {imports}
+get = dask.config.get
+print(get("otel.spans.linger"), get("otel.enabled"), get("otel.spans.max-groups"))
+print([name for name in sys.modules if name.startswith("dask_otel.core")])
+print([one for one in sys.meta_path if type(one).__name__ == "ImportHook"])
+""",
+            ["2s True 7", "[]", "[]"],
+        )
+        for imports in ("dask_otel, dask", "dask, dask_otel", "dask_otel, distributed, dask")
+    },
+    # Reported, and not overwritten by the defaults.
+    **{
+        f"a value in the place of {section}": (
+            {variable: "false"},
+            """
+from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.reading import read_settings
+try: read_settings()
+except ConfigurationError as error: print(*error.problems)
+""",
+            [
+                f"{section} = False, in Dask's configuration, is not valid. Allowed: a section with"
+                " keys below it."
+            ],
+        )
+        for section, variable in (("otel", ""), ("otel.spans", "SPANS"))
+    },
+}
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import dask_otel\nimport dask\n",
-        "import dask\nimport dask_otel\n",
-        "import dask_otel\nimport distributed\nimport dask\n",
-    ],
-)
-def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
-    out = run_python(
-        "import sys\n"
-        f"{imports}"
-        "get = dask.config.get\n"
-        "print(get('otel.spans.linger'), get('otel.enabled'), get('otel.spans.max-groups'))\n"
-        "print([name for name in sys.modules if name.startswith('dask_otel.core')])\n"
-        "print([one for one in sys.meta_path if type(one).__name__ == 'ImportHook'])",
-        DASK_OTEL__SPANS__MAX_GROUPS="7",
-    )
-    assert out.splitlines() == ["2s True 7", "[]", "[]"]
+@pytest.mark.parametrize(("variables", "code", "printed"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_process_has_the_defaults_below_what_the_user_set(variables, code, printed):
+    names = {f"DASK_OTEL__{name}".rstrip("_"): value for name, value in variables.items()}
+    assert python(code, **names).splitlines() == printed
 
 
 @pytest.mark.parametrize(
@@ -260,7 +254,7 @@ def test_the_section_is_there_with_the_package_and_dask_in_any_order(imports):
 )
 def test_without_the_shipped_file_dask_can_be_imported_and_settings_say_why(tmp_path, imports):
     # As in an archive that leaves data out.
-    out = run_python(
+    out = python(
         "import pathlib\n"
         "there = pathlib.Path.with_name\n"
         f"pathlib.Path.with_name = lambda p, n: pathlib.Path({str(tmp_path / 'none')!r})\n"
@@ -280,7 +274,7 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
         "otel:\n  spans:\n    trace-gap: 2h\n  metrics:\n  environment:\n    OTEL_SERVICE_NAME: a\n"
         "    OTEL_TRACES_EXPORTER: otlp\n"
     )
-    out = run_python(
+    out = python(
         "from dask_otel.settings.reading import read_settings\n"
         "s = read_settings()\n"
         "print(s.spans.trace_gap, s.metrics.max_names, dict(s.environment))",
@@ -288,25 +282,6 @@ def test_yaml_file_in_the_configuration_directory(tmp_path):
         DASK_OTEL__ENVIRONMENT__OTEL_SERVICE_NAME="b",
     )
     assert out == "7200.0 200 {'OTEL_SERVICE_NAME': 'b', 'OTEL_TRACES_EXPORTER': 'otlp'}"
-
-
-@pytest.mark.parametrize(
-    ("variable", "line"),
-    [
-        ("DASK_OTEL", "otel = False, in Dask's configuration, is not valid."),
-        ("DASK_OTEL__SPANS", "otel.spans = False, in Dask's configuration, is not valid."),
-    ],
-)
-def test_a_value_in_the_place_of_a_section_is_reported_and_not_overwritten(variable, line):
-    out = run_python(
-        "from dask_otel.settings.keys import ConfigurationError\n"
-        "from dask_otel.settings.reading import read_settings\n"
-        "try: read_settings()\n"
-        "except ConfigurationError as e: print(*e.problems)\n"
-        "else: print('no error')",
-        **{variable: "false"},
-    )
-    assert out == f"{line} Allowed: a section with keys below it."
 
 
 def test_dask_config_set_then_overrides_win():

@@ -71,15 +71,6 @@ def test_each_sink_has_its_own_rows_and_the_others_can_be_adopted(path: Path) ->
         assert [numbers(store, sink) for sink in (OTLP, "zipkin", "b")] == [[1, 2, 3], [1], []]
 
 
-def test_rows_come_in_pieces_while_others_are_written(path: Path) -> None:
-    with closing_clean(opened(path)) as store:
-        seen: list[int] = []
-        for number in range(1, 50):
-            store.write(spans(number), alive_ns=2)
-            seen += ids(store)[len(seen) :][:3]
-        assert seen == list(range(1, 50))
-
-
 # --------------------------------------------------------------------------- many runs
 
 
@@ -161,32 +152,51 @@ def test_the_oldest_are_dropped_from_a_full_spool(path: Path) -> None:
     most = 1_000_000
     with closing_clean(opened(path, max_bytes=most)) as store:
         store.write(notes(1, 2, 3), alive_ns=2)
-        gone: list[int] = []
+        gone = 0
         for begin in range(10, 3000, 10):
-            written = store.write(spans(*range(begin, begin + 10), text="x" * 1000), alive_ns=2)
-            assert not written.left_out
-            gone += written.dropped
+            some = spans(*range(begin, begin + 10), text="x" * 1000)
+            dropped, left_out = store.write(some, alive_ns=2)
+            assert not left_out
+            gone += dropped
             assert max(store.size, on_disk(path)) <= most
-            assert store.count == begin - len(gone)
+            assert store.count == begin - gone
         # The newest, without a gap; all others were reported.
         assert numbers(store) == list(range(10, 3000))[-store.count :]
-        assert sorted(set(gone)) == list(range(4, ids(store)[0]))
         assert 300 < store.count < 900
         # Notes stay as long as there is anything else.
         assert noted(store) == 3
 
 
+def test_rows_in_a_queue_are_not_dropped_nor_notes_for_them(path: Path) -> None:
+    with closing_clean(opened(path, max_bytes=1_000_000)) as store:
+        for sink in (OTLP, "zipkin"):
+            for number in range(2, 102):
+                store.write([*notes(1), *spans(number, text="x" * 1000, sink=sink)], alive_ns=2)
+        fed = {OTLP: ids(store)[49], "zipkin": 10**9}
+        for number in range(1000, 2000):
+            store.write(spans(number, text="x" * 1000), fed=fed, alive_ns=2)
+        assert numbers(store)[:50] == list(range(2, 52))
+        assert numbers(store)[50:] == list(range(2000 - (store.count - 150), 2000))
+        assert numbers(store, "zipkin") == list(range(2, 102))
+        # All of it is in queues: there is no room.
+        new, before = spans(2000, text="x" * 100_000), store.count
+        fed = dict.fromkeys(fed, 10**9)
+        assert store.write(new, fed=fed, alive_ns=2) == (0, new)
+        assert (noted(store), store.count, store.size <= 1_000_000) == (1, before, True)
+
+
 def test_rows_larger_than_a_part_of_the_spool_are_left_out(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=1_000_000)) as store:
+        store.write(spans(0), alive_ns=2)
         rows = [*spans(1), *spans(2, text="x" * 3_000_000), *spans(3)]
-        assert store.write(rows, alive_ns=2) == ([], rows[:2])
-        assert numbers(store) == [3]
+        assert store.write(rows, alive_ns=2) == (0, rows[:2])
+        assert numbers(store) == [0, 3]
 
 
 def test_notes_alone_are_bounded_as_well(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=1_000_000)) as store:
         for number in range(1, 1500):
-            assert not store.write(notes(number, text="x" * 1000), alive_ns=2).dropped
+            assert not store.write(notes(number, text="x" * 1000), alive_ns=2)[0]
             assert store.size <= 1_000_000
         assert 300 < noted(store) < 1499
         store.write(spans(1, 1499), over=[ids_of(1), ids_of(1499)], alive_ns=2)
@@ -197,7 +207,7 @@ def test_room_of_settled_rows_is_used_again(path: Path) -> None:
     with closing_clean(opened(path, max_bytes=2_000_000)) as store:
         for begin in range(1, 4000, 100):
             some = range(begin, begin + 100)
-            assert store.write(spans(*some, text="x" * 1000), alive_ns=2) == ([], [])
+            assert store.write(spans(*some, text="x" * 1000), alive_ns=2) == (0, [])
             store.write(settled=ids(store), alive_ns=2)
         assert on_disk(path) < 1_000_000
 

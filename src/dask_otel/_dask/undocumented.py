@@ -12,6 +12,7 @@ from typing import Final
 UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "Scheduler": (
         "_active_graph_updates",
+        "_instances",
         "_last_tick_counter",
         "_last_tick_cycle",
         "clients",
@@ -88,7 +89,7 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
         "processing",
         "time_delay",
     ),
-    "Worker": ("address", "execute", "executors", "handlers", "plugins", "state"),
+    "Worker": ("execute", "executors", "handlers", "plugins", "state"),
     "Worker.WorkerState": ("tasks",),
     "Worker.TaskState": ("annotations", "key", "run_id", "span_id"),
     "Nanny": ("preload", "preload_argv"),
@@ -96,9 +97,11 @@ UNDOCUMENTED: Final[dict[str, tuple[str, ...]]] = {
     "RoutingApplication": ("add_handlers", "default_router", "wildcard_router"),
 }
 
-#: Attributes of these classes that are used by name in a string, or through a protocol of ours.
+#: Attributes of these classes that are used by name in a string, through a protocol of ours, or of
+#: the class itself.
 BY_NAME: Final = frozenset(
     {
+        ("Scheduler", "_instances"),
         ("SpansSchedulerExtension", "heartbeat"),
         ("SpansSchedulerExtension", "observe_tasks"),
         ("Worker", "execute"),

@@ -13,9 +13,9 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as text_format
 from prometheus_client.core import Exemplar as ClientExemplar
 from prometheus_client.core import Metric
@@ -85,8 +85,8 @@ class MetricPage:
     patience = 0.0
 
     def __init__(self, resource: Mapping[str, object]) -> None:
-        texts = {label_name(key): _text(value) for key, value in resource.items()}
-        promoted = {label_name(key) for key in PROMOTED}
+        texts = {prometheus_name(key): _text(value) for key, value in resource.items()}
+        promoted = {prometheus_name(key) for key in PROMOTED}
         self._labels = {key: value for key, value in texts.items() if key in promoted and value}
         self._target = {key: value for key, value in texts.items() if value}
         self._snapshot: _Snapshot = ({}, {})
@@ -123,16 +123,18 @@ class MetricPage:
                 metrics.append(Metric("target", "Attributes of the resource", "info"))
                 metrics[-1].add_sample("target_info", self._target, 1.0)
             text = openmetrics_format if openmetrics else text_format
-            rendered[form] = text.generate_latest(_Registry(metrics))
+            # The writers only collect from it.
+            registry: Any = SimpleNamespace(collect=lambda: metrics)
+            rendered[form] = text.generate_latest(registry)
         return rendered[form]
 
     def _metric(self, family: _Family, openmetrics: bool) -> Metric:
         record = family.record
-        name, unit = family_name(record.name), unit_suffix(record)
+        name, unit = prometheus_name(record.name), unit_suffix(record)
         kind = record.instrument if record.instrument in ("counter", "histogram") else "gauge"
         metric = Metric(name, record.description, kind, unit)
         for key, (point, exemplar) in family.samples.items():
-            labels = {label_name(name): _text(value) for name, value in key} | self._labels
+            labels = {prometheus_name(name): _text(value) for name, value in key} | self._labels
             # Only OpenMetrics has exemplars and created times.
             exemplar = exemplar if openmetrics else None
             if isinstance(point, HistogramPoint):
@@ -147,28 +149,12 @@ class MetricPage:
         return metric
 
 
-class _Registry(CollectorRegistry):
-    """A registry for the writers, separate from the process's."""
-
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        super().__init__()
-        self._metrics = metrics
-
-    def collect(self) -> Sequence[Metric]:
-        return self._metrics
-
-
 # ------------------------------------------------------------------------------------ names
 
 
-def family_name(name: str) -> str:
-    """Return a metric's name without unit, as Prometheus writes it."""
+def prometheus_name(name: str) -> str:
+    """Return a metric's name without unit, or an attribute's key, as Prometheus writes it."""
     return _ILLEGAL.sub("_", name)
-
-
-def label_name(key: str) -> str:
-    """Return an attribute's key as Prometheus writes it."""
-    return _ILLEGAL.sub("_", key)
 
 
 def unit_suffix(record: MetricRecord | semconv.Metric) -> str:

@@ -10,11 +10,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Final
 
 from dask_otel.cli import assets, demo, doctor, report, spool, terminal
 from dask_otel.cli.interrupt import ctrl_c_is_not_lost
 
+#: A command is a module with its help texts, its arguments, and the function `run`.
+_COMMANDS: Final[dict[str, ModuleType]] = {
+    "demo": demo,
+    "doctor": doctor,
+    "assets": assets,
+    "report": report,
+    "spool": spool,
+}
 _LIVE: Final = (
     "to watch a scheduler live, open Dask's dashboard, which its log names (dashboard at: …:8787)"
 )
@@ -39,9 +48,18 @@ def _parser() -> argparse.ArgumentParser:
         " a counter, over OTLP.",
     )
     parser.add_argument("--version", action="version", version=_versions())
-    commands = parser.add_subparsers(title="commands", dest="command", required=True)
-    for command in (demo, doctor, assets, report, spool):
-        command.add_command(commands)
+    subparsers = parser.add_subparsers(title="commands", dest="command", required=True)
+    for name, command in _COMMANDS.items():
+        added = subparsers.add_parser(
+            name,
+            help=command.HELP,
+            description=command.DESCRIPTION,
+            epilog=command.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.set_defaults(run=command.run, usage_error=added.error)
+        for names, options in command.ARGUMENTS.items():
+            added.add_argument(*names.split(), **options)
     return parser
 
 

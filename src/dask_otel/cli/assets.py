@@ -9,13 +9,14 @@ from typing import Any, Final
 import dask_otel
 from dask_otel.cli import terminal
 
-_DESCRIPTION: Final = """\
+HELP: Final = "write dashboards, rules and configurations into a folder"
+DESCRIPTION: Final = """\
 Write out the files that come with the package: Grafana dashboards and their provisioning, alert
 and recording rules, configurations of the Collector, Prometheus, Alertmanager, Tempo and Jaeger,
 and what Kubernetes and batch systems need.
 """
 
-_EPILOG: Final = """\
+EPILOG: Final = """\
 A file that is there with another content is left as it is, and named; --force replaces it.
 
 exit codes: 0 all files are there, 1 a file was left as it is or cannot be written,
@@ -23,18 +24,11 @@ exit codes: 0 all files are there, 1 a file was left as it is or cannot be writt
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add ``assets`` to the subcommands of an argument parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "assets",
-        help="write dashboards, rules and configurations into a folder",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there")
-    parser.add_argument("--force", action="store_true", help="replace files that differ")
-    parser.set_defaults(run=run)
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "folder": {"type": Path, "metavar": "DIR", "help": "made if it is not there"},
+    "--force": {"action": "store_true", "help": "replace files that differ"},
+}
 
 
 def source() -> Path:

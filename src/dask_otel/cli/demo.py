@@ -13,12 +13,13 @@ from dask_otel.cli.terminal import DemoError
 #: The demo's dependencies besides the bridge's; dask.dataframe needs pandas and pyarrow.
 _EXTRA: Final = ("rich", "numpy", "pandas", "pyarrow")
 
-_DESCRIPTION: Final = """\
+HELP: Final = "see traces and metrics of a real workflow within a minute"
+DESCRIPTION: Final = """\
 Start a local Dask cluster with the bridge, run a workflow on it (dataframes, arrays, a
 peer-to-peer shuffle), and show its trace and where its time went, as a backend gets them.
 """
 
-_EPILOG: Final = """\
+EPILOG: Final = """\
 If the standard variables name an OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT and so on), or
 something listens at localhost:4317, the telemetry goes there, too; otherwise into files of
 OTLP/JSON: the traces for Jaeger's UI (upload), both for the Collector (otlpjsonfile receiver).
@@ -29,32 +30,21 @@ endpoint did not take the telemetry, which is said; 1 a step failed; 2 wrong arg
 """
 
 
-def add_command(commands: Any) -> None:
-    """Add ``demo`` to the subcommands of an argument parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "demo",
-        help="see traces and metrics of a real workflow within a minute",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="use a little data only")
-    parser.add_argument(
-        "--fail",
-        action="store_true",
-        help="put an impossible price into the data, to see what a failure looks like",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="write the files into DIR, also where the telemetry goes to an endpoint"
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "--quick": {"action": "store_true", "help": "use a little data only"},
+    "--fail": {
+        "action": "store_true",
+        "help": "put an impossible price into the data, to see what a failure looks like",
+    },
+    "--output": {
+        "type": Path,
+        "metavar": "DIR",
+        "help": "write the files into DIR, also where the telemetry goes to an endpoint"
         " (default: dask-otel-demo, where it does not)",
-    )
-    parser.add_argument(
-        "--save-svg", type=Path, metavar="FILE", help="save a picture of the result"
-    )
-    parser.set_defaults(run=run)
+    },
+    "--save-svg": {"type": Path, "metavar": "FILE", "help": "save a picture of the result"},
+}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from dask_otel.cli import terminal
 
-_DESCRIPTION: Final = """\
+HELP: Final = "find out why telemetry does not arrive"
+DESCRIPTION: Final = """\
 Find out what is wrong between a Dask scheduler and the endpoints that its telemetry goes to.
 A test span and a test counter are sent to each configured endpoint, and what comes back is
 said in words, with what to do about it. Secrets are masked.
 """
 
-_EPILOG: Final = """\
+EPILOG: Final = """\
 Without --scheduler, this machine's own configuration is examined, as a scheduler that starts
 here would have it. With it, the test runs on the scheduler, to its own endpoints alone.
 
@@ -24,45 +25,35 @@ exit codes: 0 all is well (notes are no problems), 1 something is wrong, 2 wrong
 """
 
 _BACKENDS: Final = {"jaeger": "span", "tempo": "span", "prometheus": "counter"}
-#: Option: its default, and the event that it waits for.
-_WAITS: Final = {
-    "--timeout": (15.0, "the endpoints' answers"),
-    "--patience": (30.0, "the telemetry that is read back"),
+_SECONDS: Final = {
+    "type": terminal.number(sys.float_info.min, 3600.0, "more than 0 and at most 3600 seconds"),
+    "metavar": "SECONDS",
+}
+_WAIT: Final = "the longest wait for {} (default: %(default)g)"
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "--scheduler": {
+        "metavar": "ADDRESS",
+        "help": "of a running scheduler, such as tcp://host:8786",
+    },
+    **{
+        f"--{backend}": {
+            "metavar": "URL",
+            "help": f"read the test {sent} back from {backend.capitalize()}",
+        }
+        for backend, sent in _BACKENDS.items()
+    },
+    "--timeout": {**_SECONDS, "default": 15.0, "help": _WAIT.format("the endpoints' answers")},
+    "--patience": {
+        **_SECONDS,
+        "default": 30.0,
+        "help": _WAIT.format("the telemetry that is read back"),
+    },
+    "--all": {"action": "store_true", "help": "list settings with their default values, too"},
+    "--json": {"action": "store_true", "help": "print everything as JSON"},
 }
 #: Most columns of the page, and its columns without a terminal.
 _WIDE, _PAGE = 100, 80
-
-
-def add_command(commands: Any) -> None:
-    """Add ``doctor`` to the subcommands of an argument parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
-        help="find out why telemetry does not arrive",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of a running scheduler, such as tcp://host:8786"
-    )
-    for backend, sent in _BACKENDS.items():
-        text = f"read the test {sent} back from {backend.capitalize()}"
-        parser.add_argument(f"--{backend}", metavar="URL", help=text)
-    for option, (seconds, awaited) in _WAITS.items():
-        text = f"the longest wait for {awaited} (default: %(default)g)"
-        parser.add_argument(option, type=_seconds, default=seconds, metavar="SECONDS", help=text)
-    parser.add_argument(
-        "--all", action="store_true", help="list settings with their default values, too"
-    )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.set_defaults(run=run)
-
-
-def _seconds(text: str) -> float:
-    value = terminal.number(text)
-    if not 0.0 < value <= 3600.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not more than 0 and at most 3600 seconds")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     places = {name: address for name in _BACKENDS if (address := getattr(arguments, name))}
     try:
         if arguments.scheduler:
-            with terminal.silence("asyncio"):
+            with terminal.held_back("asyncio"):
                 facts = asking.facts_of_scheduler(arguments.scheduler, arguments.timeout)
         else:
             facts = asking.facts_of_this_process(arguments.timeout)

@@ -9,14 +9,15 @@ import webbrowser
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dask_otel.cli import terminal
 
 if TYPE_CHECKING:
     from dask_otel.report.document import Report
 
-_DESCRIPTION = """\
+HELP: Final = "show where the time of a run went, on one page"
+DESCRIPTION: Final = """\
 Show where the time of one run, or of several, went: from files that the bridge wrote
 (otel.files.path), that the Collector's file exporter wrote, or from a trace that was saved from
 Jaeger or Tempo. Compressed files and directories will do. No server is needed.
@@ -33,35 +34,10 @@ _WIDE = 160
 #: The default tag for the sums of costs.
 _TAG = "team"
 
-_EPILOG = """\
+EPILOG: Final = """\
 exit codes: 0 the report is written, 1 it is not (the reason is on standard error), 2 wrong
 arguments, 130 interrupted
 """
-
-
-def add_command(commands: Any) -> None:
-    """Add ``report`` to the subcommands of an argument parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "report",
-        help="show where the time of a run went, on one page",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    form = parser.add_mutually_exclusive_group()
-    for names, options in _ARGUMENTS.items():
-        group = form if names in ("--text", "--json") else parser
-        group.add_argument(*names.split(), **options)
-    parser.set_defaults(run=run, usage_error=parser.error)
-
-
-def _price(text: str) -> float:
-    amount = terminal.number(text)
-    if not 0 <= amount < 1e9:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no price: a number from 0 on, without a unit"
-        )
-    return amount
 
 
 def _runs(text: str) -> int:
@@ -70,7 +46,8 @@ def _runs(text: str) -> int:
     return int(text)
 
 
-_ARGUMENTS: dict[str, dict[str, Any]] = {
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
     "paths": {"nargs": "*", "metavar": "PATH", "help": "a file, or a directory of files"},
     # A removed option, whose error names its replacement.
     "--scheduler": {"help": argparse.SUPPRESS},
@@ -89,7 +66,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "--text": {"action": "store_true", "help": "write text to standard output instead"},
     "--json": {"action": "store_true", "help": "write JSON to standard output instead"},
     "--price": {
-        "type": _price,
+        "type": terminal.number(0.0, 1e9, "a price: a number from 0 on, without a unit"),
         "metavar": "AMOUNT",
         "help": "what a thread costs for an hour",
     },
@@ -111,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("report", _SCHEDULER)
     if bool(arguments.paths) == bool(arguments.compare):
         arguments.usage_error("give PATH, or --compare A B")
+    if arguments.text and arguments.json:
+        arguments.usage_error("argument --json: not allowed with argument --text")
     page = not (arguments.text or arguments.json)
     if not page and (arguments.output or arguments.open):
         arguments.usage_error("-o and --open are for the page, not for --text or --json")
@@ -118,14 +97,16 @@ def run(arguments: argparse.Namespace) -> int:
         return terminal.fail("report", _NO_BOKEH)
     try:
         report = _read(arguments)
-        if not report.runs:
-            found = ["no telemetry of Dask in there", "; ".join(report.skipped.lines())]
-            return terminal.fail("report", ": ".join(filter(None, found)))
         for line in _without_effect(report, arguments):
             terminal.say("report", line)
         if page:
             return _write_page(report, arguments)
-        terminal.show(_json(report) if arguments.json else _text(report))
+        text = (
+            json.dumps(report.to_dict(), indent=2, allow_nan=False)
+            if arguments.json
+            else _text(report)
+        )
+        terminal.show(text)
     except BrokenPipeError:
         # The reader has closed the pipe.
         return 0
@@ -157,6 +138,9 @@ def _read(arguments: argparse.Namespace) -> Report:
 
     def read(*paths: str) -> Report:
         found = read_report(*paths)
+        if not found.runs:
+            reasons = (f"no telemetry of Dask in {', '.join(paths)}", *found.skipped.lines())
+            raise ValueError("; ".join(reasons))
         runs = found.runs[-(arguments.last or 0) :]
         report = Report(runs, found.skipped, price=price, tag=arguments.tag or _TAG)
         return report.redacted() if arguments.redact else report
@@ -165,10 +149,6 @@ def _read(arguments: argparse.Namespace) -> Report:
         return read(*arguments.paths)
     before, after = arguments.compare
     return read(after).compared_with(read(before), (before, after))
-
-
-def _json(report: Report) -> str:
-    return json.dumps(report.to_dict(), indent=2, allow_nan=False)
 
 
 def _text(report: Report) -> str:

@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -30,6 +30,7 @@ from rich.text import Text
 
 import dask_otel
 from dask_otel import semconv
+from dask_otel.cli import terminal
 from dask_otel.cli.cluster import (
     PRELOAD,
     WORKERS,
@@ -94,21 +95,21 @@ def perform(*, quick: bool, fail: bool, output: Path | None, svg: Path | None) -
         # A name that the terminal's encoding lacks must not end the demo.
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
-    marks = words.glyphs(console.options.ascii_only)
     sent, endpoint = _destinations(console)
     with tempfile.TemporaryDirectory(prefix="dask-otel-demo-") as temporary:
         data, files = Path(temporary, "data"), Path(temporary, "files")
-        with _kept_messages() as messages:
-            failure = _compute(partial(_step, console, marks), data, files, endpoint, quick, fail)
+        with terminal.held_back("distributed.dask_otel") as messages:
+            failure = _compute(partial(_step, console), data, files, endpoint, quick, fail)
         report = _read(files)
         console.print()
-        sheet = Sheet(min(console.width, _WIDE), marks)
+        sheet = Sheet(min(console.width, _WIDE))
         _print(console, report_lines(report.accounts(), report.skipped, sheet))
         if svg is not None:
             _save_svg(svg, report)
         for message in messages:
             print(message, file=sys.stderr)
-        errors = [*_missing(report), *_unexpected(fail, failure)]
+        unread = [f"can't read what the bridge wrote: {line}" for line in report.skipped.lines()]
+        errors = [*unread, *_missing(report), *_unexpected(fail, failure)]
         if output is not None or not sent:
             errors += _copy(console, files, output or DEFAULT_OUTPUT)
     if errors:
@@ -154,39 +155,19 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 @contextmanager
-def _kept_messages() -> Iterator[dict[str, None]]:
-    """Collect the bridge's warnings, each once, for the end of the demo's output."""
-    messages: dict[str, None] = {}
-
-    def keep(record: logging.LogRecord) -> bool:
-        messages[record.getMessage()] = None
-        return False
-
-    logger = logging.getLogger("distributed.dask_otel")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    logger.addFilter(keep)
-    try:
-        yield messages
-    finally:
-        logger.removeFilter(keep)
-        logger.setLevel(before)
-
-
-@contextmanager
-def _step(console: Console, marks: words.Glyphs, title: str) -> Iterator[None]:
+def _step(console: Console, title: str) -> Iterator[None]:
     """Print a step while it runs, and then its duration."""
     begin = time.monotonic()
-    mark, style = marks.failed, "red"
+    mark = ("✗", "red")
     spinner = "line" if console.options.ascii_only else "dots"
     try:
         # A pipe has no animation: only the last line is written.
-        with console.status(f"{title} {marks.ellipsis}", spinner=spinner):
+        with console.status(_adapted(console)(f"{title} …"), spinner=spinner):
             yield
-        mark, style = marks.done, "green"
+        mark = ("✓", "green")
     finally:
         took = words.seconds(time.monotonic() - begin)
-        console.print(Text.assemble((mark, style), f" {title} ", (took, "dim")))
+        _print(console, [[mark, (f" {title} ", ""), (took, "dim")]])
 
 
 def _compute(
@@ -233,17 +214,19 @@ def _wait_for_span(files: Path, span_id: int) -> None:
 def _read(files: Path) -> Report:
     """Return the report of the bridge's files."""
     try:
-        report = read_report(files)
+        return read_report(files)
     except FileNotFoundError:
         return Report([])
-    if report.skipped.counts:
-        raise DemoError(f"can't read what the bridge has written: {report.skipped.lines()[0]}")
-    return report
 
 
-def _print(console: Console, lines: Iterator[Line]) -> None:
+def _adapted(console: Console) -> Callable[[str], str]:
+    return words.in_ascii if console.options.ascii_only else str
+
+
+def _print(console: Console, lines: Iterable[Line]) -> None:
+    adapted = _adapted(console)
     for line in lines:
-        pieces = ((words.one_line(piece), style) for piece, style in line)
+        pieces = ((adapted(words.one_line(piece)), style) for piece, style in line)
         console.print(Text.assemble(*pieces), soft_wrap=True)
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from dask_otel.pump.pump import Pump
     from dask_otel.spool.store import Store
 
-_DESCRIPTION: Final = """\
+HELP: Final = "show or send the spans that a scheduler has left on the disk"
+DESCRIPTION: Final = """\
 Show what waits in a spool (otel.spool.path): the runs that have left spans, and the spans' names.
 Nothing is sent or changed; a scheduler may have the file meanwhile.
 
@@ -30,7 +31,7 @@ that have arrived are removed from the file, and the file when it is empty. It c
 and begun again. A spool that a scheduler has is refused: that scheduler sends its spans.
 """
 
-_EPILOG: Final = """\
+EPILOG: Final = """\
 exit codes: 0 all is shown or sent, 1 some spans are left after --send, or the spool can't be used
 (the reason is on standard error), 2 wrong arguments, 130 interrupted
 """
@@ -42,32 +43,17 @@ _CLOSING: Final = 5.0
 _WIDE: Final = 120
 
 
-def add_command(commands: Any) -> None:
-    """Add ``spool`` to the subcommands of an argument parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "spool",
-        help="show or send the spans that a scheduler has left on the disk",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("path", metavar="PATH", help="the file that otel.spool.path names")
-    parser.add_argument("--send", action="store_true", help="send the spans that wait")
-    parser.add_argument(
-        "--patience",
-        type=_seconds,
-        default=_PATIENCE,
-        metavar="SECONDS",
-        help="with --send, give up after so long without a success (default: %(default)g)",
-    )
-    parser.set_defaults(run=run)
-
-
-def _seconds(text: str) -> float:
-    value = terminal.number(text)
-    if not 0.0 <= value <= 86400.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 0 to 86400 seconds")
-    return value
+#: Names of each argument, and its options for `argparse`.
+ARGUMENTS: Final[dict[str, Any]] = {
+    "path": {"metavar": "PATH", "help": "the file that otel.spool.path names"},
+    "--send": {"action": "store_true", "help": "send the spans that wait"},
+    "--patience": {
+        "type": terminal.number(0.0, 86400.0, "from 0 to 86400 seconds"),
+        "default": _PATIENCE,
+        "metavar": "SECONDS",
+        "help": "with --send, give up after so long without a success (default: %(default)g)",
+    },
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,7 +100,7 @@ def _send(path: Path, patience: float) -> int:
     pump = Pump(sinks, [], lambda _: (), limits, spool=Spool(str(path), 0, opened, keys))
     interrupted = False
     # Its log is meant for a scheduler; here, the final report is enough.
-    with terminal.silence("distributed.dask_otel"):
+    with terminal.held_back("distributed.dask_otel"):
         pump.open_spool(threading.TIMEOUT_MAX)
         if problem := pump.condition()["spool"]["reason"]:
             pump.request_close(0.0)
@@ -142,16 +128,14 @@ def _wait(pump: Pump, patience: float) -> None:
         if left != before:
             before, until = left, now + patience
         # Until the first answer, there is no reason to print.
-        elif now >= until + (0.0 if _failed(condition) else _PATIENCE):
+        elif now >= until + (
+            0.0 if any(one["reason"] for one in condition["destinations"]) else _PATIENCE
+        ):
             break
         _progress(f"{left:,} spans left")
         time.sleep(_LOOK)
         condition = pump.condition()
     _progress("")
-
-
-def _failed(condition: dict[str, Any]) -> bool:
-    return any(one["reason"] for one in condition["destinations"])
 
 
 def _progress(text: str) -> None:

@@ -104,9 +104,9 @@ def _runs(
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     yield ""
     for row in table:
-        cells = [cell.ljust(size) for cell, size in zip(row[:4], widths, strict=False)]
-        cells += [cell.rjust(size) for cell, size in zip(row[4:], widths[4:], strict=True)]
-        yield "  ".join(cells)[:width].rstrip()
+        cells = zip(row, "<<<<>>", widths, strict=True)
+        line = "  ".join(f"{cell:{side}{size}}" for cell, side, size in cells)
+        yield line[:width].rstrip()
     if len(runs) > _MOST_RUNS:
         yield f"and {len(runs) - _MOST_RUNS:,} earlier runs"
 
@@ -136,4 +136,4 @@ def _when(time_ns: Any) -> str:
 
 def _clean(text: Any, longest: int = _LONGEST) -> str:
     """Return a text without terminal control characters."""
-    return words.cut(words.one_line(str(text), "�"), longest, "…")
+    return words.cut(words.one_line(str(text), "�"), longest)

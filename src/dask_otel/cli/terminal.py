@@ -8,7 +8,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -20,12 +21,19 @@ class DemoError(Exception):
     """A step of the demo failed; the message names the step and a remedy."""
 
 
-def number(text: str) -> float:
-    """Return an argument as a number; if it is none, NaN, which is in no range."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def number(least: float, most: float, allowed: str) -> Callable[[str], float]:
+    """Return the type of an argument: a number within limits, which `allowed` has in words."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan  # in no range
+        if least <= value <= most:
+            return value
+        raise ArgumentTypeError(f"{text!r} is not {allowed}")
+
+    return read
 
 
 def width(most: int, unknown: int = 100) -> int:
@@ -69,16 +77,22 @@ def interrupted(command: str) -> int:
 
 
 @contextmanager
-def silence(*names: str) -> Iterator[None]:
-    """Suppress messages of the named loggers in the terminal: the command reports what matters."""
-    loggers = [logging.getLogger(name) for name in names]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+def held_back(name: str) -> Iterator[dict[str, None]]:
+    """Keep a logger's messages from the terminal; yield its warnings, each once."""
+    messages: dict[str, None] = {}
+
+    def keep(record: logging.LogRecord) -> bool:
+        messages[record.getMessage()] = None
+        return False
+
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(keep)
     try:
-        yield
+        yield messages
     finally:
         # An abandoned slow connection logs an error when it is garbage-collected.
         gc.collect()
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
+        logger.removeFilter(keep)
+        logger.setLevel(before)

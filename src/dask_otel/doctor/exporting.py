@@ -89,7 +89,7 @@ def _of_result(signal: str, result: Facts, facts: Facts) -> Finding:
             check,
             "note",
             f"The {sent} was given to {place}.",
-            "What becomes of it is between that provider and its exporters; nobody else is told.",
+            "Only that provider and its exporters know whether it arrived.",
             "Look for it in the backend (--jaeger, --tempo).",
         )
     if not result["ok"]:

@@ -8,8 +8,6 @@ from typing import Final, Literal, TypeAlias
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
 
-OK: Final = 0
-WRONG: Final = 1
 NOT_EXAMINED: Final = 3
 
 
@@ -47,4 +45,4 @@ def rows(*table: tuple[object, Finding]) -> list[Finding]:
 
 def exit_code(findings: Iterable[Finding]) -> int:
     """Return 1 if there is a problem, else 0."""
-    return WRONG if any(finding.level == "problem" for finding in findings) else OK
+    return int(any(finding.level == "problem" for finding in findings))

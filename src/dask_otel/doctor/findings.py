@@ -16,7 +16,7 @@ _HEARTBEATS: Final = 2.0
 #: Counter of the bridge: the event that it counts, and the remedy.
 _COUNTS: Final = {
     "dask.otel.dropped": (
-        "were dropped before they got anywhere",
+        "were dropped before an endpoint took them",
         "See the alert DaskOtelDropping in the runbooks: an endpoint that was away for long, or a "
         "queue that is too small (OTEL_BSP_MAX_QUEUE_SIZE).",
     ),
@@ -26,7 +26,7 @@ _COUNTS: Final = {
         "otel.metrics.span-label: root.",
     ),
     "dask.otel.sanitized": (
-        "had to be changed: cut, or rid of characters that no backend takes",
+        "were changed: cut, or without characters that backends refuse",
         "Use short texts without NUL characters as span tags.",
     ),
     "dask.otel.unsettled": (
@@ -92,7 +92,7 @@ def _packages(facts: Facts) -> list[Finding]:
                 "workers.package",
                 "note",
                 f"{len(missing)} of {count} without dask-otel: {_some(missing)}.",
-                "Their tasks run without trace context; all else is measured all the same.",
+                "Their tasks run without trace context; everything else is measured.",
                 "Install it where the workers run, if what tasks trace or log is to be part of the "
                 "trace.",
             ),
@@ -195,8 +195,8 @@ def _bridge(facts: Facts) -> list[Finding]:
                 "bridge",
                 "problem",
                 "The scheduler has dask-otel, and no bridge runs on it.",
-                "Nobody has asked for one, it is switched off, or it did not start: the "
-                "scheduler's log says why.",
+                "None was requested, it is switched off, or it did not start: see the "
+                "scheduler's log.",
                 "Start the scheduler with --preload dask_otel, or call dask_otel.register(client).",
             ),
         ),
@@ -274,7 +274,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.heartbeats",
                 "problem",
-                f"Nothing has been heard for long of {_count(len(late), 'worker')}: {_some(late)}.",
+                f"No heartbeat for long from {_count(len(late), 'worker')}: {_some(late)}.",
                 "They hang, their event loops are blocked, or the network is gone.",
                 "See their logs, and the alert DaskEventLoopBlocked.",
             ),

@@ -26,9 +26,9 @@ from dask_otel.core.records import FinishedSpan, OpenNote, Progress, SpanIdentit
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Tally
 from dask_otel.pump.inbox import Inbox, Item
-from dask_otel.pump.internal_errors import InternalErrors
 from dask_otel.pump.spool_health import SpoolHealth, found
 from dask_otel.pump.spooled import SpooledLane
+from dask_otel.pump.thread import PumpThread
 
 if TYPE_CHECKING:
     from dask_otel.spool.store import Encoded, Ids, Store
@@ -62,8 +62,8 @@ class Spool:
     keys: Sequence[str]
 
 
-class Journal:
-    """The thread that owns the spool.
+class Journal(PumpThread):
+    """The thread that owns the spool; its first work is to open it.
 
     Parameters
     ----------
@@ -77,8 +77,6 @@ class Journal:
         Counts the losses here.
     wake
         Wakes the thread; the lanes set it too.
-    backlog
-        Limit of the OpenTelemetry spans that wait for the disk.
     """
 
     def __init__(
@@ -88,22 +86,19 @@ class Journal:
         translate: Callable[[Item], Sequence[SpanRecord]],
         tally: Tally,
         wake: threading.Event,
-        backlog: int = BACKLOG,
     ) -> None:
+        super().__init__("dask-otel-spool", "spool", tally, wake)
         #: Set after the first attempt to open the spool.
         self.opened = threading.Event()
-        #: While closing: whether all items are written, and whether the thread has ended.
-        self.written = self.closed = False
-        self.deadline: float | None = None
+        #: While closing: whether all items are written.
+        self.written = False
         #: A description of the spool's content when it was opened; empty without a spool.
         self.found = ""
         self._spool = spool
-        self._lanes = {lane.key: lane for lane in lanes}
+        self._lanes = lanes
         self._translate = translate
-        self._tally = tally
-        self._wake = wake
         self._store: Store | None = None
-        self._inbox = Inbox(backlog)
+        self._inbox = Inbox(BACKLOG)
         #: Open spans: notes to write, notes in the spool, notes to remove.
         self._notes: dict[Ids, OpenNote] = {}
         self._noted: set[Ids] = set()
@@ -112,17 +107,9 @@ class Journal:
         self._settled: list[int] = []
         self._written_at = 0.0
         self._health = SpoolHealth(spool.path, spool.max_bytes)
-        self._usage = self._waiting = 0
-        self._errors = InternalErrors(tally, "spool")
         self._breathe = Breath()
-        # A daemon: a disk that hangs must not hold up the end of the process.
-        self._thread = threading.Thread(target=self._run, name="dask-otel-spool", daemon=True)
 
     # ---------------------------------------------------------------- called by other threads
-
-    def start(self) -> None:
-        """Start the thread, which opens the spool."""
-        self._thread.start()
 
     def offer(self, finished: FinishedSpan | Progress) -> bool:
         """Queue a finished span; False (counted) if there is no room. Called by the event loop."""
@@ -139,53 +126,45 @@ class Journal:
 
     def _rouse(self) -> None:
         # Cheaper than setting it again.
-        if not self._wake.is_set():
-            self._wake.set()
+        if not self.wake.is_set():
+            self.wake.set()
 
     @property
-    def has_room_for_notes(self) -> bool:
-        """Whether there is room for notes; if not, they are made later. For the event loop."""
-        return self._inbox.has_room_for_notes
-
-    @property
-    def usable(self) -> bool:
-        """Whether the spool was usable at the last attempt."""
-        return self._store is not None or not self.opened.is_set()
+    def takes_notes(self) -> bool:
+        """Whether notes may be offered now; if not, they are made later. For the event loop."""
+        usable = self._store is not None or not self.opened.is_set()
+        return usable and not self._health.trouble and self._inbox.has_room_for_notes
 
     @property
     def size(self) -> int:
         """OpenTelemetry spans that wait in memory only: the maximum over the sinks."""
         if self._inbox.given_up:
             return 0
-        return self._inbox.waiting + max((lane.size for lane in self._lanes.values()), default=0)
+        return self._inbox.waiting + max(lane.size for lane in self._lanes)
 
     @property
     def levels(self) -> dict[str, int]:
-        """The spool's levels by metric; empty if it is unusable."""
+        """The spool's levels by metric; empty if it was never usable."""
         if self._store is None:
             return {}
         return {
-            semconv.OTEL_SPOOL_SIZE.name: self._waiting,
-            semconv.OTEL_SPOOL_USAGE.name: self._usage,
+            semconv.OTEL_SPOOL_SIZE.name: self._store.count,
+            semconv.OTEL_SPOOL_USAGE.name: self._store.size,
             semconv.OTEL_SPOOL_LIMIT.name: self._spool.max_bytes,
         }
 
     def condition(self) -> dict[str, Any]:
         """Return the spool's condition as plain data."""
+        store, trouble = self._store, self._health.trouble
         return {
             "path": self._spool.path,
-            "usable": self._store is not None and not self._health.trouble,
-            "reason": self._health.trouble,
-            "waiting": self._waiting,
-            "usage": self._usage,
+            "usable": store is not None and not trouble,
+            "reason": trouble,
+            "waiting": store.count if store else 0,
+            "usage": store.size if store else 0,
             "limit": self._spool.max_bytes,
             "full": self._health.full,
         }
-
-    def close(self, deadline: float) -> None:
-        """Request to write the rest and to close the spool; returns at once."""
-        self.deadline = deadline
-        self._wake.set()
 
     def abandon(self) -> None:
         """Count the unread items as lost: the thread hangs, or its time is up."""
@@ -201,42 +180,7 @@ class Journal:
 
     # ------------------------------------------------------------------------- the thread
 
-    def _run(self) -> None:
-        try:
-            self._open()
-            self.opened.set()
-            while self.deadline is None:
-                self._wake.wait(self._guarded(self._work))
-                self._wake.clear()
-            self._guarded(self._finish)
-        finally:
-            self.opened.set()
-            self.written = True
-            self.abandon()
-            self._guarded(self._let_go)
-            self.closed = True
-
-    def _guarded(self, call: Callable[[], float]) -> float:
-        try:
-            return call()
-        except BaseException as error:
-            self._errors.take(error)
-            return ALIVE
-
-    def _open(self) -> None:
-        try:
-            store = self._spool.open()
-        except Exception as error:
-            if not isinstance(error, OSError):
-                self._errors.take(error)
-            self._health.failed(error, opening=True)
-            return
-        self._waiting, self._usage = store.count, store.size
-        self._store = store
-        self.found = found(self._spool.path, store.count, store.recovered)
-        self._health.works(f"now uses the {self.found}")
-
-    def _work(self) -> float:
+    def work(self) -> float:
         """Write and feed until nothing is left to do; return the seconds until the next look."""
         if self._store is None and not self._health.rest:
             self._open()
@@ -247,10 +191,22 @@ class Journal:
             return max(_LOOK, self._health.rest)
         return ALIVE if self._noted or self._notes else 60.0
 
+    def _open(self) -> None:
+        try:
+            store = self._store = self._spool.open()
+            self.found = found(self._spool.path, store.count, store.recovered)
+            self._health.works(f"now uses the {self.found}")
+        except Exception as error:
+            if not isinstance(error, OSError):
+                self._swallow(error)
+            self._health.failed(error, opening=True)
+        finally:
+            self.opened.set()
+
     def _step(self) -> bool:
         """Write new items, and feed the lanes; return whether there is more to do."""
         finished = self._take_in()
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             self._settled += lane.take_settled()
         store = self._store
         if store is None or self._health.rest:
@@ -267,13 +223,13 @@ class Journal:
                 self._write(store, finished)
             fed = self._feed(store)
             self._health.works(f"uses its spool {self._spool.path} again")
-        except OSError as error:
-            self._health.failed(error)
-            self._give(finished)
         except BaseException as error:
-            self._errors.take(error)
-            # Not the disk's fault: a retry would fail again.
-            self._notes.clear()
+            if isinstance(error, OSError):
+                self._health.failed(error)
+            else:
+                # Not the disk's fault: a retry would fail again.
+                self._notes.clear()
+                self._swallow(error)
             self._give(finished)
         return bool(self._inbox or (self._notes and not self._health.trouble)) or fed
 
@@ -303,7 +259,7 @@ class Journal:
         try:
             self._breathe()
             for record in self._translate(item):
-                for lane in self._lanes.values():
+                for lane in self._lanes:
                     self._breathe()
                     body = lane.encoded(record, counted=ids is None)
                     if body is not None:
@@ -320,10 +276,12 @@ class Journal:
         """Write one transaction, and empty `finished`."""
         notes = dict(islice(self._notes.items(), _AT_ONCE))
         noted = [row for ids, note in notes.items() for row in self._encoded(note, ids)]
-        written = store.write(
+        dropped, left_out = store.write(
             [*noted, *finished],
             over=list(self._ended),
             settled=self._settled,
+            # The lanes have these rows in their queues.
+            fed={lane.key: lane.fed for lane in self._lanes},
             alive_ns=time.time_ns(),
         )
         finished.clear()
@@ -334,28 +292,19 @@ class Journal:
             del self._notes[ids]
         self._ended.clear()
         self._settled = []
-        self._waiting, self._usage = store.count, store.size
-        dropped = set(written.dropped)
-        # Rows in a lane's queue, or sent already, are not lost.
-        saved = sum(lane.cut_off(dropped) for lane in self._lanes.values())
-        self._drop("spool_full", len(dropped) - saved)
-        self._give(written.left_out)
-        self._health.wrote(bool(dropped or written.left_out), self._usage)
+        self._drop("spool_full", dropped)
+        self._give(left_out)
+        self._health.wrote(bool(dropped or left_out), store.size)
 
     def _give(self, rows: Sequence[Encoded]) -> None:
-        """Give spans to the lanes from memory, and discard notes beyond the limit."""
-        for key, lane in self._lanes.items():
-            own = [body for sink, ids, body in rows if sink == key and ids is None]
-            if own:
-                lane.give(own)
-        most = 0 if self._store is None else self._inbox.backlog
-        for ids in list(islice(self._notes, max(0, len(self._notes) - most))):
-            del self._notes[ids]
+        """Give spans to the lanes from memory."""
+        for lane in self._lanes:
+            lane.give([body for sink, ids, body in rows if sink == lane.key and ids is None])
 
     def _feed(self, store: Store) -> bool:
         """Feed the lanes that have room; return whether any of them may take more."""
         more = False
-        for lane in self._lanes.values():
+        for lane in self._lanes:
             self._breathe()
             # In whole requests, since each read has a cost. After trouble, try one row.
             least = 1 if self._health.trouble else min(_ROWS, lane.batch_size)
@@ -376,36 +325,36 @@ class Journal:
 
     # ------------------------------------------------------------------------------- the end
 
-    def _finish(self) -> float:
+    def finish(self) -> None:
         """Write the rest; let the lanes finish until the deadline."""
         deadline = self.deadline or 0.0
-        lanes = self._lanes.values()
         # Even if no time is left for the exporters: writing is quick.
         until = max(deadline, time.monotonic() + MOMENT)
         while self._inbox and time.monotonic() < until:
             self._step()
         self.written = True
         # As many rows as their queues would hold without a spool; the rest stays in it.
-        for _ in range(0, max(lane.window for lane in lanes), _ROWS):
+        for _ in range(0, max(lane.window for lane in self._lanes), _ROWS):
             if not self._step():
                 break
-        for lane in lanes:
+        for lane in self._lanes:
             lane.all_fed.set()
-        while time.monotonic() < deadline and not all(lane.over for lane in lanes):
+        while time.monotonic() < deadline and not all(lane.over for lane in self._lanes):
             self._step()
-            self._wake.wait(_LOOK)
-            self._wake.clear()
-        return 0.0
+            self.wake.wait(_LOOK)
+            self.wake.clear()
 
-    def _let_go(self) -> float:
+    def release(self) -> None:
         """Remove the last rows that were sent, and close the spool."""
-        for lane in self._lanes.values():
+        self.written = True
+        self.abandon()
+        for lane in self._lanes:
             lane.all_fed.set()
             lane.abandon()
             self._settled += lane.take_settled()
         store = self._store
         if store is None:
-            return 0.0
+            return
         # Spans still open were not exported: they are lost with the scheduler, or were counted.
         self._notes.clear()
         try:
@@ -414,11 +363,9 @@ class Journal:
         except OSError as error:
             self._health.failed(error)
         finally:
-            self._store = None
             # If spans were not written, keep their notes.
             store.close(clean=not self._inbox.waiting)
-        self._waiting = waiting = store.count
-        if waiting:
+        if waiting := store.count:
             logger.info(
                 "dask-otel closes, and %s in the spool %s. The next scheduler with that "
                 "otel.spool.path sends them; so does `dask-otel spool --send %s`.",
@@ -426,4 +373,3 @@ class Journal:
                 self._spool.path,
                 self._spool.path,
             )
-        return 0.0

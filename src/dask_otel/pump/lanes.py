@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dask_otel import semconv
@@ -24,16 +24,15 @@ from dask_otel.core.records import (
 )
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.internal_errors import InternalErrors
 from dask_otel.pump.outlet import Outlet, send
+from dask_otel.pump.parts import parts
 from dask_otel.pump.sinks import MetricSink, PumpLimits, Sink, SpanSink, pause_of
+from dask_otel.pump.thread import PumpThread
 
 logger = logging.getLogger("distributed.dask_otel")
 
 #: Limit of waiting metric batches; more are merged, here or on the event loop.
 MAX_METRIC_BATCHES: Final = 4
-#: Seconds to rest after an unexpected error.
-_AFTER_ERROR: Final = 1.0
 #: If this many requests of one metrics export fail in a row, or one fails after more than this
 #: many seconds, there is probably no server: the other requests wait for the next export.
 _FAILED_REQUESTS: Final = 3
@@ -44,51 +43,22 @@ _MOMENT: Final = 0.1
 AT_ONCE: Final = 0.05
 
 
-class Lane:
-    """A thread that works until its close is requested, and survives its own errors."""
+class Lane(PumpThread):
+    """The thread of one sink."""
 
     def __init__(self, name: str, sink: Sink, tally: Tally) -> None:
-        self.wake = threading.Event()
-        #: Set when everything is exported or counted, and when the thread ends.
-        self.settled = threading.Event()
-        self.closed = threading.Event()
-        #: On the monotonic clock; None until closing.
-        self.deadline: float | None = None
+        super().__init__(name, "export", tally, threading.Event())
         self._nobody_until = 0.0
         self._sink = sink
-        self._tally = tally
-        self._errors = InternalErrors(tally, "export")
-        # A daemon: if it hangs in an exporter, the process must still end.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def close(self, deadline: float) -> None:
         """Ask it to finish before the deadline; returns at once."""
         self._nobody_until = min(deadline, time.monotonic() + self._sink.patience)
-        self.deadline = deadline
-        self.wake.set()
+        super().close(deadline)
 
-    def _run(self) -> None:
-        try:
-            while self.deadline is None:
-                self.wake.wait(self._guarded(self.work))
-                self.wake.clear()
-            self._guarded(self.finish)
-            self.settled.set()
-            self._guarded(self._sink.close)
-        finally:
-            self.settled.set()
-            self.closed.set()
-
-    def _guarded(self, call: Callable[[], float | None]) -> float:
-        try:
-            return call() or 0.0
-        except BaseException as error:
-            self._errors.take(error)
-            return _AFTER_ERROR
+    def release(self) -> None:
+        """Close the sink."""
+        self._sink.close()
 
     def _comes_back(self, answer: Answer) -> bool:
         """At the end, wait until a server is there, or as long as the server wants.
@@ -103,18 +73,6 @@ class Lane:
             return False
         time.sleep(_MOMENT)
         return True
-
-    def work(self) -> float:
-        """Do the due work; return the seconds until there may be more."""
-        raise NotImplementedError
-
-    def finish(self) -> float | None:
-        """Do the remaining work before the deadline."""
-        raise NotImplementedError
-
-    def abandon(self) -> None:
-        """Give up the rest. Called by another thread if this one hangs in its exporter."""
-        raise NotImplementedError
 
 
 class SpanLane(Lane):
@@ -201,8 +159,9 @@ class SpanLane(Lane):
             try:
                 for record in self._translate(finished):
                     breathe()
-                    if self._span_sink.wants(record):
-                        self._put(record)
+                    body = self.encoded(record)
+                    if body is not None:
+                        self._outlet.queue.append(Row(body))
             except BaseException:
                 self._tally.add(
                     semconv.OTEL_DROPPED.name, "traces", "untranslatable", count=finished.weight
@@ -211,30 +170,36 @@ class SpanLane(Lane):
             finally:
                 self._taken += finished.weight
 
-    def _put(self, record: SpanRecord) -> None:
+    def encoded(self, record: SpanRecord, counted: bool = True) -> Any:
+        """Return the body of a row; None if the span is not sampled, or can't be encoded."""
         try:
-            body = self._span_sink.encode(record)
+            return self._span_sink.encode(record) if self._span_sink.wants(record) else None
         except BaseException as error:
-            self._outlet.lose(None, repr(error), "unencodable")
-            return
-        self._outlet.queue.append(Row(body))
+            if counted:
+                self._outlet.lose(None, repr(error), "unencodable")
+            return None
 
     def _gone(self, rows: Sequence[Row]) -> None:
         """Record rows that have left the queue for good."""
 
-    def finish(self) -> float | None:
+    def finish(self) -> None:
         """Export the rest until the deadline, and count the remaining spans as dropped."""
         deadline = self.deadline or 0.0
-        while time.monotonic() < deadline:
+        queue = self._outlet.queue
+        while not self._outlet.abandoned and time.monotonic() < deadline:
             self._take_in()
-            if not self._outlet.queue:
-                break
-            before = self.size
-            self._outlet.flush(deadline)
-            if self.size == before and not self._comes_back(self._outlet.answer):
+            before = len(queue)
+            if before:
+                self._outlet.flush(deadline)
+                if len(queue) == before and not self._comes_back(self._outlet.answer):
+                    break
+            elif not self._gets_more(deadline):
                 break
         self.abandon()
-        return None
+
+    def _gets_more(self, _deadline: float) -> bool:
+        """Whether more spans may come, now that all are exported."""
+        return False
 
     def abandon(self) -> None:
         """Count the rest, translated or not, as lost; later results don't count."""
@@ -260,12 +225,12 @@ class MetricLane(Lane):
         The size of a request.
     tally, health
         Counts and messages.
+    interval
+        Least seconds between two exports; batches may arrive more often.
     own
         Returns the pump's own counts since the last call.
     before_last
         Called before the last export; returns when all other counts are complete.
-    interval
-        Least seconds between two exports; batches may arrive more often.
     hurried
         Whether to ignore the interval for now, and export each batch.
     """
@@ -277,9 +242,9 @@ class MetricLane(Lane):
         limits: PumpLimits,
         tally: Tally,
         health: Health,
+        interval: float,
         own: Callable[[], MetricBatch],
         before_last: Callable[[], None],
-        interval: float,
         hurried: Callable[[], bool],
     ) -> None:
         super().__init__("dask-otel-metrics", sink, tally)
@@ -303,7 +268,7 @@ class MetricLane(Lane):
         self._pending_ns: int | None = None
         #: Start of the last successful export, on the monotonic clock; None before the first one.
         self.succeeded_at: float | None = None
-        #: Time of the last export, if it failed; the last answer.
+        #: Time of the last export, if it failed; the last refusal.
         self._unsent_ns: int | None = None
         self._answer = Answer(True)
 
@@ -389,32 +354,33 @@ class MetricLane(Lane):
     def _send(self, time_ns: int) -> int | None:
         """Return how many points were sent; None if a request failed.
 
-        A flaky endpoint may refuse one request of many. The others are sent anyway; else the last
-        instruments would hardly ever arrive.
+        A flaky endpoint may refuse one request of many, and a backend one with a point that it does
+        not like. The others are sent anyway; else the last instruments would hardly ever arrive.
         """
         limit = self._limits.max_points
         sent = failed = 0
         complete = True
         points = self._state.collect(time_ns, limit, time.monotonic_ns())
-        for part in _parts(points, limit):
+        for part in parts(points, limit, _size):
             began = time.monotonic()
             longest = math.inf if self.deadline is None else self.deadline - began
-            answer = self._answer = send(self._exporter, part, longest)
+            answer = send(self._exporter, part, longest)
             if answer.taken:
                 failed = 0
                 sent += self._count(part, answer)
                 continue
+            self._answer = answer
             complete = False
             failed += 1
             late = time.monotonic() - began > _PROMPT
             self._not_before = time.monotonic() + pause_of(answer)
-            if late or answer.pause or failed == _FAILED_REQUESTS or answer.blames:
+            if late or answer.pause or failed == _FAILED_REQUESTS:
                 break
         return sent if complete else None
 
     def _count(self, part: Sequence[MetricRecord], answer: Answer) -> int:
         """Count the accepted and rejected points; return the number of accepted ones."""
-        size = _size(part)
+        size = sum(map(_size, part))
         lost = min(answer.lost, size)
         self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
         self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
@@ -423,19 +389,5 @@ class MetricLane(Lane):
         return size - lost
 
 
-def _size(records: Sequence[MetricRecord]) -> int:
-    return sum(len(record.points) for record in records)
-
-
-def _parts(records: Iterable[MetricRecord], limit: int | None) -> Iterator[list[MetricRecord]]:
-    """Yield parts of at most `limit` points, or of one record if that has more."""
-    part: list[MetricRecord] = []
-    size = 0
-    for record in records:
-        if limit is not None and part and size + len(record.points) > limit:
-            yield part
-            part, size = [], 0
-        part.append(record)
-        size += len(record.points)
-    if part:
-        yield part
+def _size(record: MetricRecord) -> int:
+    return len(record.points)

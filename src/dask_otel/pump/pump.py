@@ -36,6 +36,7 @@ from dask_otel.pump.journal import Journal, Spool
 from dask_otel.pump.lanes import MAX_METRIC_BATCHES, MetricLane, SpanLane
 from dask_otel.pump.sinks import MAX_POINTS, MetricSink, PumpLimits, SpanSink
 from dask_otel.pump.spooled import SpooledLane
+from dask_otel.pump.thread import PumpThread
 
 __all__ = ["MAX_METRIC_BATCHES", "MAX_POINTS", "Pump", "PumpLimits"]
 
@@ -114,34 +115,30 @@ class Pump:
         self.journal = None
         if spool is not None and spooled:
             self.journal = Journal(spool, spooled, self._translate_and_count, self._tally, wake)
-        self._metrics: list[MetricLane] = []
-        for made, state in metric_sinks:
-            often = (hurried or {}).get(made.name, bool)
-            health = self._healths[made.name]
-            self._add_metric_lane(made, state, limits, self._tally, health, metric_interval, often)
+        made = [
+            (*sink, limits, self._tally, self._healths[sink[0].name], metric_interval)
+            for sink in metric_sinks
+        ]
         if page is not None:
             # All at once: there is no request that could become too large.
             whole = replace(limits, max_points=None)
-            self._add_metric_lane(*page, whole, Tally(), Health(page[0].name))
+            made.append((*page, whole, Tally(), Health(page[0].name), 0.0))
+        self._metrics = [
+            MetricLane(
+                *one,
+                own=partial(self._own_counts, {}),
+                before_last=self._settle_spans,
+                hurried=(hurried or {}).get(one[0].name, bool),
+            )
+            for one in made
+        ]
         for lane in self._metrics:
             lane.peers = [peer for peer in self._metrics if peer is not lane]
-
-    def _add_metric_lane(
-        self,
-        sink: MetricSink,
-        state: MetricState,
-        limits: PumpLimits,
-        tally: Tally,
-        health: Health,
-        interval: float = 0.0,
-        hurried: Callable[[], bool] = bool,
-    ) -> None:
-        own = partial(self._own_counts, {})
-        self._metrics.append(
-            MetricLane(
-                sink, state, limits, tally, health, own, self._settle_spans, interval, hurried
-            )
-        )
+        self._lanes: list[SpanLane | MetricLane] = [*self._spans, *self._metrics]
+        #: All threads.
+        self._threads: list[PumpThread] = [*self._lanes]
+        if self.journal is not None:
+            self._threads.append(self.journal)
 
     def _own_counts(self, seen: dict[Series, int]) -> MetricBatch:
         """Return the increases of the pump's counts since `seen`, and its levels; update `seen`."""
@@ -190,21 +187,6 @@ class Pump:
             taken.append(self.journal.offer(finished))
         return all(taken)
 
-    @property
-    def takes_notes(self) -> bool:
-        """Whether notes of open spans are used."""
-        return self.journal is not None and self.journal.usable
-
-    @property
-    def has_room_for_notes(self) -> bool:
-        """Whether notes may be offered now."""
-        return self.journal is not None and self.journal.has_room_for_notes
-
-    def offer_note(self, note: OpenNote) -> None:
-        """Queue a note of an open span without waiting."""
-        if self.journal is not None:
-            self.journal.note(note)
-
     def accepts_metrics(self) -> bool:
         """Whether a batch can be handed over; if not, continue to fill the present one.
 
@@ -234,9 +216,7 @@ class Pump:
     @property
     def closed(self) -> bool:
         """Whether all threads have exported or counted their records."""
-        if self.journal is not None and not self.journal.closed:
-            return False
-        return all(lane.closed.is_set() for lane in self._lanes)
+        return all(thread.closed.is_set() for thread in self._threads)
 
     @property
     def written(self) -> bool:
@@ -245,11 +225,9 @@ class Pump:
 
     def release(self) -> None:
         """Leave hanging threads behind, with a message."""
-        for lane in self._lanes:
-            if not lane.settled.is_set():
-                lane.abandon()
-        if self.journal is not None and not self.journal.closed:
-            self.journal.abandon()
+        for thread in self._threads:
+            if not thread.settled.is_set():
+                thread.abandon()
 
     def counts(self) -> dict[Series, float]:
         """Return the counts of exported and dropped records, by metric and labels."""
@@ -265,10 +243,6 @@ class Pump:
         if self.journal is not None:
             condition["spool"] = self.journal.condition()
         return condition
-
-    @property
-    def _lanes(self) -> list[SpanLane | MetricLane]:
-        return [*self._spans, *self._metrics]
 
     def _translate_and_count(
         self, finished: FinishedSpan | Progress | OpenNote

@@ -57,10 +57,6 @@ class SpoolHealth:
         """Seconds until the next retry."""
         return max(0.0, self._retry_at - self._now())
 
-    def try_now(self) -> None:
-        """Allow a retry at once: it is the last one."""
-        self._retry_at = 0.0
-
     def failed(self, error: Exception, opening: bool = False) -> None:
         """Record a problem with the disk or, while opening, that another process has the spool."""
         if not self.trouble:
@@ -95,12 +91,10 @@ class SpoolHealth:
 
 def found(path: str, waiting: int, recovered: int) -> str:
     """Return a description of a spool's content at the start."""
-    if not waiting:
-        return f"spool {path}"
-    spans = "a span of an earlier run waits"
-    if waiting > 1:
-        spans = f"{waiting} spans of earlier runs wait"
-    words = f"spool {path}, in which {spans}"
+    words = f"spool {path}"
+    if waiting:
+        spans = "a span of an earlier run waits"
+        words += f", in which {spans if waiting == 1 else f'{waiting} spans of earlier runs wait'}"
     if recovered:
         verb = "was" if recovered == 1 else "were"
         words += f"; {recovered} of these {verb} open when the scheduler was lost"

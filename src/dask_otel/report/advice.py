@@ -10,7 +10,7 @@ from typing import Final
 
 from dask_otel import semconv
 from dask_otel.report import cpu, findings, idle, words
-from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, runbook
+from dask_otel.report.limits import ENOUGH_BYTES, ENOUGH_SECONDS, LIMITS, RUNBOOKS
 from dask_otel.report.meanings import MEANINGS, PARTS
 from dask_otel.report.seconds import (
     IDLE,
@@ -49,7 +49,7 @@ class Advice:
     @property
     def url(self) -> str:
         """The address of the alert's page; empty if there is none."""
-        return runbook(self.alert) if self.alert else ""
+        return f"{RUNBOOKS}{self.alert}.md" if self.alert else ""
 
 
 def advice(run: Run) -> list[Advice]:
@@ -79,15 +79,15 @@ def _stragglers(run: Run, found: Iterable[findings.Straggler]) -> Iterator[Advic
         worker = task.text(semconv.WORKER_NAME)
         where = f" on worker {worker}" if worker else ""
         others = (
-            "It had no other"
+            "Its group has no other task"
             if one.average is None
-            else f"The others took {words.seconds(one.average)} on average"
+            else f"The other tasks of its group took {words.seconds(one.average)} on average"
         )
         # A quarter of the run deserves more than a note.
         yield Advice(
             "warning" if task.seconds > run.seconds / 4 else "note",
             f"{one.span}: one task of {prefix} took {words.seconds(task.seconds)}{where}",
-            f"{others}, and the span {words.seconds(one.span_seconds)}: split that task, or start"
+            f"{others}; the span took {words.seconds(one.span_seconds)}. Split that task, or start"
             " it first.",
             weight=task.seconds,
         )
@@ -147,7 +147,7 @@ def _failures(run: Run) -> Iterator[Advice]:
         yield Advice(
             "bad",
             f"{len(unfinished)} span{plural} still open at the end of the telemetry",
-            "Either they still run, or the scheduler died with them: its log knows.",
+            "They still run, or the scheduler died: see its log.",
             "DaskOtelSilent",
         )
 
@@ -171,7 +171,7 @@ def _telemetry(run: Run) -> Iterator[Advice]:
         yield Advice(
             "warning",
             f"The telemetry has gaps: {reasons}",
-            "What this page says is true of what was exported; some of it was not.",
+            "This report covers what was exported; the rest is missing.",
             "DaskOtelDropping",
         )
 
@@ -195,11 +195,20 @@ def _of_cluster(
     seconds_of = cluster.activities.get
     idle_seconds, unused, lost = (seconds_of(name, 0.0) for name in (IDLE, UNUSED, LOST))
     worked = cluster.used - unused
-    say = _why_idle(run, cluster, idle_seconds, stragglers)
-    what = "Threads were idle though there was work"
-    yield from _over("DaskClusterIdle", what, idle_seconds, worked, say)
-    what = "The cluster had no work at all"
-    yield from _over("DaskClusterUnused", what, unused, cluster.used, _SAY["Unused"])
+    yield from _over(
+        "DaskClusterIdle",
+        "Threads were idle though there was work",
+        idle_seconds,
+        worked,
+        _why_idle(run, cluster, idle_seconds, stragglers),
+    )
+    yield from _over(
+        "DaskClusterUnused",
+        "The cluster had no work at all",
+        unused,
+        cluster.used,
+        _SAY["Unused"],
+    )
     what, say, severity = _LEFT if _nothing_lost_but_seconds(run) else _DIED
     yield from _over("DaskTimeLost", what, lost, worked, say, severity)
     _, least_idle = LIMITS["DaskNetworkSlow"]
@@ -215,9 +224,13 @@ def _of_cluster(
     late = run.metrics.by(semconv.EVENT_LOOP_BLOCKED_TIME.name, semconv.PROCESS_ROLE)
     seconds, blocked = run.metrics.seconds, late.get("scheduler", 0.0)
     if seconds:
-        say = cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked)
-        what = "The scheduler's event loop was blocked"
-        yield from _over("DaskEventLoopBlocked", what, blocked, seconds, say)
+        yield from _over(
+            "DaskEventLoopBlocked",
+            "The scheduler's event loop was blocked",
+            blocked,
+            seconds,
+            cpu.why_blocked(run, sum(outcome_counts(run).values()), blocked),
+        )
 
 
 #: Title, advice and severity of seconds lost with workers, without and with lost tasks.
@@ -240,7 +253,7 @@ def _why_idle(
     threads = (cluster.capacity or 0.0) / run.metrics.seconds if run.metrics.seconds else 0.0
     longest = max((one.task.seconds for one in stragglers), default=0.0)
     if longest * (threads - 1) > seconds / 2:
-        return "Most of it while one task ran alone: it is named below."
+        return "Most of it passed while one task ran alone, which is named below."
     why = idle.explain(run)
     return " ".join(filter(None, (why.sentence() if why else "", _SAY["Idle"])))
 
@@ -248,12 +261,11 @@ def _why_idle(
 def _nothing_lost_but_seconds(run: Run) -> bool:
     """Return whether it is certain that no task was lost with its worker."""
     retried = run.metrics.by(semconv.TASK_RETRIED.name, semconv.TASK_RETRY_REASON)
-    counts = [retried.get(reason, 0.0) for reason in _WITH_WORKERS]
-    counts.append(run.metrics.total(semconv.TASK_LOST.name) or 0.0)
+    counts = [retried.get(reason) for reason in _WITH_WORKERS]
     roots = run.roots()
     return (
         bool(roots)
-        and not any(counts)
+        and not any([*counts, run.metrics.total(semconv.TASK_LOST.name)])
         and all(
             not span.unfinished
             and all(span.number(semconv.TASK_OUTCOME_COUNT.format(one)) == 0 for one in _LOST)
@@ -280,8 +292,13 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
             "No task was cancelled: these are runs that asked to run elsewhere, as those of"
             " peer-to-peer shuffles do. Dask books them as cancelled."
         )
-    what = f"{root.name}: runs without a result"
-    yield from _over("DaskWorkWasted", what, failed + cancelled, executed, say)
+    yield from _over(
+        "DaskWorkWasted",
+        f"{root.name}: runs without a result",
+        failed + cancelled,
+        executed,
+        say,
+    )
     yield from _waiting(run, root)
     from_disk = root.bytes.get("disk-read", 0.0)
     read = from_disk + root.bytes.get("memory-read", 0.0)
@@ -297,9 +314,12 @@ def _of_root(run: Run, root: SpanTime) -> Iterator[Advice]:
 def _waiting(run: Run, root: SpanTime) -> Iterator[Advice]:
     """Yield one line about a root's prefixes that waited, the longest wait first."""
     (limit,) = LIMITS["DaskThreadsWait"]
+    labels = (semconv.SPAN_ROOT_NAME, semconv.TASK_PREFIX, semconv.ACTIVITY)
+    seconds = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *labels)
     on_threads = [
-        (seconds.get("thread-noncpu", 0.0), seconds.get("thread-cpu", 0.0), prefix)
-        for prefix, seconds in root.prefixes.items()
+        (waited, seconds.get((name, prefix, "thread-cpu"), 0.0), prefix)
+        for (name, prefix, activity), waited in seconds.items()
+        if name == root.name and activity == "thread-noncpu"
     ]
     found = sorted((one for one in on_threads if one[0] > limit * (one[0] + one[1])), reverse=True)
     if found:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dask_otel.report import words
 from dask_otel.report.meanings import PART_TITLES
-from dask_otel.report.seconds import SpanTime, by_function, merged, run_parts, span_times
+from dask_otel.report.seconds import by_function, merged_by, run_parts, span_times
 from dask_otel.report.telemetry.model import Run
 
 #: The smallest change of a part that is listed, in thread-seconds.
@@ -138,12 +138,10 @@ def compare(
 def _functions(before: Sequence[Run], after: Sequence[Run]) -> list[Function]:
     first, second = _per_run(before), _per_run(after)
     none = (0.0, 0.0)
-    found = []
-    for name in dict.fromkeys([*first, *second]):
-        (tasks, seconds), (tasks_after, seconds_after) = (
-            side.get(name, none) for side in (first, second)
-        )
-        found.append(Function(name, (tasks, tasks_after), (seconds, seconds_after)))
+    found = [
+        Function(name, *zip(first.get(name, none), second.get(name, none), strict=True))
+        for name in dict.fromkeys([*first, *second])
+    ]
     return sorted(found, key=lambda one: -abs(one.change))
 
 
@@ -158,35 +156,23 @@ def _per_run(runs: Sequence[Run]) -> dict[str, tuple[float, float]]:
 
 
 def _sides(runs: Sequence[Run]) -> dict[str, Side]:
-    times: dict[str, list[SpanTime]] = {}
     lasted: dict[str, list[float]] = {}
-    for run in runs:
-        for entry in span_times(run):
-            times.setdefault(entry.name, []).append(entry)
-        for span in run.of_type("span"):
-            if not span.unfinished:
-                lasted.setdefault(span.full_name, []).append(span.seconds)
+    for span in (span for run in runs for span in run.of_type("span") if not span.unfinished):
+        lasted.setdefault(span.full_name, []).append(span.seconds)
     result = {}
-    for name, entries in times.items():
-        entry = merged(name, entries)
-        known = lasted.get(name, [])
+    for entry in merged_by((one.name, one) for run in runs for one in span_times(run)):
+        known = lasted.get(entry.name, [])
         worked = entry.activities or entry.idle is not None
-        seconds = entry.seconds / len(runs) if worked else None
-        result[name] = Side(
-            len(known), fmean(known) if known else None, seconds, _averages(entry.parts(), runs)
+        result[entry.name] = Side(
+            len(known),
+            fmean(known) if known else None,
+            entry.seconds / len(runs) if worked else None,
+            {part: seconds / len(runs) for part, seconds in entry.parts().items()},
         )
     return result
 
 
 def _whole(runs: Sequence[Run]) -> Side:
-    parts = dict.fromkeys(PART_TITLES, 0.0)
-    for run in runs:
-        for part, seconds in run_parts(run).items():
-            parts[part] += seconds
-    parts = _averages(parts, runs)
-    lasted = fmean(run.seconds for run in runs) if runs else None
-    return Side(len(runs), lasted, sum(parts.values()), parts)
-
-
-def _averages(parts: dict[str, float], runs: Sequence[Run]) -> dict[str, float]:
-    return {part: seconds / len(runs) for part, seconds in parts.items()}
+    found = [run_parts(run) for run in runs]
+    parts = {title: fmean(one[title] for one in found) for title in PART_TITLES}
+    return Side(len(runs), fmean(run.seconds for run in runs), sum(parts.values()), parts)

@@ -39,8 +39,8 @@ def why_blocked(run: Run, tasks: float, late: float) -> str:
         (_TASK * tasks >= late / 2, ": submit fewer and longer tasks."),
         (
             used is None,
-            " do not explain that. Large graphs, plugins, or a process without a CPU"
-            f" ({_NO_CPU}): this telemetry does not tell which.",
+            " do not explain it. The cause is large graphs, plugins, or a process without a CPU"
+            f" ({_NO_CPU}); this telemetry does not show which one.",
         ),
         (
             (used or 0.0) >= late / 2,
@@ -60,7 +60,7 @@ def why_waiting(run: Run) -> str:
         return f"For I/O, sleep or a GPU{no_cpu}. Not for the GIL: each process has one thread."
     samples = _samples(run)
     if len(samples) < _FEWEST:
-        return f"For I/O, sleep, a GPU or the GIL{no_cpu}: too few samples of the workers tell."
+        return f"For I/O, sleep, a GPU or the GIL{no_cpu}: there are too few samples."
     cores, running = (sum(values) / len(samples) for values in zip(*samples, strict=True))
     used = f"A worker's process used {cores:.1f} cores while it ran {running:.1f} tasks"
     if _ONE_CORE[0] <= cores <= _ONE_CORE[1]:

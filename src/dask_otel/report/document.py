@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dask_otel.report.telemetry.model import Run, Skipped
 from dask_otel.report.telemetry.reader import Reader
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """A report of one or several runs from telemetry files, made by `read_report`.
 
@@ -26,42 +28,32 @@ class Report:
         In the order of their start: one for each scheduler.
     skipped
         Counts of unreadable input.
+    price, tag
+        See `read_report`.
     comparison
         The result of `compared_with`.
+    is_redacted
+        Whether it is a result of `redacted`.
     """
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        skipped: Skipped | None = None,
-        *,
-        price: Price | None = None,
-        tag: str = "team",
-    ) -> None:
-        self.runs = list(runs)
-        self.skipped = skipped or Skipped()
-        self.price = price
-        self.tag = tag
-        self.comparison: Comparison | None = None
-        self._redacted = False
+    runs: Sequence[Run]
+    skipped: Skipped = field(default_factory=Skipped)
+    price: Price | None = field(default=None, kw_only=True)
+    tag: str = field(default="team", kw_only=True)
+    comparison: Comparison | None = field(default=None, kw_only=True)
+    is_redacted: bool = field(default=False, kw_only=True)
 
     def redacted(self) -> Report:
         """Return this report without messages, tracebacks, code, keys and users' attributes."""
-        return self._with([redacted(run) for run in self.runs], is_redacted=True)
+        return replace(self, runs=[redacted(run) for run in self.runs], is_redacted=True)
 
     def compared_with(self, before: Report, titles: tuple[str, str] = ("A", "B")) -> Report:
         """Return this report with its changes since `before`.
 
         The `titles` name the two reports.
         """
-        report = self._with([*before.runs, *self.runs])
-        report.comparison = compare(before.runs, self.runs, titles)
-        return report
-
-    def _with(self, runs: Sequence[Run], *, is_redacted: bool = False) -> Report:
-        report = Report(runs, self.skipped, price=self.price, tag=self.tag)
-        report._redacted = self._redacted or is_redacted
-        return report
+        comparison = compare(before.runs, self.runs, titles)
+        return replace(self, runs=[*before.runs, *self.runs], comparison=comparison)
 
     def accounts(self) -> list[Account]:
         """Return the account of each run."""
@@ -78,19 +70,20 @@ class Report:
         from dask_otel.report.page.html import page
 
         return page(
-            self.accounts(), self.skipped, redacted=self._redacted, comparison=self.comparison
+            self.accounts(), self.skipped, redacted=self.is_redacted, comparison=self.comparison
         )
 
     def text(self, width: int = 100, *, ascii_only: bool = False) -> str:
         """Return the report for a terminal, without colours."""
         from dask_otel.report import text, words
 
-        sheet = text.Sheet(width, words.glyphs(ascii_only))
+        sheet = text.Sheet(width)
         if self.comparison is not None:
             lines = text.comparison_lines(self.comparison, sheet)
         else:
             lines = text.report_lines(self.accounts(), self.skipped, sheet)
-        return "\n".join(text.plain(lines))
+        adapted = words.in_ascii if ascii_only else str
+        return "\n".join(adapted(line).rstrip() for line in text.plain(lines))
 
     def save(self, path: str | Path) -> Path:
         """Write the page to a file, and return its path."""

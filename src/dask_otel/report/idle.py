@@ -78,7 +78,15 @@ def explain(run: Run) -> IdleReason | None:
     times = sorted({time for history in idle for time, _ in history})
     if len(times) <= _FEWEST_SAMPLES or not ready or not threads:
         return None
-    first = first_start_ns(run)
+    first = min(
+        (
+            event.time_ns
+            for span in run.of_type("span")
+            for event in span.events
+            if event.name == semconv.EVENT_START
+        ),
+        default=None,
+    )
     few = enough = before = 0.0
     for begin, end in itertools.pairwise(times):
         seconds = sum(at(history, end) - at(history, begin) for history in idle)
@@ -89,14 +97,3 @@ def explain(run: Run) -> IdleReason | None:
         else:
             enough += seconds
     return IdleReason(few + enough + before, few, enough, before, len(times) - 1)
-
-
-def first_start_ns(run: Run) -> int | None:
-    """Return when the run's first task started; None if no span has it."""
-    starts = [
-        event.time_ns
-        for span in run.of_type("span")
-        for event in span.events
-        if event.name == semconv.EVENT_START
-    ]
-    return min(starts, default=None)

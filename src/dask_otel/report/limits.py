@@ -29,8 +29,3 @@ ENOUGH_BYTES: Final = 1e9
 
 #: The common prefix of the addresses of the alerts' pages.
 RUNBOOKS: Final = "https://github.com/dask-otel/dask-otel/blob/main/docs/runbooks/"
-
-
-def runbook(alert: str) -> str:
-    """Return the address of an alert's page."""
-    return f"{RUNBOOKS}{alert}.md"

@@ -102,7 +102,7 @@ PARTS = (
         "Computing",
         ("computing",),
         "green",
-        "The useful part. Is it small? The largest of the others says why.",
+        "The useful part. If it is small, the largest other part shows why.",
         "DaskEfficiencyFell",
         limited=False,
     ),
@@ -139,7 +139,7 @@ PARTS = (
         "Unused",
         ("unused",),
         "#808080",
-        "Nobody asked for anything: close the cluster earlier, scale down.",
+        "There was no work: close the cluster earlier, or scale it down.",
         "DaskClusterUnused",
     ),
     Part(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dask_otel import semconv
-from dask_otel.report.seconds import LOST, UNUSED, by_root, cluster_time, span_times
+from dask_otel.report.seconds import (
+    LOST,
+    UNUSED,
+    SpanTime,
+    by_root,
+    cluster_time,
+    merged_by,
+    span_times,
+)
 from dask_otel.report.telemetry.model import Run
 
 
@@ -16,36 +24,29 @@ class Price:
     amount: float
     currency: str = ""
 
-    def of(self, seconds: float) -> float:
-        """Return the cost of thread-seconds."""
-        return self.amount * seconds / 3600
+    def of(self, seconds: float | None) -> float | None:
+        """Return the cost of thread-seconds; None if they are unknown."""
+        return None if seconds is None else self.amount * seconds / 3600
 
-    def text(self, seconds: float) -> str:
-        """Return the cost of thread-seconds as text."""
+    def text(self, seconds: float | None) -> str:
+        """Return the cost of thread-seconds as text; empty if they are unknown."""
         value = self.of(seconds)
+        if value is None:
+            return ""
         digits = 2 if abs(value) >= 1 or not value else 4 if abs(value) >= 0.01 else 6
         return f"{value:,.{digits}f} {self.currency}".rstrip()
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The thread-seconds of one root or tag. None if they were not exported."""
-
-    name: str
-    capacity: float
-    idle: float | None
-
-
-@dataclass(frozen=True)
 class Bill:
-    """The capacity of a run by root, and by one tag.
+    """The capacity of a run by root, and by the values of one tag, all of them known.
 
     `unassigned` is the rest, which no root has: unused, lost and in flight, less the excess.
     """
 
     capacity: float | None
-    roots: list[Cost]
-    tags: list[Cost]
+    roots: list[SpanTime]
+    tags: list[SpanTime]
     unused: float | None
     lost: float | None
 
@@ -54,7 +55,7 @@ class Bill:
         """The capacity that belongs to no span; None if the capacity is unknown."""
         if self.capacity is None:
             return None
-        return self.capacity - sum(cost.capacity for cost in self.roots)
+        return self.capacity - sum(root.capacity or 0.0 for root in self.roots)
 
 
 def bill(run: Run, tag: str = "team") -> Bill:
@@ -63,35 +64,27 @@ def bill(run: Run, tag: str = "team") -> Bill:
     Spans with a tag ``<tag>:<value>`` are summed by the value of the outermost such tag; the
     others, under an empty name.
     """
-    names = span_times(run)
-    roots = [
-        Cost(root.name, root.capacity, root.idle)
-        for root in by_root(names)
-        if root.capacity is not None
-    ]
+    names = [entry for entry in span_times(run) if entry.capacity is not None]
     tags_of = {
         span.full_name: span.attributes.get(semconv.SPAN_TAGS) for span in run.of_type("span")
     }
-    tagged: dict[str, tuple[float, float]] = {}
-    for entry in names:
-        if entry.capacity is None:
-            continue
+
+    def value_of(entry: SpanTime) -> str:
         tags = tags_of.get(entry.name)
         tags = tags if isinstance(tags, tuple) else tuple(entry.name.split("/"))
-        values = [str(one)[len(tag) + 1 :] for one in tags if str(one).startswith(f"{tag}:")]
-        value = values[0] if values else ""
-        capacity, idle = tagged.get(value, (0.0, 0.0))
-        tagged[value] = (capacity + entry.capacity, idle + (entry.idle or 0.0))
+        values = (str(one)[len(tag) + 1 :] for one in tags if str(one).startswith(f"{tag}:"))
+        return next(values, "")
+
+    tags = merged_by((value_of(entry), entry) for entry in names)
     cluster = cluster_time(run)
     return Bill(
         capacity=cluster.capacity if cluster else None,
-        roots=sorted(roots, key=lambda cost: -cost.capacity),
-        tags=[
-            Cost(value, capacity, idle)
-            for value, (capacity, idle) in sorted(tagged.items(), key=lambda item: -item[1][0])
-        ]
-        if set(tagged) - {""}
-        else [],
+        roots=_largest_first(by_root(names)),
+        tags=_largest_first(tags) if any(entry.name for entry in tags) else [],
         unused=cluster.activities.get(UNUSED) if cluster else None,
         lost=cluster.activities.get(LOST) if cluster else None,
     )
+
+
+def _largest_first(entries: list[SpanTime]) -> list[SpanTime]:
+    return sorted(entries, key=lambda entry: -(entry.capacity or 0.0))

@@ -48,10 +48,6 @@ class ClusterTime:
             return None
         return self.used + self.in_flight - self.capacity - self.excess
 
-    def parts(self) -> dict[str, float]:
-        """Return the seconds of each part, in the order of the dashboards."""
-        return parts(self.activities)
-
 
 @dataclass
 class SpanTime:
@@ -61,8 +57,6 @@ class SpanTime:
     root: str
     activities: dict[str, float] = field(default_factory=dict)
     bytes: dict[str, float] = field(default_factory=dict)
-    #: Seconds by task prefix and activity. Empty without metrics.
-    prefixes: dict[str, dict[str, float]] = field(default_factory=dict)
     idle: float | None = None
     capacity: float | None = None
     measured: bool = True
@@ -108,7 +102,7 @@ def cluster_time(run: Run) -> ClusterTime | None:
 def run_parts(run: Run) -> dict[str, float]:
     """Return the seconds of each part of a run: the cluster's, or else the sum of its spans'."""
     cluster = cluster_time(run)
-    return cluster.parts() if cluster else merged("", span_times(run)).parts()
+    return parts(cluster.activities) if cluster else merged("", span_times(run)).parts()
 
 
 def span_times(run: Run) -> list[SpanTime]:
@@ -134,10 +128,8 @@ def _from_metrics(run: Run) -> dict[str, SpanTime]:
 
     activities = (*names, semconv.ACTIVITY)
     executed = run.metrics.sums(semconv.SPAN_EXECUTE_TIME.name, *activities, semconv.TASK_PREFIX)
-    for (name, root, activity, prefix), seconds in executed.items():
-        span = entry(name, root)
-        _add(span.activities, activity, seconds)
-        _add(span.prefixes.setdefault(prefix, {}), activity, seconds)
+    for (name, root, activity, _), seconds in executed.items():
+        _add(entry(name, root).activities, activity, seconds)
     moved = run.metrics.sums(semconv.SPAN_EXECUTE_IO.name, *activities)
     for (name, root, activity), size in moved.items():
         _add(entry(name, root).bytes, activity, size)
@@ -191,20 +183,23 @@ def merged(name: str, entries: Iterable[SpanTime]) -> SpanTime:
     for entry in entries:
         _add_all(result.activities, entry.activities)
         _add_all(result.bytes, entry.bytes)
-        for prefix, activities in entry.prefixes.items():
-            _add_all(result.prefixes.setdefault(prefix, {}), activities)
         for figure, *_ in _OF_SPANS:
             result.count(figure, getattr(entry, figure))
         result.measured = result.measured and entry.measured
     return result
 
 
+def merged_by(named: Iterable[tuple[str, SpanTime]]) -> list[SpanTime]:
+    """Return the times under each name as one."""
+    same: dict[str, list[SpanTime]] = {}
+    for name, entry in named:
+        same.setdefault(name, []).append(entry)
+    return [merged(name, entries) for name, entries in same.items()]
+
+
 def by_root(entries: Iterable[SpanTime]) -> list[SpanTime]:
     """Return the time of each root, with all spans below it."""
-    roots: dict[str, list[SpanTime]] = {}
-    for entry in entries:
-        roots.setdefault(entry.root or entry.name, []).append(entry)
-    return [merged(name, below) for name, below in roots.items()]
+    return merged_by((entry.root or entry.name, entry) for entry in entries)
 
 
 @dataclass(frozen=True)

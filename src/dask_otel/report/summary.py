@@ -7,8 +7,8 @@ from typing import Any
 
 from dask_otel import semconv
 from dask_otel.report.account import Account
-from dask_otel.report.money import Bill, Cost, Price
-from dask_otel.report.seconds import ClusterTime, SpanTime
+from dask_otel.report.money import Bill, Price
+from dask_otel.report.seconds import ClusterTime, SpanTime, parts
 from dask_otel.report.telemetry.model import Skipped, Span, text
 
 #: Increases when a key is renamed or changes its meaning, not when one is added.
@@ -64,7 +64,7 @@ def _epoch(time_ns: int | None) -> float | None:
 def _cluster(cluster: ClusterTime) -> dict[str, Any]:
     return {
         "activities": cluster.activities,
-        "parts": cluster.parts(),
+        "parts": parts(cluster.activities),
         "in_flight": cluster.in_flight,
         "capacity": cluster.capacity,
         "excess": cluster.excess,
@@ -112,25 +112,22 @@ def _task(task: Span) -> dict[str, Any]:
 
 
 def _cost(found: Bill, price: Price, tag: str) -> dict[str, Any]:
-    def known(seconds: float | None) -> float | None:
-        return None if seconds is None else price.of(seconds)
-
-    def entry(cost: Cost) -> dict[str, Any]:
+    def entry(one: SpanTime) -> dict[str, Any]:
         return {
-            "name": cost.name,
-            "capacity": cost.capacity,
-            "cost": price.of(cost.capacity),
-            "idle_cost": known(cost.idle),
+            "name": one.name,
+            "capacity": one.capacity,
+            "cost": price.of(one.capacity),
+            "idle_cost": price.of(one.idle),
         }
 
     return {
         "price": price.amount,
         "currency": price.currency or None,
-        "capacity": known(found.capacity),
-        "unused": known(found.unused),
-        "lost": known(found.lost),
-        "of_no_span": known(found.unassigned),
-        "roots": [entry(cost) for cost in found.roots],
+        "capacity": price.of(found.capacity),
+        "unused": price.of(found.unused),
+        "lost": price.of(found.lost),
+        "of_no_span": price.of(found.unassigned),
+        "roots": [entry(one) for one in found.roots],
         "tag": tag,
-        "tags": [entry(cost) for cost in found.tags],
+        "tags": [entry(one) for one in found.tags],
     }

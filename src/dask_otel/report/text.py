@@ -19,10 +19,9 @@ Line: TypeAlias = list[tuple[str, str]]
 
 
 class Sheet(NamedTuple):
-    """The format: columns, characters, and the most groups and tasks below a span."""
+    """The format: columns, and the most groups and tasks below a span."""
 
     width: int = 100
-    marks: words.Glyphs = words.UNICODE
     groups: int = 4
     tasks: int = 2
 
@@ -82,10 +81,10 @@ def run_lines(account: Account, sheet: Sheet, only: Sequence[str] = ()) -> Itera
             yield from ([], [(title, "bold")], *body)
 
 
-def _where(account: Account, sheet: Sheet) -> Iterator[Line]:
+def _where(account: Account, _: Sheet) -> Iterator[Line]:
     for part, seconds, share in account.shares():
         numbers = f"  {part.title:<12} {words.seconds(seconds):>10} {share:>5.0%}  "
-        yield [(numbers, ""), (words.bar(share, _BAR, sheet.marks), colour_of(part.title))]
+        yield [(numbers, ""), (words.bar(share, _BAR), colour_of(part.title))]
     cluster = account.cluster
     if cluster and cluster.remainder is not None:
         yield [(f"  all of it {cluster.used:,.3f} s + in flight {cluster.in_flight:,.3f} s", "")]
@@ -142,20 +141,19 @@ class _Trace:
         yield from self._branches(self._root, "")
 
     def _branches(self, above: Span, guide: str) -> Iterator[Line]:
-        marks = self._sheet.marks
         found = list(self._under(above))
         for number, span in enumerate(found, 1):
             last = number == len(found)
-            own = guide + (marks.last_branch if last else marks.branch)
+            own = guide + ("└── " if last else "├── ")
             if isinstance(span, Span):
                 style = "dim" if span.type in ("group", "task") else ""
                 yield self._of(span, own, style)
                 if len(own) < self._sheet.width - self._right - _LEAST:
-                    yield from self._branches(span, guide + ("    " if last else marks.trunk))
+                    yield from self._branches(span, guide + ("    " if last else "│   "))
             else:
                 note, style = span
                 room = self._sheet.width - len(own)
-                yield [(own, "dim"), (words.cut(note, room, marks.ellipsis), style)]
+                yield [(own, "dim"), (words.cut(note, room), style)]
 
     def _under(self, above: Span) -> Iterator[Span | tuple[str, str]]:
         """Yield a span's first failure, its listed children, and the number of the others."""
@@ -163,7 +161,7 @@ class _Trace:
         exceptions = [] if above.type == "task" else list(above.exceptions())
         for event in exceptions[:1]:
             more = f" (and {len(exceptions) - 1} more)" if len(exceptions) > 1 else ""
-            yield f"{self._sheet.marks.failed} {findings.message_of(event)}{more}", "red"
+            yield f"✗ {findings.message_of(event)}{more}", "red"
         children = self._below.get(above.key, [])
         if above.type == "group" and above.number(semconv.TASK_COUNT) == 1:
             # A single task only repeats its group.
@@ -202,7 +200,7 @@ class _Trace:
         room = self._sheet.width - len(guide) - self._right
         line = [
             (guide, "dim"),
-            (words.fit(name, room, self._sheet.marks.ellipsis), style),
+            (words.fit(name, room), style),
             (f"{duration:>{10 if self._wide else 9}}", style),
         ]
         if self._timeline:
@@ -210,9 +208,7 @@ class _Trace:
             line += [("  ", ""), *track, (blank, "")]
         if self._wide:
             return [*line, (f"{queue:>9}{tasks:>8}  ", style), (result, _STYLES.get(result, style))]
-        marks = self._sheet.marks
-        mark = "" if result in ("", "result") else marks.failed
-        mark = marks.done if result == "success" else mark
+        mark = {"success": "✓", "": "", "result": ""}.get(result, "✗")
         return [*line, (f"{tasks:>7} ", style), (mark, _STYLES.get(result, style))]
 
     def _track(self, span: Span) -> Line:
@@ -223,12 +219,11 @@ class _Trace:
         width = min(self._timeline, max(1, round(share * self._timeline)))
         offset = round((span.start_ns - self._root.start_ns) / self._length * self._timeline)
         start = min(max(0, offset), self._timeline - width)
-        marks = self._sheet.marks
         colour = {"group": "blue", "task": "cyan"}.get(span.type, "green")
         return [
-            (marks.track * start, "dim"),
-            (marks.bar * width, "red" if span.failed else colour),
-            (marks.track * (self._timeline - start - width), "dim"),
+            ("·" * start, "dim"),
+            ("█" * width, "red" if span.failed else colour),
+            ("·" * (self._timeline - start - width), "dim"),
         ]
 
 
@@ -252,14 +247,14 @@ def _activities(account: Account, sheet: Sheet) -> Iterator[Line]:
     yield [(heading + ("meaning" if sheet.width >= _MEANINGS else "data"), "dim")]
     late = findings.late_starts(account.run)
     for block in blocks:
-        name = words.cut_beginning(block.name, room, sheet.marks.ellipsis)
-        total = f"{words.fit(name, room, sheet.marks.ellipsis)}{words.seconds(block.seconds):>9}"
+        name = words.cut_beginning(block.name, room)
+        total = f"{words.fit(name, room)}{words.seconds(block.seconds):>9}"
         yield from ([], [(total, "bold")])
         for activity, seconds, size in _of_block(block):
             share = seconds / block.seconds
-            shown = words.fit(f"  {activity}", room, sheet.marks.ellipsis)
+            shown = words.fit(f"  {activity}", room)
             numbers = f"{words.seconds(seconds):>9} {share:>5.0%}" if seconds else " " * 15
-            drawn = words.bar(share, bar, sheet.marks)
+            drawn = words.bar(share, bar)
             notes = [words.size(size) if size else ""]
             if sheet.width >= _MEANINGS and seconds and not activity.endswith(" small ones"):
                 wait = late.get(block.name, 0.0) if activity == IDLE else 0.0
@@ -308,23 +303,22 @@ def _of_block(block: SpanTime) -> list[tuple[str, float, float]]:
 
 
 def _failures(account: Account, sheet: Sheet) -> Iterator[Line]:
-    ellipsis = sheet.marks.ellipsis
     for failure in account.failures[:_MOST]:
         times = f" x {failure.count}" if failure.count > 1 else ""
         times += ", repeated" if failure.repeated else ""
-        yield [("  " + words.cut(failure.what, max(20, sheet.width - 20), ellipsis) + times, "red")]
-        where = words.cut(f"{failure.span}, {failure.key}", sheet.width - 6, ellipsis)
+        yield [("  " + words.cut(failure.what, max(20, sheet.width - 20)) + times, "red")]
+        where = words.cut(f"{failure.span}, {failure.key}", sheet.width - 6)
         yield [(f"      {where}", "")]
         for line in failure.stacktrace.splitlines()[-12:]:
-            yield [("      | " + words.cut(line, 500, ellipsis), "")]
+            yield [("      | " + words.cut(line, 500), "")]
 
 
 def _slow(account: Account, sheet: Sheet) -> Iterator[Line]:
     for task in account.slowest[:_MOST]:
         worker = task.text(semconv.WORKER_NAME)
         key = task.text(semconv.TASK_KEY) or task.name
-        shown = words.cut(key, max(20, sheet.width - 40), sheet.marks.ellipsis)
-        where = f"  on {words.cut(worker, 40, sheet.marks.ellipsis)}" if worker else ""
+        shown = words.cut(key, max(20, sheet.width - 40))
+        where = f"  on {words.cut(worker, 40)}" if worker else ""
         failed = ("  failed" if task.failed else "", "red")
         yield [(f"  {words.seconds(task.seconds):>9}  {shown}{where}", ""), failed]
 
@@ -340,18 +334,18 @@ def _money(account: Account, sheet: Sheet) -> Iterator[Line]:
         return
     room = max(16, sheet.width - 44)
 
-    def row(name: str, seconds: float, more: str = "") -> Line:
-        name = words.cut(name, room, sheet.marks.ellipsis)
+    def row(name: str, seconds: float | None, more: str = "") -> Line:
+        name = words.cut(name, room)
         return [(f"  {name:<{room}} {price.text(seconds):>14}{more}", "")]
 
-    for cost in found.roots:
-        idle = "" if cost.idle is None else f"  {price.text(cost.idle)} of it idle"
-        yield row(cost.name, cost.capacity, idle)
-    if found.capacity is not None and found.unassigned is not None:
+    for root in found.roots:
+        idle = price.text(root.idle)
+        yield row(root.name, root.capacity, f"  {idle} of it idle" if idle else "")
+    if found.capacity is not None:
         yield row("of no span", found.unassigned)
         yield row("all", found.capacity)
-    for cost in found.tags:
-        yield row(f"{account.tag}: {cost.name or 'none'}", cost.capacity)
+    for tagged in found.tags:
+        yield row(f"{account.tag}: {tagged.name or 'none'}", tagged.capacity)
 
 
 _SECTIONS: Final[dict[str, Callable[[Account, Sheet], Iterator[Line]]]] = {
@@ -371,7 +365,7 @@ def comparison_lines(found: Comparison, sheet: Sheet) -> Iterator[Line]:
     room = max(16, sheet.width - 54)
 
     def row(name: str, cells: Sequence[str]) -> Line:
-        shown = words.cut_beginning(name, room - 1, sheet.marks.ellipsis)
+        shown = words.cut_beginning(name, room - 1)
         first, *others = (f"{cell:>11}" for cell in cells)
         return [(f"{shown:<{room}}{first[1:]}" + "".join(others), "")]
 

@@ -5,30 +5,19 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Final
+
+#: The characters of the text that some terminals lack, and their replacements.
+_ASCII: Final = str.maketrans(
+    {"█": "#", "▌": "#", "·": ".", "…": "~", "✓": "ok", "✗": "x"}
+    | {"├": "+", "└": "`", "─": "-", "│": "|"}
+)
 
 
-class Glyphs(NamedTuple):
-    """The non-ASCII characters, or their replacements for terminals without them."""
-
-    bar: str
-    half_bar: str
-    track: str
-    ellipsis: str
-    done: str
-    failed: str
-    branch: str
-    last_branch: str
-    trunk: str
-
-
-UNICODE = Glyphs("█", "▌", "·", "…", "✓", "✗", "├── ", "└── ", "│   ")
-ASCII = Glyphs("#", "", ".", "~", "ok", "x", "+-- ", "`-- ", "|   ")
-
-
-def glyphs(ascii_only: bool) -> Glyphs:
-    """Return the glyphs of a terminal."""
-    return ASCII if ascii_only else UNICODE
+def in_ascii(text: str) -> str:
+    """Return text for a terminal that has only ASCII."""
+    # Behind a whole character of a bar, a half has no replacement.
+    return text.replace("█▌", "█ ").translate(_ASCII)
 
 
 def seconds(value: float) -> str:
@@ -91,27 +80,27 @@ def noun(count: float, what: str) -> str:
     return what if count == 1 else f"{what}s"
 
 
-def cut(value: str, width: int, ellipsis: str) -> str:
+def cut(value: str, width: int) -> str:
     """Return text of at most `width` characters on one line; an ellipsis marks a cut."""
     value = one_line(value)
-    return value if len(value) <= width else value[: max(0, width - len(ellipsis))] + ellipsis
+    return value if len(value) <= width else value[: max(0, width - 1)] + "…"
 
 
-def cut_beginning(name: str, width: int, ellipsis: str) -> str:
+def cut_beginning(name: str, width: int) -> str:
     """Return a span's full name; if it is too long, without its outermost tags."""
-    name = cut(name, 10_000, ellipsis)
-    while len(name) > width and "/" in name.removeprefix(f"{ellipsis}/"):
-        name = f"{ellipsis}/{name.removeprefix(f'{ellipsis}/').partition('/')[2]}"
-    return cut(name, width, ellipsis)
+    name = cut(name, 10_000)
+    while len(name) > width and "/" in name.removeprefix("…/"):
+        name = f"…/{name.removeprefix('…/').partition('/')[2]}"
+    return cut(name, width)
 
 
-def fit(value: str, columns: int, ellipsis: str) -> str:
+def fit(value: str, columns: int) -> str:
     """Return text that fills `columns` of a terminal; an ellipsis marks a cut."""
     value = one_line(value)
     if _columns(value) > columns:
-        while value and _columns(value + ellipsis) > columns:
+        while value and _columns(value) >= columns:
             value = value[:-1]
-        value += ellipsis
+        value += "…"
     return value + " " * (columns - _columns(value))
 
 
@@ -123,15 +112,10 @@ def _columns(value: str) -> int:
     )
 
 
-def bar(share: float, width: int, marks: Glyphs) -> str:
+def bar(share: float, width: int) -> str:
     """Return a bar of ``share * width`` characters; any share above 0 is visible."""
-    halves = round(share * width * 2)
-    if share > 0 and halves == 0:
-        halves = 1
-    full, rest = divmod(min(halves, 2 * width), 2)
-    if rest and not marks.half_bar:
-        return marks.bar * max(1, full)
-    return marks.bar * full + marks.half_bar * rest
+    halves = min(2 * width, max(round(2 * width * share), share > 0))
+    return "█" * (halves // 2) + "▌" * (halves % 2)
 
 
 def when(time_ns: int | None) -> str:

@@ -70,17 +70,18 @@ class HandOver:
         notes = self._adapter.lifecycle.notes
         if notes is None or self._pump is None:
             return
-        if self._pump.journal is None:
+        journal = self._pump.journal
+        if journal is None:
             # There is no spool and will not be one: notes are useless.
             self._adapter.lifecycle.notes = None
             return
-        if not (self._pump.takes_notes and self._pump.has_room_for_notes):
+        if not journal.takes_notes:
             # Make them later: a note that was made and lost would not be made again.
             return
         with self._boundary.guarding("notes"):
             for note in notes.take(time()):
                 if self._exports(note):
-                    self._pump.offer_note(note)
+                    journal.note(note)
 
     def spans(self) -> None:
         """Hand over the ended spans, and the signs of life of others."""

@@ -52,26 +52,7 @@ _MASK: Final = Mask()
 
 def bad_value(key: str, value: Any, source: str, allowed: str) -> str:
     """Return the line for an invalid value of a key."""
-    return f"{_assignment(key, value)}, in {source}, is not valid. Allowed: {allowed}."
-
-
-def given_twice(key: str, source: str) -> str:
-    """Return the line for a key that one source has in two spellings."""
-    return f"{key} is given twice in {source}, once with _ and once with -. Keep one of them."
-
-
-def not_a_clients(key: str, source: str) -> str:
-    """Return the line for a key that a client may not set."""
-    return (
-        f"{key}, in {source}, is refused: it names code that runs on the scheduler, and is taken "
-        "from the scheduler's own configuration alone."
-    )
-
-
-def bad_variable_name(name: str, value: Any, source: str) -> str:
-    """Return the line for a name below ``otel.environment`` that is not an OTEL_* variable."""
-    key = f"otel.environment.{name}"
-    return f"{_assignment(key, value)}, in {source}: a name here must begin with OTEL_."
+    return f"{assignment(key, value)}, in {source}, is not valid. Allowed: {allowed}."
 
 
 def unknown_key(
@@ -88,7 +69,7 @@ def unknown_key(
         advice = f" Did you mean {meant}?"
     else:
         advice = ""
-    found = f"{_assignment(f'{section}.{name}', value)}, in {source}: there is no such key."
+    found = f"{assignment(f'{section}.{name}', value)}, in {source}: there is no such key."
     return f"{found}{advice} Allowed in {section}: {', '.join(keys[section])}."
 
 
@@ -99,7 +80,7 @@ def _near_miss(leaf: str, section: str, keys: Mapping[str, Iterable[str]]) -> st
     return None
 
 
-def _assignment(key: str, value: Any) -> str:
+def assignment(key: str, value: Any) -> str:
     """Return ``key = value`` for a log, without possible credentials."""
     if isinstance(value, Mapping):
         return f"{key} = (a mapping)"

@@ -47,7 +47,12 @@ def read_settings(overrides: Mapping[str, Any] | None = None, *, own: bool = Fal
     given = _flatten(dask.config.get("otel", None), "Dask's configuration", problems)
     laid = _flatten(overrides, _REGISTERED, problems)
     if not own:
-        problems += [problem.not_a_clients(key, _REGISTERED) for key in laid if key in _OWN]
+        problems += [
+            f"{key}, in {_REGISTERED}, is refused: it names code that runs on the scheduler, and is"
+            " taken from the scheduler's own configuration alone."
+            for key in laid
+            if key in _OWN
+        ]
     values = _parse(given | laid, problems)
     if problems:
         raise ConfigurationError(problems)
@@ -122,7 +127,9 @@ def _flatten(given: Any, source: str, problems: list[str], section: str = "otel"
         if name not in NAMES[section]:
             problems.append(problem.unknown_key(section, name, value, source, NAMES))
         elif key in found:
-            problems.append(problem.given_twice(key, source))
+            problems.append(
+                f"{key} is given twice in {source}, once with _ and once with -. Keep one of them."
+            )
         elif key in SECTIONS or key == _ENVIRONMENT:
             found |= _flatten(value, source, problems, key)
         else:
@@ -141,7 +148,8 @@ def _variables(given: Mapping[Any, Any], source: str, problems: list[str]) -> _F
         if VARIABLE_NAME.fullmatch(variable_name):
             found[f"{_ENVIRONMENT}.{variable_name}"] = (value, source)
         else:
-            problems.append(problem.bad_variable_name(name, value, source))
+            found_here = problem.assignment(f"{_ENVIRONMENT}.{name}", value)
+            problems.append(f"{found_here}, in {source}: a name here must begin with OTEL_.")
     return found
 
 

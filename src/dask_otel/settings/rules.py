@@ -233,7 +233,11 @@ def _list(allowed: str, item: Rule, most: int, **more: Any) -> Rule:
         # A single string, as in an environment variable, is a list of one.
         parts = [value] if isinstance(value, str) else value
         _require(isinstance(parts, (list, tuple)) and len(parts) <= most)
-        return tuple([item.parse(part) for part in parts])
+        parsed = tuple([item.parse(part) for part in parts])
+        # Prometheus writes a - as _.
+        distinct = {part.replace("-", "_") for part in parsed} if "uniqueItems" in more else parsed
+        _require(len(distinct) == len(parsed))
+        return parsed
 
     schema = {"type": "array", "maxItems": most, **more, "items": item.schema}
     return Rule(allowed, schema, read)
@@ -247,23 +251,13 @@ PATTERNS: Final = _list(
     MAX_LISTED,
 )
 
-_TAG_KEYS: Final = _list(
+TAG_KEYS: Final = _list(
     "a list of at most 8 different keys of letters, digits, _ and - (which are the same to "
     "Prometheus)",
     Rule("", _strings(pattern="^[A-Za-z0-9_-]{1,64}$"), _text),
     8,
     uniqueItems=True,
 )
-
-
-def _different(value: Any) -> tuple[str, ...]:
-    keys: tuple[str, ...] = _TAG_KEYS.read(value)
-    # Prometheus writes both as _.
-    _require(len({key.replace("-", "_") for key in keys}) == len(keys))
-    return keys
-
-
-TAG_KEYS: Final = _TAG_KEYS._replace(read=_different)
 
 #: Most baggage keys that become attributes.
 MAX_BAGGAGE_KEYS: Final = 16

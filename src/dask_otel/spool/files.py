@@ -68,9 +68,10 @@ def _check_owner(path: Path) -> bool:
     except OSError as error:
         raise SpoolError(f"{path} can't be the spool: {error.strerror}") from error
     problem = ""
-    if not stat.S_ISREG(found.st_mode):
-        problem = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no plain file"
-        problem = f"it is {problem}"
+    if stat.S_ISLNK(found.st_mode):
+        problem = "it is a symbolic link"
+    elif not stat.S_ISREG(found.st_mode):
+        problem = "it is no plain file"
     elif hasattr(os, "geteuid") and found.st_uid != os.geteuid():
         problem = "it belongs to another user"
     if problem:

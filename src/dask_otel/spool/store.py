@@ -15,17 +15,19 @@ from __future__ import annotations
 import ctypes
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from dask_otel.core.records import Origin, Row
 from dask_otel.spool import files, lock
 from dask_otel.spool.files import SpoolError
 
-__all__ = ["SpoolError", "Store", "Written"]
+__all__ = ["SpoolError", "Store"]
 
 VERSION: Final = 1
 #: "dOTs", the application's number in SQLite's header.
@@ -37,7 +39,7 @@ JOURNAL: Final = 1 << 16
 #: Rows to remove at once on a full disk: the journal has room for their pages.
 _FEW: Final = 8
 #: Rows to drop at once to make room.
-_DROPPED: Final = 16
+_DROPPED: Final = 64
 #: Bytes of a row besides its body.
 _ROW: Final = 40
 #: Seconds to wait for a reader (``dask-otel spool``), which reads briefly each time.
@@ -74,15 +76,6 @@ Encoded: TypeAlias = tuple[str, "Ids | None", bytes]
 Reread: TypeAlias = Callable[[bytes, int, Origin], "bytes | None"]
 
 _connections: set[sqlite3.Connection] = set()
-
-
-class Written(NamedTuple):
-    """The rows without room in a write."""
-
-    #: Numbers of waiting rows that were dropped.
-    dropped: Sequence[int] = ()
-    #: Rows of this write that were not written.
-    left_out: Sequence[Encoded] = ()
 
 
 class Store:
@@ -154,7 +147,7 @@ class Store:
             files.make(path)
             connection = connect(path)
             store = cls(path, descriptor, connection, max_bytes, reread)
-            store._prepare(origin, _fitting(now_ns))
+            store._prepare(origin, now_ns)
         except BaseException as error:
             if connection is not None:
                 disconnect(connection)
@@ -213,8 +206,9 @@ class Store:
         *,
         over: Sequence[Ids] = (),
         settled: Sequence[int] = (),
+        fed: Mapping[str, int] = MappingProxyType({}),
         alive_ns: int,
-    ) -> Written:
+    ) -> tuple[int, Sequence[Encoded]]:
         """Write everything in one transaction, or nothing.
 
         Parameters
@@ -225,8 +219,17 @@ class Store:
             Spans whose notes are removed first.
         settled
             Numbers of rows to remove.
+        fed
+            By sink: the number of the last row that its queue has got. These rows are not dropped.
         alive_ns
             The present time: the run's sign of life.
+
+        Returns
+        -------
+        dropped
+            How many waiting rows were dropped.
+        left_out
+            Rows of this write that had no room.
 
         Raises
         ------
@@ -237,62 +240,58 @@ class Store:
         if not os.path.samestat(os.stat(self.path), self._stat):
             raise FileNotFoundError(2, "the spool was replaced by another file", str(self.path))
         try:
-            return self._write(rows, over, settled, alive_ns)
+            return self._write(rows, over, settled, fed, alive_ns)
         except OSError:
             for begin in range(0, len(settled), _FEW):
-                self._write((), (), settled[begin : begin + _FEW], alive_ns)
+                self._write((), (), settled[begin : begin + _FEW], fed, alive_ns)
             if rows or over or not settled:
                 raise
-            return Written()
+            return 0, ()
 
     def _write(
-        self, rows: Sequence[Encoded], over: Sequence[Ids], settled: Sequence[int], alive_ns: int
-    ) -> Written:
+        self,
+        rows: Sequence[Encoded],
+        over: Sequence[Ids],
+        settled: Sequence[int],
+        fed: Mapping[str, int],
+        alive_ns: int,
+    ) -> tuple[int, Sequence[Encoded]]:
         run, last = self._run, self.last
         with self._transaction() as execute:
-            gone = self._delete(settled)
+            numbers = [(number,) for number in settled]
+            deleted = self._connection.executemany("DELETE FROM rows WHERE id = ?", numbers)
+            count = self.count - max(0, deleted.rowcount)
             for ids in over:
                 execute("DELETE FROM rows WHERE run = ? AND ids = ?", (run, ids))
-            kept = self._newest(rows)
-            dropped = self._make_room(sum(len(body) + _ROW for *_, body in kept))
+            kept = _newest(rows, self._limit / 8)
+            dropped = self._make_room(sum(map(_size, kept)), fed)
+            kept = _newest(kept, self._limit - self._used())
             for row in kept:
                 cursor = execute(
                     "INSERT OR REPLACE INTO rows (run, sink, ids, body) VALUES (?, ?, ?, ?)",
                     (run, *row),
                 )
                 if row[1] is None:
-                    gone, last = gone - 1, cursor.lastrowid or 0
-            execute("UPDATE runs SET alive_ns = ? WHERE id = ?", (_fitting(alive_ns), run))
+                    count, last = count + 1, cursor.lastrowid or 0
+            execute("UPDATE runs SET alive_ns = ? WHERE id = ?", (alive_ns, run))
             size = self._used()
-        self.count, self.last, self.size = self.count - gone - len(dropped), last, size
-        return Written(dropped, rows[: len(rows) - len(kept)])
+        self.count, self.last, self.size = count - dropped, last, size
+        return dropped, rows[: len(rows) - len(kept)]
 
-    def _delete(self, numbers: Iterable[int]) -> int:
-        """Remove rows; return how many there were."""
-        which = [(number,) for number in numbers]
-        return max(0, self._connection.executemany("DELETE FROM rows WHERE id = ?", which).rowcount)
+    def _make_room(self, needed: int, fed: Mapping[str, int]) -> int:
+        """Drop the oldest rows; if there are none, the oldest notes. Return the number of rows."""
+        which = _WAITS + " AND NOT (sink = ? AND id <= ?)" * len(fed)
+        dropped = self._drop_oldest(needed, which, [self._run, *chain(*fed.items())])
+        notes = f"NOT {_WAITS} AND NOT EXISTS (SELECT 1 FROM rows WHERE {_WAITS})"
+        self._drop_oldest(needed, notes, [self._run, self._run])
+        return dropped
 
-    def _newest(self, rows: Sequence[Encoded]) -> Sequence[Encoded]:
-        """Return the last rows that fit in an eighth of the spool."""
-        room = self._limit / 8
-        for index in range(len(rows) - 1, -1, -1):
-            room -= len(rows[index][2]) + _ROW
-            if room < 0:
-                return rows[index + 1 :]
-        return rows
-
-    def _make_room(self, needed: int) -> list[int]:
-        """Drop the oldest rows, then the oldest notes; return the numbers of the former."""
-        dropped: list[int] = []
-        notes: list[int] = []
-        for gone, which in ((dropped, _WAITS), (notes, f"NOT {_WAITS}")):
-            oldest = f"SELECT id FROM rows WHERE {which} ORDER BY id LIMIT {_DROPPED}"
-            while self._used() + needed > self._limit:
-                found = self._execute(oldest, (self._run,)).fetchall()
-                if not found:
-                    break
-                gone += [number for (number,) in found]
-                self._delete(gone[-len(found) :])
+    def _drop_oldest(self, needed: int, which: str, values: Sequence[Any]) -> int:
+        oldest = f"SELECT id FROM rows WHERE {which} ORDER BY id LIMIT {_DROPPED}"
+        dropped, found = 0, 1
+        while found and self._used() + needed > self._limit:
+            found = self._execute(f"DELETE FROM rows WHERE id IN ({oldest})", values).rowcount
+            dropped += found
         return dropped
 
     def _used(self) -> int:
@@ -453,9 +452,17 @@ def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
 
-def _fitting(time_ns: int) -> int:
-    """Limit a time to SQLite's range."""
-    return max(0, min(time_ns, 2**63 - 1))
+def _newest(rows: Sequence[Encoded], room: float) -> Sequence[Encoded]:
+    """Return the last rows that fit."""
+    for index in range(len(rows) - 1, -1, -1):
+        room -= _size(rows[index])
+        if room < 0:
+            return rows[index + 1 :]
+    return rows
+
+
+def _size(row: Encoded) -> int:
+    return len(row[2]) + _ROW
 
 
 def rows_limit(max_bytes: int) -> int:

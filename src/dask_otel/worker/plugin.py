@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from dask_otel._dask.workers.execution import Execution
+from dask_otel._dask.workers.execution import Execution, is_beside_a_scheduler
 from dask_otel._otel.api.current import Context, attach, detach, get_current
 from dask_otel.client.instrumentation import INSTRUMENTATION
 from dask_otel.worker.contexts import Task, TaskContexts
@@ -70,19 +70,10 @@ class _Hooks:
         self.context.contexts.ratio = known[0].ratio if known else 0.0
 
 
-def _beside_a_client(worker: Worker) -> bool:
-    """Whether the worker shares its process with the user's own client.
-
-    If so, the user decides whether submissions carry the context (`dask_otel.instrument`). In
-    the process of any other worker, all submissions come from tasks, which have a context.
-    """
-    return bool(worker.address.startswith("inproc://"))
-
-
 class TaskContextPlugin(WorkerPlugin):
     """Adds the hooks to a worker and removes them; several plugins share them.
 
-    If the worker has its own process, the submissions of its tasks carry their context.
+    If no scheduler shares the worker's process, the submissions of its tasks carry their context.
 
     Parameters
     ----------
@@ -108,6 +99,8 @@ class TaskContextPlugin(WorkerPlugin):
         self.ratio = ratio
         self.decided = decided
         self.hooks: _Hooks | None = None
+        #: Whether this plugin holds the instrumentation of the process's clients.
+        self.holds = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "hooks": None}
@@ -123,7 +116,11 @@ class TaskContextPlugin(WorkerPlugin):
             self.hooks.execution.attach()
         self.hooks.wanted_by.add(self)
         self.hooks.choose()
-        if not _beside_a_client(worker):
+        # Beside a scheduler, the process is the application's, which decides by itself whether
+        # submissions carry the context (`dask_otel.instrument`). In the process of any other
+        # worker, all submissions come from tasks, which have a context.
+        self.holds = not is_beside_a_scheduler()
+        if self.holds:
             INSTRUMENTATION.hold()
         if self.inject:
             injection.add()
@@ -135,7 +132,7 @@ class TaskContextPlugin(WorkerPlugin):
             return
         hooks.wanted_by.remove(self)
         hooks.choose()
-        if not _beside_a_client(worker):
+        if self.holds:
             INSTRUMENTATION.release()
         if self.inject:
             injection.remove()

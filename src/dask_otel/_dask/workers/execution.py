@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def is_beside_a_scheduler() -> bool:
+    """Whether this process has a scheduler, as with ``LocalCluster(processes=False)``."""
+    from distributed import Scheduler
+
+    return len(Scheduler._instances) > 0
+
+
 class Execution:
     """The hooks of one worker in this process. All methods belong to its event loop.
 

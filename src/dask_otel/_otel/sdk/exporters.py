@@ -49,6 +49,7 @@ _PROTOCOLS: Final = ("grpc", "http/protobuf")
 _COMPRESSIONS: Final = {True: ("none", "gzip"), False: ("none", "gzip", "deflate")}
 #: OpenTelemetry's own exporters of OTLP, which read the same variables.
 _OTHERS: Final = ("otlp_proto_grpc", "otlp_proto_http")
+#: The variables of the timeout of one export.
 _PUMP_TIMEOUTS: Final = {
     "traces": "OTEL_BSP_EXPORT_TIMEOUT",
     "metrics": "OTEL_METRIC_EXPORT_TIMEOUT",
@@ -178,7 +179,7 @@ def _otlp(signal: str) -> Destination:
     grpc = _speaks_grpc(signal)
     make: Callable[..., Transport] = _grpc if grpc else _http
     seconds = number(0.001, "seconds", *_variables(signal, "TIMEOUT")) or _DEFAULT_TIMEOUT
-    most = export_timeout_millis(signal)
+    most = number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
     transport = make(
         signal,
         headers("ascii" if grpc else "latin-1", *_variables(signal, "HEADERS")),
@@ -276,11 +277,6 @@ def _label(signal: str, name: str) -> str:
     return str(Endpoint(url, "gRPC" if grpc else "HTTP"))
 
 
-def export_timeout_millis(signal: str) -> float | None:
-    """Return the timeout of one export from the pump's own variable, if set."""
-    return number(1, "milliseconds", _PUMP_TIMEOUTS[signal])
-
-
 # ------------------------------------------------------------------------ others' exporters
 
 
@@ -306,7 +302,8 @@ def _foreign(signal: str, name: str) -> Destination:
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
         raise _pull_exporter(variable, name)
-    millis = export_timeout_millis(signal) if signal == "metrics" else None
+    # The export of spans has no such argument.
+    millis = number(1, "milliseconds", _PUMP_TIMEOUTS[signal]) if signal == "metrics" else None
     transport = ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
     return Destination(_label(signal, name), transport, key=None if name == "console" else name)
 

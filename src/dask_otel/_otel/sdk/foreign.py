@@ -131,16 +131,15 @@ def _metric(metric: Any) -> sdk.Metric:
         points = [_histogram_point(point) for point in message.data_points]
         data = sdk.Histogram(points, sdk.AggregationTemporality(message.aggregation_temporality))
     else:
-        numbers = [_number_point(point) for point in message.data_points]
+        numbers = [
+            sdk.NumberDataPoint(value=_number(point), **_point(point))
+            for point in message.data_points
+        ]
         data = sdk.Gauge(numbers)
         if kind == "sum":
             temporality = sdk.AggregationTemporality(message.aggregation_temporality)
             data = sdk.Sum(numbers, temporality, message.is_monotonic)
     return sdk.Metric(metric.name, metric.description, metric.unit, data)
-
-
-def _number_point(point: Any) -> sdk.NumberDataPoint:
-    return sdk.NumberDataPoint(value=_number(point), **_point(point))
 
 
 def _histogram_point(point: Any) -> sdk.HistogramDataPoint:

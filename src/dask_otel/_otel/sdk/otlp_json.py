@@ -18,6 +18,8 @@ from typing import Any, Final
 
 from google.protobuf.json_format import MessageToDict
 
+from dask_otel.pump.parts import parts
+
 #: Characters (ASCII, so bytes) of a line, unless a single item is longer.
 LONGEST_LINE: Final = 1_000_000
 #: Characters of a metric's data points in one piece.
@@ -25,14 +27,6 @@ _LONGEST_PIECE: Final = 250_000
 
 #: The bytes fields that OTLP/JSON writes in hexadecimal; all others stay base64.
 _ID_FIELDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
-#: The kinds of metrics, and their names in OTLP/JSON.
-_KINDS: Final = {
-    "gauge": "gauge",
-    "sum": "sum",
-    "histogram": "histogram",
-    "exponential_histogram": "exponentialHistogram",
-    "summary": "summary",
-}
 
 
 def lines(request: Any, breathe: Callable[[], None]) -> Iterator[str]:
@@ -73,9 +67,6 @@ def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[st
     """Yield metrics; split one with many data points."""
     for metric in metrics:
         kind = metric.WhichOneof("data")
-        if kind is None:
-            yield _json(metric)
-            continue
         data = getattr(metric, kind)
         fields = {"name": metric.name, "description": metric.description, "unit": metric.unit}
         about: dict[str, Any] = {}
@@ -83,7 +74,7 @@ def _metrics(metrics: Iterable[Any], breathe: Callable[[], None]) -> Iterator[st
             about["aggregationTemporality"] = data.aggregation_temporality
         if hasattr(data, "is_monotonic"):
             about["isMonotonic"] = data.is_monotonic
-        head = f'{_open(fields)}"{_KINDS[kind]}":{_open(about)}"dataPoints":['
+        head = f'{_open(fields)}"{kind}":{_open(about)}"dataPoints":['
         for part in _parts(_items(data.data_points, breathe), _LONGEST_PIECE):
             yield f"{head}{part}]}}}}"
 
@@ -96,15 +87,7 @@ def _items(messages: Iterable[Any], breathe: Callable[[], None]) -> Iterator[str
 
 def _parts(items: Iterable[str], longest: int) -> Iterator[str]:
     """Yield items, separated by commas, in parts of at most `longest` characters."""
-    part: list[str] = []
-    size = 0
-    for item in items:
-        if part and size + len(item) > longest:
-            yield ",".join(part)
-            part, size = [], 0
-        part.append(item)
-        size += len(item) + 1
-    if part:
+    for part in parts(items, longest, lambda item: len(item) + 1):
         yield ",".join(part)
 
 

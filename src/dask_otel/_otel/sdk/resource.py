@@ -41,7 +41,9 @@ def make_resource(
     """
     found = _detected()
     given = _user_attributes()
-    if not given.get(semconv.SERVICE_NAME) and _is_placeholder(found.get(semconv.SERVICE_NAME)):
+    # Without a name, the SDK's placeholder.
+    name = str(found.get(semconv.SERVICE_NAME) or "unknown_service")
+    if not given.get(semconv.SERVICE_NAME) and name.startswith("unknown_service"):
         found[semconv.SERVICE_NAME] = service_name
     if semconv.SERVICE_INSTANCE_ID not in given and _is_random(
         found.get(semconv.SERVICE_INSTANCE_ID)
@@ -49,8 +51,9 @@ def make_resource(
         found[semconv.SERVICE_INSTANCE_ID] = instance_id
     found.setdefault(semconv.SERVICE_VERSION, service_version)
     if not found.get(semconv.CLUSTER_NAME):
-        name = cluster_name or _cluster_name_from_environment()
-        found[semconv.CLUSTER_NAME] = name or str(found[semconv.SERVICE_NAME])
+        names = [cluster_name, *map(os.environ.get, _CLUSTER_NAME_VARIABLES)]
+        names.append(str(found[semconv.SERVICE_NAME]))
+        found[semconv.CLUSTER_NAME] = next(filter(None, names))
     # Values of the environment can contain bytes that are not UTF-8, as lone surrogates.
     sanitizer = Sanitizer()
     return Resource(
@@ -77,11 +80,6 @@ def _detected() -> dict[str, Any]:
         ) from error
 
 
-def _is_placeholder(name: object) -> bool:
-    """Whether the name is the SDK's placeholder for an unnamed service."""
-    return name is None or str(name).startswith("unknown_service")
-
-
 def _is_random(instance_id: object) -> bool:
     """Whether the id is the random one that newer SDKs give a process."""
     detector = getattr(resources, "ServiceInstanceIdResourceDetector", None)
@@ -100,7 +98,3 @@ def _user_attributes() -> Mapping[str, str]:
     if os.environ.get("OTEL_SERVICE_NAME"):
         given[semconv.SERVICE_NAME] = os.environ["OTEL_SERVICE_NAME"]
     return given
-
-
-def _cluster_name_from_environment() -> str | None:
-    return next((os.environ[v] for v in _CLUSTER_NAME_VARIABLES if os.environ.get(v)), None)

@@ -48,53 +48,46 @@ KINDS: Final = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-class _Question:
-    """A trace for a sampler to decide, and its answer."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.sampled: bool | None = None
-        self.problem = f"gave no answer within {PATIENCE:g} s"
-        self.answered = threading.Event()
-
-    def ask(self, sampler: Sampler) -> None:
-        """Ask the sampler, in its own thread."""
-        try:
-            with uninstrumented():
-                self.sampled = _ask(sampler, self.trace)
-        except BaseException as error:
-            self.problem = f"raised {type(error).__name__}"
-            logger.debug("dask-otel: the sampler raised", exc_info=True)
-        self.answered.set()
-
-
 class _Apart:
     """Asks a sampler that is not the SDK's, one question at a time: it may be slow, or hang."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._last: _Question | None = None
+        #: Set unless the sampler is busy.
+        self._answered = threading.Event()
+        self._answered.set()
         self._rest_until = 0.0
 
-    def ask(self, trace: Trace) -> _Question | None:
-        """Ask, and wait briefly; None if the sampler is busy, or pausing after a late answer."""
-        busy = self._last is not None and not self._last.answered.is_set()
-        if busy or time.monotonic() < self._rest_until:
-            return None
-        question = _Question(trace)
-        # A daemon: if the sampler hangs, the process must still end.
-        thread = threading.Thread(
-            target=question.ask, args=(self._sampler,), name="dask-otel-sampler", daemon=True
-        )
+    def ask(self, trace: Trace) -> bool | str:
+        """Return the answer, or a problem, after a brief wait at most.
+
+        An empty string if the sampler is busy, or pausing after a late answer.
+        """
+        if not self._answered.is_set() or time.monotonic() < self._rest_until:
+            return ""
+        answers: list[bool | str] = []
+        answered = self._answered = threading.Event()
+
+        def answer() -> None:
+            try:
+                with uninstrumented():
+                    answers.append(_ask(self._sampler, trace))
+            except BaseException as error:
+                answers.append(f"raised {type(error).__name__}")
+                logger.debug("dask-otel: the sampler raised", exc_info=True)
+            answered.set()
+
         try:
-            thread.start()
+            # A daemon: if the sampler hangs, the process must still end.
+            threading.Thread(target=answer, name="dask-otel-sampler", daemon=True).start()
         except RuntimeError:
             # No more threads are possible.
-            return None
-        self._last = question
-        if not question.answered.wait(PATIENCE):
-            self._rest_until = time.monotonic() + REST
-        return question
+            answered.set()
+            return ""
+        if answered.wait(PATIENCE):
+            return answers[0]
+        self._rest_until = time.monotonic() + REST
+        return f"gave no answer within {PATIENCE:g} s"
 
 
 def _ask(sampler: Sampler, trace: Trace) -> bool:
@@ -147,17 +140,16 @@ class TraceSampler:
     def _decide(self, trace: Trace) -> bool:
         if self._apart is None:
             return _ask(self._sampler, trace)
-        question = self._apart.ask(trace)
-        sampled = None if question is None else question.sampled
-        if sampled is not None:
-            return sampled
-        if question is not None and question.problem not in self._logged:
-            self._logged.add(question.problem)
+        answer = self._apart.ask(trace)
+        if isinstance(answer, bool):
+            return answer
+        if answer and answer not in self._logged:
+            self._logged.add(answer)
             logger.warning(
                 "dask-otel: the sampler %s %s; where it does not answer, traces are sampled as by "
                 "OpenTelemetry's default one (parentbased_always_on)",
                 type(self._sampler).__name__,
-                question.problem,
+                answer,
             )
         return trace.sampled_by_default
 

@@ -11,6 +11,7 @@ import gzip
 import os
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timezone
@@ -134,7 +135,7 @@ def uninstrumented() -> Iterator[None]:
         otel_context.detach(token)
 
 
-class Transport:
+class Transport(ABC):
     """Sends requests of one signal to one server. Used by one thread.
 
     Parameters
@@ -197,8 +198,9 @@ class Transport:
             self._client = self._connect()
         return self._client
 
+    @abstractmethod
     def _answer(self, request: bytes, until: float) -> Answer:
-        raise NotImplementedError
+        """Send the request once."""
 
     def _taken(self, reply: Any) -> Answer:
         """Return the answer in a success message, with the rejected count and the reason."""

@@ -207,6 +207,9 @@ class ClockOffsets:
         self._stimulus_time = stimulus_time
         self._workers: dict[str | None, WorkerOffset] = {}
 
+    def __len__(self) -> int:
+        return len(self._workers)
+
     def heartbeat(
         self, worker: str, received: float, delay: float, round_trip: float | None
     ) -> float:

@@ -135,7 +135,7 @@ def _labels(names: list[str]) -> list[str]:
     """Return short, distinct names."""
     result: list[str] = []
     for name in names:
-        label = words.cut_beginning(name, 34, "…")
+        label = words.cut_beginning(name, 34)
         while label in result:
             label += "\N{ZERO WIDTH SPACE}"
         result.append(label)

@@ -84,7 +84,7 @@ def _tiles(account: Account) -> list[tuple[str, str, str]]:
     tiles = [
         ("lasted", words.seconds(run.seconds), ""),
         ("thread-time", words.known(capacity), ""),
-        ("cost", price.text(capacity) if price and capacity is not None else "", ""),
+        ("cost", price.text(capacity) if price else "", ""),
         ("computing", f"{shares.get('Computing', 0.0):.0%}" if shares else "", ""),
         ("idle", f"{shares.get('Idle', 0.0):.0%}" if shares else "", ""),
         (f"{words.noun(done or 0, 'task')} done", words.whole(done), ""),

@@ -67,7 +67,7 @@ class _Texts:
 def timeline(run: Run, most: int = MOST_ROWS) -> Timeline:
     """Return the rows of a run's traces, in the order of the tree."""
     spans = [*run.spans, *run.foreign]
-    kept = _most_important(spans, most)
+    kept = sorted(spans, key=lambda one: (one.type != "span", not one.failed, -one.seconds))[:most]
     begin = min((span.start_ns for span in kept), default=0)
     end = max((span.end_ns for span in kept), default=0)
     texts = _Texts()
@@ -87,11 +87,6 @@ def pack(data: Any) -> str:
     """Return a value as compressed JSON in base64, which cannot contain markup."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
-
-
-def _most_important(spans: list[Span], most: int) -> list[Span]:
-    ranked = sorted(spans, key=lambda one: (one.type != "span", not one.failed, -one.seconds))
-    return ranked[:most]
 
 
 def _in_order(spans: list[Span]) -> list[tuple[Span, int, int]]:
@@ -139,7 +134,7 @@ def _row(span: Span, parent: int, depth: int, begin: int, texts: _Texts) -> list
 
 def _name(span: Span) -> str:
     key = span.attributes.get(semconv.TASK_KEY) if span.type == "task" else None
-    return words.cut(str(key), 120, "…") if key else span.label
+    return words.cut(str(key), 120) if key else span.label
 
 
 def _details(span: Span, begin: int) -> Iterator[tuple[str, Plain]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -46,6 +45,10 @@ MOST_ITEMS: Final = 200
 _MOST_ATTRIBUTES: Final = 200
 _MOST_EVENTS: Final = 200
 _LAST_NS: Final = 2**63 - 1
+#: The longest text with a number, and the largest number, of which many have a finite sum.
+_LONGEST_NUMBER: Final = 40
+_LARGEST: Final = 1e300
+_INTEGER: Final = re.compile(r"-?[0-9]+")
 
 
 class Exported(NamedTuple):
@@ -79,14 +82,12 @@ def decode(value: Any, skipped: Skipped) -> Iterator[Exported]:
 
 
 def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
-    resource = entry.get("resource")
-    attributes = resource.get("attributes") if isinstance(resource, dict) else None
     version = ""
     spans: list[Span] = []
     points: list[Measured] = []
     for scope in [scope for key in _SCOPES for scope in _dicts(entry.get(key))]:
-        origin = scope.get("scope")
-        if isinstance(origin, dict) and origin.get("name") == "dask_otel":
+        origin = _dict(scope.get("scope"))
+        if origin.get("name") == "dask_otel":
             version = version or _text(origin.get("version"))
         for raw in _list(scope.get("spans")):
             if (span := _span(raw)) is None:
@@ -100,7 +101,8 @@ def _exported(entry: dict[str, Any], skipped: Skipped) -> Exported:
                 skipped.add("metric without data")
             elif (name := _text(metric.get("name"))).startswith("dask."):
                 points += _points(name, metric, skipped)
-    return Exported(_attributes(attributes), version, spans, points)
+    resource = _attributes(_dict(entry.get("resource")).get("attributes"))
+    return Exported(resource, version, spans, points)
 
 
 # ------------------------------------------------------------------------------- traces
@@ -113,8 +115,7 @@ def _span(raw: Any) -> Span | None:
     start, end = _time(raw.get("startTimeUnixNano")), _time(raw.get("endTimeUnixNano"))
     if len(trace_id) != 32 or len(span_id) != 16 or not start or not end:
         return None
-    status = raw.get("status")
-    status = status if isinstance(status, dict) else {}
+    status = _dict(raw.get("status"))
     return Span(
         trace_id=trace_id,
         span_id=span_id,
@@ -143,8 +144,7 @@ def _jaeger(spans: list[Any], processes: dict[str, Any]) -> Iterator[dict[str, A
         key = _text(raw.get("processID")) if isinstance(raw, dict) else ""
         by_process.setdefault(key, []).append(_from_jaeger(raw) if isinstance(raw, dict) else raw)
     for key, found in by_process.items():
-        process = processes.get(key)
-        process = process if isinstance(process, dict) else {}
+        process = _dict(processes.get(key))
         service = {"service.name": process.get("serviceName")}
         yield {
             "resource": {"attributes": _wrapped({**_tags(process.get("tags")), **service})},
@@ -208,13 +208,11 @@ def _wrapped(tags: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Measured]:
     for kind in ("sum", "gauge", "histogram"):
-        data = metric.get(kind)
-        if not isinstance(data, dict):
-            continue
+        data = _dict(metric.get(kind))
         delta = data.get("aggregationTemporality") in (1, "1", "AGGREGATION_TEMPORALITY_DELTA")
         monotone = kind == "histogram" or data.get("isMonotonic") is True
         for raw in _dicts(data.get("dataPoints")):
-            if _integer(raw.get("flags")) & 1:
+            if _time(raw.get("flags")) & 1:  # no recorded value
                 continue
             value = _value(raw, kind)
             time = _time(raw.get("timeUnixNano"))
@@ -226,7 +224,9 @@ def _points(name: str, metric: dict[str, Any], skipped: Skipped) -> Iterator[Mea
                 for key, item in _attributes(raw.get("attributes")).items()
             }
             start = _time(raw.get("startTimeUnixNano"))
-            yield Measured(name, labels, Point(start, time, value), monotone, delta and monotone)
+            yield Measured(
+                name, labels, Point(start, time, float(value)), monotone, delta and monotone
+            )
 
 
 def _value(raw: dict[str, Any], kind: str) -> float | None:
@@ -263,6 +263,10 @@ def _any_value(raw: Any, depth: int = 0) -> Plain:
     return None
 
 
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
@@ -290,39 +294,27 @@ def _id(value: Any) -> str:
         return ""
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, str) and len(value) <= 20:
-        try:
-            return int(value)
-        except ValueError:
-            return 0
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
 def _time(value: Any) -> int:
-    """Return nanoseconds; 0 if they are missing."""
-    number = _integer(value)
+    """Return nanoseconds, or another whole number above 0; 0 if it is missing."""
+    number = _whole(value) or 0
     return number if 0 < number <= _LAST_NS else 0
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        if len(value) > 40:
-            return None
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, int) and abs(value) > 2**100:
-        return None
-    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def _whole(value: Any) -> int | None:
     number = _number(value)
-    return None if number is None else _integer(value) or int(number)
+    return None if number is None else int(number)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, which may be in a text; None for any other value."""
+    if isinstance(value, str) and len(value) <= _LONGEST_NUMBER:
+        try:
+            # A float has too few digits for nanoseconds.
+            value = int(value) if _INTEGER.fullmatch(value) else float(value)
+        except ValueError:
+            return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= _LARGEST else None
 
 
 _SCALARS: Final[dict[str, Callable[[Any], Plain]]] = {

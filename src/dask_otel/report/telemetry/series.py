@@ -87,14 +87,11 @@ class Series:
             if point.start_ns == known.start_ns > 0:
                 # The earlier export failed halfway: this point includes its seconds.
                 point = point._replace(value=point.value - known.value)
-            before = self.last.get(0)
-            total = point.value + (before.value if before else 0.0)
-            time_ns = max(point.time_ns, before.time_ns if before else 0)
-            self.last[0] = Point(0, time_ns, total)
+            _, time_ns, total = self.last.get(0, _NONE)
+            self.last[0] = Point(0, max(time_ns, point.time_ns), total + point.value)
         else:
             key = point.start_ns if self.monotone else 0
-            before = self.last.get(key)
-            if before is None or point.time_ns >= before.time_ns:
+            if point.time_ns >= self.last.get(key, _NONE).time_ns:
                 self.last[key] = point
         if self.drawn:
             self.points.append(point)

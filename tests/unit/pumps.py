@@ -1,0 +1,187 @@
+"""Pumps for tests: sinks that fail, hang and raise on demand, and what to offer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dask_otel import semconv
+from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.state import MetricState
+from dask_otel.core.records import (
+    Answer,
+    FinishedGroup,
+    FinishedSpan,
+    MetricRecord,
+    NumberPoint,
+    OpenNote,
+    Row,
+    SpanIdentity,
+    SpanRecord,
+    TaskCounts,
+)
+from dask_otel.pump.pump import Pump, PumpLimits
+from tests.waiting import eventually
+
+DROPPED, EXPORTED = semconv.OTEL_DROPPED.name, semconv.OTEL_EXPORTED.name
+SPILLED = semconv.CLUSTER_SPILL_IO.name
+LIMITS = PumpLimits(queue_size=50, batch_size=4, schedule_delay=0.01)
+
+
+def finished(number: int, groups: int = 0) -> FinishedSpan:
+    group = FinishedGroup("g", "g", 1, 1.0, 2.0, TaskCounts(), 0, {}, ())
+    return FinishedSpan(
+        identity=SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None),
+        start=1.0,
+        stop=2.0,
+        first_start=None,
+        result="success",
+        complete=True,
+        counts=TaskCounts(),
+        output_bytes=0,
+        group_count=0,
+        worker_count=0,
+        thread_count=0,
+        active_cpu=0.0,
+        dask_idle=0.0,
+        idle=None,
+        capacity=None,
+        activities={},
+        groups=(group,) * groups,
+    )
+
+
+UNTRANSLATABLE: dict[int, type[BaseException]] = {-1: RuntimeError, -2: SystemExit}
+
+
+def translate(span: FinishedSpan) -> list[SpanRecord]:
+    if span.identity.span_id < 0:
+        raise UNTRANSLATABLE[span.identity.span_id]
+    return [
+        SpanRecord(1, span.identity.span_id, None, "n", "internal", 1, 2, {}, (), (), None, "n")
+        for _ in range(span.weight)
+    ]
+
+
+class FakeSink:
+    """What both kinds of sinks have in common: it can hang, fail, raise."""
+
+    def __init__(self, name: str = "sink") -> None:
+        self.name = name
+        self.advice = ""
+        self.patience = 0.0
+        self.loss = "error"
+        self.ok = True
+        #: While it is ok, and while it is not.
+        self.yes = Answer(True)
+        self.no = Answer(False, "refused by the test")
+        self.error: BaseException | None = None
+        #: Cleared: requests hang.
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.calls = 0
+        self.times: list[float] = []
+        self.shut = threading.Event()
+        self.threads: set[int] = set()
+
+    def answer(self) -> Answer:
+        self.calls += 1
+        self.times.append(time.monotonic())
+        self.threads.add(threading.get_ident())
+        self.go_on.wait(60)
+        if self.error is not None:
+            raise self.error
+        return self.yes if self.ok else self.no
+
+    def close(self) -> None:
+        self.shut.set()
+
+
+class Spans(FakeSink):
+    """Rows are the numbers of spans."""
+
+    def __init__(self, name: str = "sink") -> None:
+        super().__init__(name)
+        self.exported: list[int] = []
+
+    def wants(self, record: SpanRecord) -> bool:
+        return record.span_id != 404
+
+    def encode(self, record: SpanRecord) -> int:
+        if record.span_id == 500:
+            raise ValueError("no text")
+        return record.span_id
+
+    def send(self, rows: Sequence[Row], longest: float) -> Answer:
+        answer = self.answer()
+        if answer.taken:
+            self.exported += [row.body for row in rows]
+        return answer
+
+
+class Metrics(FakeSink):
+    def __init__(self, name: str = "sink") -> None:
+        super().__init__(name)
+        self.last: dict[tuple[str, tuple[Any, ...]], float] = {}
+        self.requests: list[list[MetricRecord]] = []
+        self.refuse_zeros = False
+        #: Requests that are in `last`.
+        self.taken = 0
+
+    def send(self, records: Sequence[MetricRecord], longest: float) -> Answer:
+        self.requests.append(list(records))
+        zeros = any(len(r.points) > len({tuple(p.attributes.items()) for p in r.points})
+                    for r in records)  # fmt: skip
+        answer = self.answer()
+        if self.refuse_zeros and zeros:
+            return Answer(False, "invalid", blames=True)
+        if not answer.taken:
+            return answer
+        for r in records:
+            for p in r.points:
+                if isinstance(p, NumberPoint):
+                    self.last[r.name, tuple(p.attributes.values())] = p.value
+        self.taken += 1
+        return answer
+
+    def value(self, name: str, *labels: Any) -> float:
+        return self.last.get((name, labels), 0)
+
+
+@contextmanager
+def running(
+    spans: Sequence[Spans] = (), metrics: Sequence[Metrics] = (), limits: PumpLimits = LIMITS,
+    **options: Any,
+) -> Iterator[Pump]:  # fmt: skip
+    made = [(sink, MetricState(0)) for sink in metrics]
+    pump = Pump(spans, made, translate, limits, **options)
+    pump.start()
+    try:
+        yield pump
+    finally:
+        pump.request_close(0)
+        for sink in (*spans, *metrics):
+            sink.go_on.set()
+        eventually(lambda: pump.closed, 30, "the threads end")
+        pump.release()
+
+
+def offer(pump: Pump, *numbers: int, groups: int = 0) -> list[bool]:
+    """Offer spans, as the event loop does."""
+    return [pump.offer_span(finished(n, groups)) for n in numbers]
+
+
+def beat(pump: Pump, value: float = 0) -> None:
+    """Hand over a batch, as the bridge does at each interval."""
+    batch = MetricBatch(time_ns=time.time_ns())
+    if value:
+        batch.increments[SPILLED, "disk-write"] = value
+    pump.offer_metrics(batch)
+
+
+def note(number: int) -> OpenNote:
+    who = SpanIdentity(str(number), str(number), ("a",), 1, 1, number, None)
+    return OpenNote(identity=who, start=1.0, time=2.0)
