@@ -86,8 +86,8 @@ def _disagree(world: World, name: str) -> str:
         return _wrong_tls(world, good, None, "TLS (https)", scheme="http")
     wrong, says, trusted = {
         "tls-untrusted": (_certificate(world), "is not trusted", [good]),
-        "tls-name": (other, "certificate is for another name", [good, other]),
-        "tls-to-plain": (None, "TLS is spoken (https)", [good]),
+        "tls-name": (other, "certificate does not include the name", [good, other]),
+        "tls-to-plain": (None, "The endpoint requires TLS (https)", [good]),
     }[name]
     return _wrong_tls(world, wrong, good, says, trusted=trusted)
 

@@ -216,13 +216,7 @@ def carriers(data: Data) -> None:
 
 def _open_span(dask_id: str) -> Any:
     """Return an open span, as far as blocks know it."""
-    given: dict[str, Any] = {}
-    return SimpleNamespace(
-        identity=SimpleNamespace(dask_id=dask_id),
-        held=[],
-        given=given,
-        describe=lambda attributes: given.update(attributes or {}),
-    )
+    return SimpleNamespace(identity=SimpleNamespace(dask_id=dask_id), held=[], attributes={})
 
 
 def messages(data: Data) -> None:
@@ -255,9 +249,9 @@ def messages(data: Data) -> None:
     blocks.handle_message(message, T + 1)
     if intact and message[CLIENT] == "me" and message[BLOCKS] is lines:
         check(len(good.held) == 1, "a good line is taken", message)
-        check(good.given.get("batch.id") == 7, "good attributes are taken", message)
-    check(len(other.given) <= COUNT_LIMIT, "attributes are bounded")
-    size = sum(len(str(key)) for key in other.given)
+        check(good.attributes.get("batch.id") == 7, "good attributes are taken", message)
+    check(len(other.attributes) <= COUNT_LIMIT, "attributes are bounded")
+    size = sum(len(str(key)) for key in other.attributes)
     check(size <= TOTAL_LIMIT, "attributes are bounded", size)
     blocks.tick(T + 100)
     blocks.client_gone("me", T + 101)

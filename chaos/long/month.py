@@ -170,7 +170,7 @@ class Month:
     def _join(self) -> None:
         worker = _Worker(f"w{next(self._numbers)}")
         self.workers[worker.name] = worker
-        self.accounting.worker_added(worker.name, _THREADS, self.now, 0.001)
+        self.accounting.worker_added(worker.name, _THREADS, self.now)
         self._beat(worker)
         self._dispatch()
 
@@ -180,8 +180,8 @@ class Month:
         self._in(_BEAT, lambda: self._beat(worker))
         seconds, worker.metered = worker.metered, Counter()
         executing = {task.key: self.now - start for task, start in worker.running.items()}
-        self.accounting.heartbeat(worker.name, executing, seconds, self.now, 0.001)
-        self.lifecycle.reports.heartbeat(worker.name, self.now, 0.001, 0)
+        self.accounting.heartbeat(worker.name, executing, seconds, self.now)
+        self.lifecycle.reports.heartbeat(worker.name, self.now, 0)
         batch = self._batches.open
         key = ("execute", "f", "thread-cpu", "seconds")
         for dask_id, value in seconds.items():

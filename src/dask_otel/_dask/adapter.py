@@ -35,7 +35,7 @@ from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Limits, OpenSpan, SpanFacts
-from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
+from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import FinishedSpan, Progress, Tags
 from dask_otel.core.trace import Trace
@@ -110,8 +110,6 @@ class SchedulerAdapter:
         self.boundary = boundary
         #: State of the last bridge on this scheduler.
         self._past = past = PASTS.get(scheduler)
-        self._summaries = Summaries(limits.remember) if past is None else past.summaries
-        self._summaries.resume(limits.remember)
         self.batches = Batches()
         self.lifecycle = Lifecycle(limits, self, None if past is None else past.generations)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
@@ -120,9 +118,7 @@ class SchedulerAdapter:
         self.clocks = ClockOffsets(stimulus_time)
         self.callers = Callers(propagation, self._count_caller, baggage)
         self.contexts = TaskContexts(self.callers)
-        self.spans = DaskSpans(
-            scheduler, self.lifecycle, self._summaries, self.contexts, self.batches, boundary
-        )
+        self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
         # For the lifecycle; see `Cluster`.
         self.group_facts = self.spans.group_facts
         self.thread_seconds = partial(facts.thread_seconds, scheduler)
@@ -168,9 +164,8 @@ class SchedulerAdapter:
         `exported`, whether anything was exported, is for the next bridge.
         """
         if exported and self.wrappers.attached:
-            PASTS[self.scheduler] = Past(
-                self.lifecycle.generations, self._summaries, len(self.spans.extension.spans)
-            )
+            seen = len(self.spans.extension.spans)
+            PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
         self.wrappers.remove()
         self.spans.release()
         self.tasks.all_gone()
@@ -214,7 +209,7 @@ class SchedulerAdapter:
         self.heartbeats.worker_deltas(ws.metrics)
 
     def _worker_added(self, ws: WorkerState) -> None:
-        self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic(), ws.time_delay)
+        self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
         # A registration is not a heartbeat of the spans extension.
         self.heartbeats.report(ws)
 
@@ -264,8 +259,7 @@ class SchedulerAdapter:
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
-        # A span without own tasks has no idle time, rather than 0.
-        idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
+        idle, capacity = self._span_totals(span)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
         found = SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
         with self.boundary.guarding("span_facts"):
@@ -294,16 +288,17 @@ class SchedulerAdapter:
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return the summary of a span's own work, exported or not; None if it is unknown."""
         span = self.lifecycle.open.get(span_id)
-        return self._summaries.of(span_id, None if span is None else self._summarized(span))
+        present = None if span is None else summarize(span, *self._span_totals(span))
+        return self.lifecycle.generations.summary(span_id, present)
 
-    def _summarized(self, span: OpenSpan) -> SpanSummary:
-        return summarize(span, *(self.time.span_totals(span) if span.groups else (None, None)))
+    def _span_totals(self, span: OpenSpan) -> tuple[float, float] | tuple[None, None]:
+        # A span without own tasks has no idle time, rather than 0.
+        return self.time.span_totals(span) if span.groups else (None, None)
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Keep the span's summary, and release its block and TaskGroups."""
+        """Release the span's block and TaskGroups."""
         self.blocks.blocks.span_exported(span)
         self.contexts.exported(span)
-        self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
             self.spans.forget(group)
             self.tasks.flush(group)

@@ -57,20 +57,22 @@ class Heartbeats:
         cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
         # The worker's wait for the answer to its previous heartbeat.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
-        self.report(
+        travelled = self.report(
             ws,
             cancelled if type(cancelled) is int else 0,
             waited if type(waited) is float else None,
         )
+        self._time.begin_heartbeat(travelled)
         self.worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
 
-    def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> None:
-        """Read the clocks of a heartbeat or a registration."""
-        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
-        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+    def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
+        """Read the clocks of a heartbeat or a registration; return how long it travelled."""
+        travelled = self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen - travelled, cancelled)
         self._loops.heartbeat(ws)
+        return travelled
 
     def worker_deltas(self, metrics: Mapping[str, Any]) -> None:
         """Add a worker's metrics outside of spans."""

@@ -24,7 +24,6 @@ from dask_otel.core.context import Caller
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, OpenSpan
-from dask_otel.core.life.summaries import Summaries
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
 
@@ -40,7 +39,6 @@ class DaskSpans:
         self,
         scheduler: Scheduler,
         lifecycle: Lifecycle,
-        summaries: Summaries,
         contexts: TaskContexts,
         batches: Batches,
         boundary: ErrorBoundary,
@@ -51,7 +49,6 @@ class DaskSpans:
         self.batches = batches
         self.boundary = boundary
         self._lifecycle = lifecycle
-        self._summaries = summaries
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         #: By group, the span that the client requested in the present submission.
@@ -99,7 +96,7 @@ class DaskSpans:
             else:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
-                span.mark_partial()
+                span.partial = True
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -230,9 +227,9 @@ class DaskSpans:
         if span is None:
             reopen, above = self._lifecycle.span_reopened, ancestors(dask_span)
             span = self._opened(reopen, dask_span, above, now, caller)
-            if not self._summaries.knows(dask_span.id):
+            if not self._lifecycle.generations.knows(dask_span.id):
                 # Its earlier work was forgotten or never observed.
-                span.mark_partial()
+                span.partial = True
         return span
 
     def _opened(

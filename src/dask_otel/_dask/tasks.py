@@ -169,7 +169,7 @@ class TaskEvents:
         if stimulus_id[:LENGTH] == SUBMISSION:
             reason = self._outcomes.added(group, key, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
-                group.span.note_requested(tags)
+                group.span.requested = tags
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
         if reason is not None:

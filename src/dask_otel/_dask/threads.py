@@ -46,6 +46,8 @@ class ThreadTime:
         #: Execute seconds of the present heartbeat, by span id and by activity.
         self._seconds: dict[str, float] = {}
         self._activities: dict[Hashable, float] = {}
+        #: Seconds that it travelled.
+        self._travelled = 0.0
         #: The interval that `fold` has begun to add.
         self._closed: Increments | None = None
         #: The message of the present failure.
@@ -98,6 +100,10 @@ class ThreadTime:
                 activity = _OTHER_TIME
             self._activities[activity] = self._activities.get(activity, 0.0) + seconds
 
+    def begin_heartbeat(self, travelled: float) -> None:
+        """Begin to read a heartbeat that took so many seconds to arrive."""
+        self._seconds, self._travelled = {}, travelled
+
     def _cut(
         self, *, address: str, executing: Mapping[Hashable, float] | None = None, **_: Any
     ) -> None:
@@ -106,8 +112,9 @@ class ThreadTime:
         if ws is None:
             return
         executing = executing or {}
-        seconds, self._seconds = self._seconds, {}
-        self.accounting.heartbeat(ws.address, executing, seconds, monotonic(), ws.time_delay)
+        seconds, travelled = self._seconds, self._travelled
+        self.begin_heartbeat(0.0)
+        self.accounting.heartbeat(ws.address, executing, seconds, monotonic(), travelled)
         self._under_way.heartbeat(ws.address, executing)
 
     # --------------------------------------------------------------------------- spans

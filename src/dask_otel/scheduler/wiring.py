@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time as clocks
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,11 @@ from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, Patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
-    FinishedSpan,
-    OpenNote,
-    Progress,
-    SpanRecord,
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.trace import Trace
-from dask_otel.core.traces.translate import translate, translate_lost, translate_progress
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.journal import Spool
@@ -161,7 +157,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     pump = Pump(
         outputs.span_sinks,
         metrics,
-        partial(_translate, limits=span_limits, sanitizer=sanitizer),
+        partial(translate, limits=span_limits, sanitizer=sanitizer),
         PumpLimits(
             queue_size=read.queue_size,
             batch_size=read.batch_size,
@@ -280,14 +276,3 @@ def _span_limits(settings: Settings) -> SpanLimits:
         code=spans.code,
         redact=None if spans.redact is None else load_redaction(spans.redact),
     )
-
-
-def _translate(
-    span: FinishedSpan | Progress | OpenNote, limits: SpanLimits, sanitizer: Sanitizer
-) -> Sequence[SpanRecord]:
-    if isinstance(span, OpenNote):
-        # Sanitized characters are counted with the span itself.
-        return translate_lost(span, limits, Sanitizer())
-    if isinstance(span, Progress):
-        return translate_progress(span, limits, sanitizer)
-    return translate(span, limits, sanitizer)
