@@ -67,7 +67,7 @@ class Bridge:
         metrics = settings.metrics
         self.adapter = SchedulerAdapter(
             scheduler,
-            _limits(settings),
+            limits_of(settings),
             self.boundary,
             # A worker has two series in a metric, and a departed worker's stay for one export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
@@ -310,7 +310,8 @@ class Bridge:
             self._cost.sample(self._plugin)
 
 
-def _limits(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> Limits:
+    """Return the core's limits by these settings."""
     spans = settings.spans
     return Limits(
         linger=spans.linger,
