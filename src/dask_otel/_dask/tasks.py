@@ -12,7 +12,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.runs import RunsUnderWay
+from dask_otel._dask.runs import NOT_ASSIGNED, RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption
 from dask_otel._dask.task_spans import Ended, TaskSpans
@@ -62,13 +62,13 @@ class TaskEvents:
         #: Runs whose end is in no transition, and the workers of the tasks in processing.
         self.under_way = under_way
         self.assigned = under_way.assigned
-        #: When the tasks in processing were sent.
-        self._sent: dict[Hashable, float] = {}
         #: Compute seconds of ended runs, by prefix.
         self._durations: defaultdict[str, Distribution] = defaultdict(Distribution)
         #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
         #: task by group, because hashing a group is fast, and hashing its series is not.
         self._in_memory: dict[Group, int] = {}
+        #: The last stimulus of a task with work left, and whether it was a submission.
+        self._stimulus, self._submitted = "", False
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
@@ -79,7 +79,7 @@ class TaskEvents:
         accounting = self._accounting
         for ws in self._scheduler.workers.values():
             for task in ws.processing:
-                self.assigned[task.key] = ws
+                self.assigned[task.key] = (ws, 0.0)
                 accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
                 if task in ws.long_running:
                     accounting.task_seceded(ws.address, task.key, None, monotonic())
@@ -87,7 +87,7 @@ class TaskEvents:
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way."""
-        for key, ws in self.assigned.items():
+        for key, (ws, _) in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
             if seen is not None and group is not None:
@@ -96,7 +96,6 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
-        self._sent.clear()
         self._shown.clear()
 
     def repair(self) -> None:
@@ -104,8 +103,8 @@ class TaskEvents:
         workers = self._scheduler.workers.values()
         processing = {task.key for ws in workers for task in ws.processing}
         for key in self.assigned.keys() - processing:
-            for table in (self.assigned, self.under_way.seen, self._sent):
-                table.pop(key, None)
+            del self.assigned[key]
+            self.under_way.seen.pop(key, None)
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -138,8 +137,8 @@ class TaskEvents:
                     self._entered(key, info["stimulus_id"])
                 elif finish == "processing":
                     task = self._scheduler.tasks[key]
-                    ws = self.assigned[key] = task.processing_on
-                    self._sent[key] = time()
+                    ws = task.processing_on
+                    self.assigned[key] = (ws, time())
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
@@ -166,7 +165,9 @@ class TaskEvents:
         if group is None:
             return
         self._spans.contexts.annotate(task, group.span)
-        if stimulus_id[:LENGTH] == SUBMISSION:
+        if stimulus_id is not self._stimulus:
+            self._stimulus, self._submitted = stimulus_id, stimulus_id[:LENGTH] == SUBMISSION
+        if self._submitted:
             reason = self._outcomes.added(group, key, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
                 group.span.requested = tags
@@ -201,8 +202,7 @@ class TaskEvents:
         group = self._groups.get(task.group)
         run = None
         processed = start == "processing"
-        assigned = self.assigned.pop(key, None) if processed else None
-        sent = self._sent.pop(key, 0.0)
+        assigned, sent = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
         if assigned is not None:
             if startstops:
                 if self.under_way.seen:
@@ -368,12 +368,13 @@ class TaskEvents:
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
             _, key, _, _, thief, *_ = message
             try:
-                victim, ws = self.assigned.get(key), self._scheduler.workers.get(thief)
+                victim, sent = self.assigned.get(key, NOT_ASSIGNED)
+                ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
             if victim is not None and ws is not None:
-                self.assigned[key] = ws
+                self.assigned[key] = (ws, sent)
                 self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
 
 

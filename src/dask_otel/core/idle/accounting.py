@@ -159,8 +159,10 @@ class Accounting:
             # The worker's clock may have been set back while the task ran.
             if seconds is not None and not 0.0 <= seconds < inf:
                 seconds = 0.0
-            account.tasks.end(key, seconds, now)
-            if account.free_threads != account.free:
+            tasks = account.tasks
+            tasks.end(key, seconds, now)
+            # Faster than `_refresh`, which finds no change if all threads are still occupied.
+            if account.free or tasks.seceded or len(tasks.processing) < account.threads:
                 self._refresh(account, now)
 
     def task_released(self, worker: str, key: Hashable, now: float) -> None:

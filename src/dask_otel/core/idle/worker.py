@@ -68,10 +68,7 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        # Inlined `WorkerTasks.open`: this runs for every task.
-        tasks = self.tasks
-        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
-        return free if free > 0 else 0
+        return max(0, self.threads - self.tasks.open)
 
     @property
     def in_flight(self) -> float:
