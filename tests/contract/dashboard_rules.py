@@ -1,17 +1,18 @@
-"""What a dashboard must keep to so that it answers at a glance; each rule returns its faults."""
+"""What a dashboard must keep to so that it answers at a glance; each rule returns its faults.
+
+What every panel of a kind has, `tools/dashboards/parts.py` gives it, and no rule repeats it.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from .test_rules import ALERTS
+from .queries import ALERTS
 
 Page = dict[str, Any]
 Panel = dict[str, Any]
@@ -110,25 +111,6 @@ def variables(page: Page) -> dict[str, dict[str, Any]]:
 # ------------------------------------------------------------------------- rules of a page
 
 
-def bars_begin_at_zero_in_one_colour(page: Page) -> list[str]:
-    """Without them Grafana begins at the smallest, and is red from 80 on."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "bargauge")
-        if defaults(panel).get("min") != 0
-        or defaults(panel).get("color", {}).get("mode") != "fixed"
-        or len(steps(panel)) != 1
-    ]
-
-
-def thresholds_are_our_own(page: Page) -> list[str]:
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if not steps(panel) or steps(panel)[0][0] is not None or (80, "red") in steps(panel)
-    ]
-
-
 def limits_of_rules(alert: str) -> set[float]:
     """The numbers in the expression of a rule, and for how many seconds it must hold."""
     rule = ALERTS[alert]
@@ -192,19 +174,6 @@ def _columns(panel: Panel) -> list[str]:
     ]
 
 
-def says_what_it_means_where_nothing_is(page: Page) -> list[str]:
-    """A query that failed shows the same text as one without a result: that is no good news."""
-    text = r"No data: .{10,}, or the query failed\."
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if not re.fullmatch(
-            f"no data|{text}" if panel["type"] == "stat" else text,
-            defaults(panel).get("noValue", ""),
-        )
-    ]
-
-
 def axes_have_numbers(page: Page) -> list[str]:
     """With no decimals Grafana takes the ticks between whole numbers for nothing, and says so."""
     return [
@@ -212,17 +181,6 @@ def axes_have_numbers(page: Page) -> list[str]:
         for panel in of_kind(page, "timeseries")
         if defaults(panel).get("decimals") == 0 and "noValue" in defaults(panel)
     ]
-
-
-def cells_stand_for_themselves(page: Page) -> Iterator[str]:
-    """Else a cell without a value has the panel's sentence, and bars the table's largest number."""
-    for panel in of_kind(page, "table"):
-        for column in _columns(panel):
-            given = properties(panel, column)
-            bar = given.get("custom.cellOptions", {}).get("type") == "gauge"
-            alone = (given.get("fieldMinMax"), given.get("min")) == (True, 0)
-            if not 0 < len(given.get("noValue", "")) <= 3 or (bar and not alone):
-                yield f"{panel['title']}: {column}"
 
 
 def advice_fits(page: Page) -> list[str]:
@@ -234,15 +192,6 @@ def advice_fits(page: Page) -> list[str]:
         for text in re.findall(r'"advice", "([^"]*)"', one)
     ]
     return [text for text in found if len(text) > 72 or not text.endswith(".")]
-
-
-def curves_have_colours(page: Page) -> list[str]:
-    """Else they have those of the thresholds, and below the first none."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "timeseries")
-        if defaults(panel).get("color", {}).get("mode") != "palette-classic"
-    ]
 
 
 def is_described(page: Page) -> list[str]:
@@ -278,28 +227,6 @@ def columns_fit(page: Page) -> Iterator[str]:
         rest = panel["gridPos"]["w"] * COLUMN - GAP - TABLE - sum(filter(None, widths.values()))
         if rest < NARROWEST * [*widths.values()].count(None):
             yield f"{panel['title']}: {rest} are left"
-
-
-def lines_are_full_and_of_one_height(page: Page) -> Iterator[str]:
-    """Else Grafana moves panels up, beside others that they have nothing to do with."""
-    for shown in (page["panels"], *(one["panels"] for one in page["panels"] if one.get("panels"))):
-        at = sorted([one["gridPos"][key] for key in "yxwh"] for one in shown)
-        lines = [[*line] for _, line in groupby(at, key=itemgetter(0))]
-        for line, following in zip(lines, [*lines[1:], None], strict=True):
-            (y, _, _, height), *_ = line
-            ends = [0, *(x + width for _, x, width, _ in line)]
-            heights = {one[3] for one in line} | ({following[0][0] - y} if following else set())
-            if heights != {height} or ends != [*(x for _, x, _, _ in line), 24]:
-                yield f"line at {y}: {line}"
-
-
-def legends_are_below_and_by_size(page: Page) -> Iterator[str]:
-    """Below, so that the axes of graphs above each other are aligned."""
-    for panel in of_kind(page, "timeseries"):
-        legend = panel["options"]["legend"]
-        by = {"mean": "Mean", "lastNotNull": "Last *"}[legend["calcs"][0]]
-        if not legend.items() >= {"placement": "bottom", "sortBy": by, "sortDesc": True}.items():
-            yield panel["title"]
 
 
 def stacks_have_units_and_fold_what_is_small(page: Page) -> Iterator[str]:
@@ -365,17 +292,6 @@ def runs_are_whole(page: Page) -> list[str]:
     ]
 
 
-def alerts_are_marked(page: Page) -> list[str]:
-    """By a line where one begins: a region would hide the colours that mean something."""
-    marks = page.get("annotations", {}).get("list", [])
-    shown = [one for one in marks if one["enable"] and "ALERTS{" in one.get("expr", "")]
-    of_root = ', dask_span_root_name=~"$root|"' if "root" in variables(page) else ""
-    mine = 'alertname=~"Dask.*", dask_cluster_name=~"$cluster", severity!="info"'
-    now = f'ALERTS{{alertstate="firing", {mine}{of_root}}}'
-    wanted = (f"{now} unless {now} offset 1m", "60s")
-    return [] if [(one["expr"], one["step"]) for one in shown] == [wanted] else [f"{shown}"]
-
-
 def a_panel_of_one_kind_has_one_base(page: Page) -> Iterator[str]:
     """Where advice and numbers stand in one screen, a share is of all time in both."""
     over = r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
@@ -438,17 +354,13 @@ def few_runs_are_marked(page: Page) -> Iterator[str]:
             yield panel["title"]
 
 
-def numbers_have_names(page: Page) -> Iterator[str]:
-    """Several in one panel have them only where it is wide; a lone bar, where it is told to."""
-    for panel in of_kind(page, "stat", "bargauge"):
-        many, named = (
-            len(panel["targets"]),
-            "${__field.labels." in defaults(panel).get("displayName", ""),
-        )
-        narrow = many > 1 and panel["gridPos"]["w"] < 3 * many
-        bar = named and panel["options"].get("sizing") == "manual"
-        if narrow if panel["type"] == "stat" else not bar:
-            yield panel["title"]
+def numbers_have_names(page: Page) -> list[str]:
+    """Grafana leaves the names of several numbers out where their panel is narrow."""
+    return [
+        panel["title"]
+        for panel in of_kind(page, "stat")
+        if len(panel["targets"]) > 1 and panel["gridPos"]["w"] < 3 * len(panel["targets"])
+    ]
 
 
 def bars_lead_to_span_and_traces(page: Page) -> list[str]:
@@ -484,7 +396,7 @@ def links_fit_their_target(pages: dict[str, Page]) -> Iterator[str]:
     targets = {page["uid"]: variables(page) for page in pages.values()}
     for name, page in pages.items():
         own = variables(page)
-        for title, url in _links(page):
+        for title, url in links(page):
             if found := re.match(r"/d/([\w-]+)\?(.*)", url):
                 there = targets[found[1]]
                 passed = {*re.findall(r"\$\{(\w+):queryparam\}", found[2])}
@@ -501,7 +413,7 @@ def links_fit_their_target(pages: dict[str, Page]) -> Iterator[str]:
         yield from (f"{name}: {one['title']}" for one in page["links"] if one.get("includeVars"))
 
 
-def _links(page: Page) -> Iterator[tuple[str, str]]:
+def links(page: Page) -> Iterator[tuple[str, str]]:
     """Every link of a page, of its panels, their series and their cells."""
     yield from ((link["title"], link["url"]) for link in page["links"])
     for panel in panels(page):
@@ -514,11 +426,8 @@ def _links(page: Page) -> Iterator[tuple[str, str]]:
 
 
 RULES: tuple[Callable[[Page], Iterable[str]], ...] = (
-    bars_begin_at_zero_in_one_colour,
-    thresholds_are_our_own,
     red_is_where_an_alert_fires,
     meanings_have_their_colours,
-    says_what_it_means_where_nothing_is,
     axes_have_numbers,
     columns_fit,
     a_panel_of_one_kind_has_one_base,
@@ -527,20 +436,15 @@ RULES: tuple[Callable[[Page], Iterable[str]], ...] = (
     each_signal_is_seen,
     few_runs_are_marked,
     numbers_have_names,
-    cells_stand_for_themselves,
     advice_fits,
-    curves_have_colours,
     is_described,
     titles_fit,
-    lines_are_full_and_of_one_height,
-    legends_are_below_and_by_size,
     stacks_have_units_and_fold_what_is_small,
     shares_are_of_the_time_with_data,
     one_axis_has_one_kind,
     nothing_is_not_a_number,
     runs_are_those_of_the_root,
     runs_are_whole,
-    alerts_are_marked,
     bars_lead_to_span_and_traces,
     links_to_jaeger_carry_the_root,
     alerts_come_first,

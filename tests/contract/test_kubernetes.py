@@ -18,8 +18,6 @@ import jsonschema
 import pytest
 import yaml
 
-from .test_dashboards import PAGES
-
 #: One process reads the large definition, once.
 pytestmark = pytest.mark.xdist_group("kubernetes")
 
@@ -99,14 +97,6 @@ def test_an_unknown_field_would_be_found() -> None:
 def test_a_manifest_is_valid(name: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason=NEEDS).validate
     validate(BUILT_IN[name], VERSION, strict=True)
-
-
-def test_the_dashboards_are_carried_whole() -> None:
-    carried = documents("ConfigMap")
-    for page, dashboard in PAGES.items():
-        (text,) = carried[f"dashboards.yaml: ConfigMap dask-otel-{page}"]["data"].values()
-        assert json.loads(text) == dashboard
-        assert len(text) < 1_000_000
 
 
 def test_selectors_find_their_pods() -> None:
