@@ -139,16 +139,14 @@ def test_no_name_of_the_code_is_in_no_table() -> None:
         # On docs/doctor.md.
         semconv.DOCTOR_RUN,
     }
-    families = (semconv.TASK_OUTCOME_COUNT, semconv.SPAN_ACTIVITY_TIME)
-    families += (semconv.TASK_GROUP_DURATION, semconv.TAG)
-    for name, value in vars(semconv).items():
-        if name.isupper() and isinstance(value, str) and "." in value and value not in families:
-            assert value in known or value == semconv.SCHEMA_URL, name
-
-
-@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)", PAGE))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (REPOSITORY / "docs" / link).exists()
+    families = {semconv.TASK_OUTCOME_COUNT, semconv.SPAN_ACTIVITY_TIME}
+    families |= {semconv.TASK_GROUP_DURATION, semconv.TAG, semconv.SCHEMA_URL}
+    names = {
+        value
+        for name, value in vars(semconv).items()
+        if name.isupper() and isinstance(value, str) and "." in value
+    }
+    assert names - families <= known
 
 
 # ------------------------------------------------------------------ what is really exported
