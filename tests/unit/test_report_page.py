@@ -94,18 +94,11 @@ def test_nothing_is_loaded_and_scripts_run_by_their_hashes_alone() -> None:
     assert "unsafe" not in rules["script-src"]
     scripts = [text for found, text in page.scripts if "type" not in found]
     hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts}
-    assert rules["script-src"].split() == [f"'sha256-{one}'" for one in sorted_as(rules, hashes)]
+    assert {*rules["script-src"].split()} == {f"'sha256-{one}'" for one in hashes}
     for tag, found in page.tags:
         assert "src" not in found, tag
         assert tag not in ("link", "iframe", "object", "base", "form")
         assert not [name for name in found if name.startswith("on")]
-
-
-def sorted_as(rules: dict[str, str], hashes: set[str]) -> list[str]:
-    """The hashes in the order of the policy; all must be in it."""
-    order = re.findall(r"'sha256-([^']+)'", rules["script-src"])
-    assert set(order) == hashes
-    return order
 
 
 def test_redacted_pages_have_no_secret() -> None:
@@ -124,12 +117,10 @@ def test_redacted_pages_have_no_secret() -> None:
                 item["value"] = {"stringValue": secret}
     foreign = traces({**span(50, secret), "attributes": []})
     report = report_of(*requests, foreign, price=1.0)
-    for shown in (report.html(), report.text(), json.dumps(report.to_dict())):
-        everywhere = shown + "".join(_Page(shown).packed())
-        assert secret in everywhere
     hidden = report.redacted()
-    for shown in (hidden.html(), hidden.text(), json.dumps(hidden.to_dict())):
-        assert secret not in shown + "".join(_Page(shown).packed())
+    for shown, is_there in ((report, True), (hidden, False)):
+        for page in (shown.html(), shown.text(), json.dumps(shown.to_dict())):
+            assert (secret in page + "".join(_Page(page).packed())) == is_there
     assert "redacted" in hidden.html()
     # It still tells the tasks apart, and what failed.
     assert hidden.to_dict()["runs"][0]["failures"][0]["kind"] == "name"
