@@ -187,7 +187,9 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     "red_is_where_an_alert_fires": [('"title": "Idle"', r'"value": 0\.\d+', '"value": 0.4')],
     "meanings_have_their_colours": [
         (ACTIVITIES, '"id": "byRegexp"', '"id": "byName"'),
-        ('"Activity"', '"color": "green"', '"color": "red"'),
+    ],
+    "cells_have_the_colours_of_their_meanings": [
+        ('"Activity"', '"color": "green"', '"color": "red"')
     ],
     "axes_have_numbers": [(CURVES, '"noValue":', '"decimals": 0, "noValue":')],
     "columns_fit": [
