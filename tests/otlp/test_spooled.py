@@ -13,7 +13,7 @@ import pytest
 from dask_otel._otel.sdk.encode import Encoder, reread
 from dask_otel.core import identity
 from dask_otel.core.records import OpenNote, SpanIdentity, TaskCounts
-from dask_otel.core.traces.translate import translate_lost
+from dask_otel.core.traces.translate import translate
 from dask_otel.settings.reading import read_settings
 from dask_otel.spool.store import Store
 from tests.otlp.conftest import Begin
@@ -83,7 +83,7 @@ def test_the_next_run_sends_what_an_earlier_one_left_as_that_ones(
     assert "within otel.close-timeout" not in caplog.text
     # Another one is killed, while a span is open.
     encoder = Encoder({"service.instance.id": "Scheduler-2"}, "0.0.7")
-    (record,) = translate_lost(lost("c", T))
+    (record,) = translate(lost("c", T))
     store = Store.open(path, 1_000_000, encoder.origin, time.time_ns(), reread)
     store.write([("otlp", b"c", encoder.span(record))], alive_ns=int((T + 77) * 1e9))
     store.close(clean=False)

@@ -151,7 +151,7 @@ def test_plugins_are_one_hook_and_the_schedulers_own_says_which_tasks_have_spans
     worker.plugins = {"a": preloaded, "b": brought}
     preloaded.setup(worker)
     assert preloaded.hooks is not None
-    hook, contexts = worker.execute, preloaded.hooks.context.contexts
+    hook, contexts = worker.execute, preloaded.hooks.context
     for request, ratio in (
         *((preloaded.setup, 0.5), (brought.setup, 0.25), (brought.setup, 0.25)),
         *((brought.teardown, 0.5), (brought.teardown, 0.5)),
