@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 import yaml
@@ -60,15 +61,14 @@ def test_the_list_of_runbooks_has_every_alert_with_its_severity() -> None:
 
 
 def test_every_alert_is_tested_to_fire_and_not_to_fire() -> None:
-    fires: set[str] = set()
-    quiet: dict[str, int] = {}
-    for file in (PROMETHEUS / "rule-tests").glob("*.yml"):
-        for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]:
-            for check in test["alert_rule_test"]:
-                if check["exp_alerts"]:
-                    fires.add(check["alertname"])
-                else:
-                    quiet[check["alertname"]] = quiet.get(check["alertname"], 0) + 1
+    checks = [
+        check
+        for file in (PROMETHEUS / "rule-tests").glob("*.yml")
+        for test in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]
+        for check in test["alert_rule_test"]
+    ]
+    fires = {check["alertname"] for check in checks if check["exp_alerts"]}
+    quiet = Counter(check["alertname"] for check in checks if not check["exp_alerts"])
     assert fires == set(ALERTS)
     # Before it fires, and after it has resolved.
     assert quiet == dict.fromkeys(ALERTS, 2)

@@ -40,17 +40,12 @@ TYPES = {"string": str, "bool": bool, "int": int, "double": float, "string[]": t
 
 def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Yield each table: the heading above it, its header, its rows."""
-    heading = ""
-    rows: list[list[str]] = []
-    for line in [*PAGE.splitlines(), ""]:
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        if line.startswith("|"):
-            rows.append([cell.strip() for cell in line.strip("|").split("|")])
-        elif rows:
-            header, _, *body = rows
+    for section in re.split(r"^#+ ", PAGE, flags=re.MULTILINE):
+        heading, _, text = section.partition("\n")
+        for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+            lines = [line.strip("|").split("|") for line in table.splitlines()]
+            header, _, *body = [[cell.strip() for cell in line] for line in lines]
             yield heading, header, body
-            rows = []
 
 
 def code(cell: str) -> list[str]:
