@@ -1,17 +1,19 @@
-"""What a dashboard must keep to so that it answers at a glance; each rule returns its faults."""
+"""What a dashboard must keep to so that it answers at a glance; a rule returns the faulty panels.
+
+What every panel of a kind has, `tools/dashboards/parts.py` gives it, and no rule repeats it.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from .test_rules import ALERTS
+from .queries import ALERTS
 
 Page = dict[str, Any]
 Panel = dict[str, Any]
@@ -74,10 +76,6 @@ def panels(page: Page) -> list[Panel]:
     return found
 
 
-def of_kind(page: Page, *kinds: str) -> Iterator[Panel]:
-    return (panel for panel in panels(page) if panel["type"] in kinds)
-
-
 def expressions(panel: Panel) -> list[str]:
     """In PromQL: what a trace store is asked is none of them."""
     return [target["expr"] for target in panel.get("targets", []) if "expr" in target]
@@ -109,24 +107,26 @@ def variables(page: Page) -> dict[str, dict[str, Any]]:
 
 # ------------------------------------------------------------------------- rules of a page
 
-
-def bars_begin_at_zero_in_one_colour(page: Page) -> list[str]:
-    """Without them Grafana begins at the smallest, and is red from 80 on."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "bargauge")
-        if defaults(panel).get("min") != 0
-        or defaults(panel).get("color", {}).get("mode") != "fixed"
-        or len(steps(panel)) != 1
-    ]
+Rule = Callable[[Page], Iterable[str]]
+RULES: list[Rule] = []
 
 
-def thresholds_are_our_own(page: Page) -> list[str]:
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if not steps(panel) or steps(panel)[0][0] is not None or (80, "red") in steps(panel)
-    ]
+def of_each(*kinds: str) -> Callable[[Callable[[Panel, Page], object]], Rule]:
+    """Make a rule of what is wrong with a panel of these kinds; without any, of every panel."""
+
+    def made(fault: Callable[[Panel, Page], object]) -> Rule:
+        @wraps(fault)
+        def rule(page: Page) -> list[str]:
+            return [
+                panel["title"]
+                for panel in panels(page)
+                if panel["type"] in (kinds or panel["type"]) and fault(panel, page)
+            ]
+
+        RULES.append(rule)
+        return rule
+
+    return made
 
 
 def limits_of_rules(alert: str) -> set[float]:
@@ -138,33 +138,36 @@ def limits_of_rules(alert: str) -> set[float]:
     return found | held | ({1e-9} if 0 in found else set())
 
 
-def red_is_where_an_alert_fires(page: Page) -> Iterator[str]:
+@of_each("stat")
+def red_is_where_an_alert_fires(panel: Panel, _: Page) -> object:
     """A number with a runbook turns red at a limit of that runbook's alert, and nowhere else."""
-    for panel in of_kind(page, "stat"):
-        titles = [link["title"].partition("Runbook ")[2] for link in panel["links"]]
-        known = {value for alert in filter(None, titles) for value in limits_of_rules(alert)}
-        red = {value for value, colour in steps(panel) if colour == "red" and value is not None}
-        said = {one for one in ALERTS if f"limit of {one}" in panel["description"]}
-        if (any(titles) and red - known) or said - {*titles} or (said and len(steps(panel)) < 2):
-            yield f"{panel['title']}: {red - known} {said}"
+    titles = {link["title"].partition("Runbook ")[2] for link in panel["links"]} - {""}
+    known = {value for alert in titles for value in limits_of_rules(alert)}
+    red = {value for value, colour in steps(panel) if colour == "red" and value is not None}
+    said = {one for one in ALERTS if f"limit of {one}" in panel["description"]}
+    return (titles and red - known) or said - titles or (said and len(steps(panel)) < 2)
 
 
-def meanings_have_their_colours(page: Page) -> Iterator[str]:
+@of_each("timeseries", "bargauge")
+def meanings_have_their_colours(panel: Panel, _: Page) -> object:
     """Every known activity, by itself and as ``what: activity``, has one colour: the one."""
-    for panel in of_kind(page, "timeseries", "bargauge"):
-        legends = " ".join(target["legendFormat"] for target in panel["targets"])
-        if re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends):
-            given = {name: [*_colours(panel, name)] for name in (*COLOUR_OF, *_OF_A_TASK)}
-            # Those with the workers' names have the colours of the palette.
-            if given != ({name: [] for name in given} if "dask_worker_name" in legends else _ALL):
-                yield f"{panel['title']}: {given}"
-    for panel in of_kind(page, "table"):
-        for column in {"Activity", "What"} & {*_columns(panel)}:
-            mapped = [one["options"] for one in properties(panel, column).get("mappings", [])]
-            for name, colour in COLOUR_OF.items():
-                given = [x["result"]["color"] for x in mapped if _matches(x["pattern"], name)]
-                if given != [colour]:
-                    yield f"{panel['title']}: {name} is {given}"
+    legends = " ".join(target["legendFormat"] for target in panel["targets"])
+    given = {name: [*_colours(panel, name)] for name in (*COLOUR_OF, *_OF_A_TASK)}
+    # Those with the workers' names have the colours of the palette.
+    wanted = {name: [] for name in given} if "dask_worker_name" in legends else _ALL
+    meant = re.search(r"dask_activity|dask_task_(outcome|retry_reason|state)", legends)
+    return meant and given != wanted
+
+
+@of_each("table")
+def cells_have_the_colours_of_their_meanings(panel: Panel, _: Page) -> object:
+    columns = {"Activity", "What"} & {*_columns(panel)}
+    mapped = [[x["options"] for x in properties(panel, one).get("mappings", [])] for one in columns]
+    return any(
+        [x["result"]["color"] for x in cells if _matches(x["pattern"], name)] != [colour]
+        for cells in mapped
+        for name, colour in COLOUR_OF.items()
+    )
 
 
 def _matches(pattern: str, text: str) -> bool:
@@ -192,281 +195,172 @@ def _columns(panel: Panel) -> list[str]:
     ]
 
 
-def says_what_it_means_where_nothing_is(page: Page) -> list[str]:
-    """A query that failed shows the same text as one without a result: that is no good news."""
-    text = r"No data: .{10,}, or the query failed\."
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if not re.fullmatch(
-            f"no data|{text}" if panel["type"] == "stat" else text,
-            defaults(panel).get("noValue", ""),
-        )
-    ]
-
-
-def axes_have_numbers(page: Page) -> list[str]:
+@of_each("timeseries")
+def axes_have_numbers(panel: Panel, _: Page) -> object:
     """With no decimals Grafana takes the ticks between whole numbers for nothing, and says so."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "timeseries")
-        if defaults(panel).get("decimals") == 0 and "noValue" in defaults(panel)
-    ]
+    return defaults(panel).get("decimals") == 0 and "noValue" in defaults(panel)
 
 
-def cells_stand_for_themselves(page: Page) -> Iterator[str]:
-    """Else a cell without a value has the panel's sentence, and bars the table's largest number."""
-    for panel in of_kind(page, "table"):
-        for column in _columns(panel):
-            given = properties(panel, column)
-            bar = given.get("custom.cellOptions", {}).get("type") == "gauge"
-            alone = (given.get("fieldMinMax"), given.get("min")) == (True, 0)
-            if not 0 < len(given.get("noValue", "")) <= 3 or (bar and not alone):
-                yield f"{panel['title']}: {column}"
-
-
-def advice_fits(page: Page) -> list[str]:
+@of_each()
+def advice_fits(panel: Panel, _: Page) -> object:
     """A sentence of at most so many characters is seen as a whole."""
-    found = [
-        text
-        for panel in panels(page)
-        for one in expressions(panel)
-        for text in re.findall(r'"advice", "([^"]*)"', one)
-    ]
-    return [text for text in found if len(text) > 72 or not text.endswith(".")]
+    texts = re.findall(r'"advice", "([^"]*)"', " ".join(expressions(panel)))
+    return [text for text in texts if len(text) > 72 or not text.endswith(".")]
 
 
-def curves_have_colours(page: Page) -> list[str]:
-    """Else they have those of the thresholds, and below the first none."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "timeseries")
-        if defaults(panel).get("color", {}).get("mode") != "palette-classic"
-    ]
+@of_each()
+def is_described(panel: Panel, _: Page) -> object:
+    return len(panel["description"]) < 30 or not panel["description"].endswith(".")
 
 
-def is_described(page: Page) -> list[str]:
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if len(panel["description"]) < 30 or not panel["description"].endswith(".")
-    ]
+@of_each()
+def titles_fit(panel: Panel, _: Page) -> object:
+    return len(panel["title"]) * CHARACTER + ICONS > panel["gridPos"]["w"] * COLUMN - GAP
 
 
-def titles_fit(page: Page) -> list[str]:
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if len(panel["title"]) * CHARACTER + ICONS > panel["gridPos"]["w"] * COLUMN - GAP
-    ]
-
-
-def columns_fit(page: Page) -> Iterator[str]:
+@of_each("table")
+def columns_fit(panel: Panel, _: Page) -> object:
     """A column is as wide as its title and as our own texts in it; there is room for the others."""
-    for panel in of_kind(page, "table"):
-        given = {column: properties(panel, column) for column in _columns(panel)}
-        widths = {
-            column: one.get("custom.width")
-            for column, one in given.items()
-            if not one.get("custom.hidden")
-        }
-        shown = {**SHOWN, "What": re.findall(r'"what", "([^"]*)"', " ".join(expressions(panel)))}
-        for column, width in widths.items():
-            texts = [column, *shown.get(column, [])]
-            if width is not None and max(map(len, texts)) * LETTER + CELL > width:
-                yield f"{panel['title']}: {column}: {max(texts, key=len)}"
-        rest = panel["gridPos"]["w"] * COLUMN - GAP - TABLE - sum(filter(None, widths.values()))
-        if rest < NARROWEST * [*widths.values()].count(None):
-            yield f"{panel['title']}: {rest} are left"
-
-
-def lines_are_full_and_of_one_height(page: Page) -> Iterator[str]:
-    """Else Grafana moves panels up, beside others that they have nothing to do with."""
-    for shown in (page["panels"], *(one["panels"] for one in page["panels"] if one.get("panels"))):
-        at = sorted([one["gridPos"][key] for key in "yxwh"] for one in shown)
-        lines = [[*line] for _, line in groupby(at, key=itemgetter(0))]
-        for line, following in zip(lines, [*lines[1:], None], strict=True):
-            (y, _, _, height), *_ = line
-            ends = [0, *(x + width for _, x, width, _ in line)]
-            heights = {one[3] for one in line} | ({following[0][0] - y} if following else set())
-            if heights != {height} or ends != [*(x for _, x, _, _ in line), 24]:
-                yield f"line at {y}: {line}"
-
-
-def legends_are_below_and_by_size(page: Page) -> Iterator[str]:
-    """Below, so that the axes of graphs above each other are aligned."""
-    for panel in of_kind(page, "timeseries"):
-        legend = panel["options"]["legend"]
-        by = {"mean": "Mean", "lastNotNull": "Last *"}[legend["calcs"][0]]
-        if not legend.items() >= {"placement": "bottom", "sortBy": by, "sortDesc": True}.items():
-            yield panel["title"]
-
-
-def stacks_have_units_and_fold_what_is_small(page: Page) -> Iterator[str]:
-    for panel in of_kind(page, "timeseries"):
-        asked, unit = " ".join(expressions(panel)), defaults(panel)["unit"]
-        legends = [target["legendFormat"] for target in panel["targets"]]
-        stack = defaults(panel)["custom"].get("stacking", {}).get("mode") == "normal"
-        seconds = re.search(r"rate\(dask_\w+_time_seconds_total", asked) is not None
-        faults = {
-            "unit": seconds and unit not in ("suffix:threads", "percentunit"),
-            "decimals": unit == "suffix:threads" and defaults(panel).get("decimals") != 2,
-            "nothing is folded": stack and seconds and "{{dask_activity}}" in legends
-            # Three by name are few.
-            and 'dask_activity=~"' not in asked and "other" not in legends,
-        }  # fmt: skip
-        yield from (f"{panel['title']}: {fault}" for fault, found in faults.items() if found)
-
-
-def shares_are_of_the_time_with_data(page: Page) -> list[str]:
-    """A division by the whole range is wrong where data covers a part of it."""
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if any("$__range_s" in one or "$__range_ms" in one for one in expressions(panel))
+    given = {column: properties(panel, column) for column in _columns(panel)}
+    widths = {
+        column: one.get("custom.width")
+        for column, one in given.items()
+        if not one.get("custom.hidden")
+    }
+    shown = {**SHOWN, "What": re.findall(r'"what", "([^"]*)"', " ".join(expressions(panel)))}
+    narrow = [
+        column
+        for column, width in widths.items()
+        if width and max(map(len, [column, *shown.get(column, [])])) * LETTER + CELL > width
     ]
+    rest = panel["gridPos"]["w"] * COLUMN - GAP - TABLE - sum(filter(None, widths.values()))
+    return narrow or rest < NARROWEST * [*widths.values()].count(None)
 
 
-def one_axis_has_one_kind(page: Page) -> list[str]:
-    """Rates for each second, and numbers of changes, have no common axis."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "timeseries")
-        if len({bool(re.search(r"\bchanges\(", one)) for one in expressions(panel)}) > 1
-    ]
-
-
-def nothing_is_not_a_number(page: Page) -> list[str]:
-    """A quantile of no observations is NaN, and makes the mean of a legend NaN."""
-    return [
-        panel["title"]
-        for panel in panels(page)
-        if any("histogram_quantile" in x and not x.endswith(">= 0") for x in expressions(panel))
-    ]
-
-
-def runs_are_those_of_the_root(page: Page) -> list[str]:
-    """Unless it is grouped by span, ends of spans inside are no runs."""
-    return [
-        panel["title"]
-        for panel in panels(page)
-        for one in expressions(panel)
-        if RUNS in one and ITSELF not in one and "by (dask_span_name)" not in one
-    ]
-
-
-def runs_are_whole(page: Page) -> list[str]:
-    """``increase`` of a count alone extrapolates: it is for quotients, of a sum by its count."""
-    return [
-        panel["title"]
-        for panel in of_kind(page, "stat", "table", "bargauge")
-        for one in expressions(panel)
-        if re.search(rf"(?<!round\()increase\({RUNS}_count", one) and f"{RUNS}_sum" not in one
-    ]
-
-
-def alerts_are_marked(page: Page) -> list[str]:
-    """By a line where one begins: a region would hide the colours that mean something."""
-    marks = page.get("annotations", {}).get("list", [])
-    shown = [one for one in marks if one["enable"] and "ALERTS{" in one.get("expr", "")]
-    of_root = ', dask_span_root_name=~"$root|"' if "root" in variables(page) else ""
-    mine = 'alertname=~"Dask.*", dask_cluster_name=~"$cluster", severity!="info"'
-    now = f'ALERTS{{alertstate="firing", {mine}{of_root}}}'
-    wanted = (f"{now} unless {now} offset 1m", "60s")
-    return [] if [(one["expr"], one["step"]) for one in shown] == [wanted] else [f"{shown}"]
-
-
-def a_panel_of_one_kind_has_one_base(page: Page) -> Iterator[str]:
-    """Where advice and numbers stand in one screen, a share is of all time in both."""
-    over = r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
-    for panel in of_kind(page, "table"):
-        if "Advice" in _columns(panel):
-            hours, shares = (one for one in expressions(panel))
-            same = hours.removesuffix(" / 3600") in shares and re.search(over, shares)
-            by = [one["displayName"] for one in panel["options"]["sortBy"] if one["desc"]]
-            # There is advice for the greatest loss.
-            greatest = 'what", "Unused"' in hours.rpartition("topk(1")[2] and "topk(1" in hours
-            if not (same and by == ["Thread-hours"] and greatest):
-                yield f"{panel['title']}: {expressions(panel)}, sorted by {by}"
-
-
-def series_have_colours_of_their_own(page: Page) -> Iterator[str]:
-    """Of the names that are known: no two of a panel look alike."""
-    for panel in of_kind(page, "timeseries"):
-        queries = {target["legendFormat"]: target["expr"] for target in panel["targets"]}
-        states = re.search(r'state=~"([^"]*)"', queries.get("{{dask_task_state}}", 'state=~""'))
-        shown = {*queries} | {*re.findall(r"[\w-]+", states[1] if states else "")}
-        if "{{dask_activity}}" in queries:
-            # Stages of a shuffle share a shade; idle threads stand beside transfers as a line.
-            known = metered_by_dask() & COLOUR_OF.keys()
-            shown |= {name for name in known if not name.startswith(("p2p-", "idle"))}
-        given = [colour for name in shown for colour in {*_colours(panel, name)}]
-        if len({*given}) < len(given):
-            yield f"{panel['title']}: {shown}"
-
-
-def words_are_a_persons(page: Page) -> Iterator[str]:
-    """Dask calls a task that succeeded `memory`; and what is done is not left to do."""
-    for panel in of_kind(page, "timeseries"):
-        for target in panel["targets"]:
-            asked, to_do = target["expr"], "to do" in panel["title"]
-            named = '"succeeded", "dask_task_outcome", "mem' in asked
-            done = "dask_task_state=~" not in asked or re.search(r"memory|erred|released", asked)
-            if ("task_outcome" in target["legendFormat"] and not named) or (to_do and done):
-                yield panel["title"]
-
-
-def each_signal_is_seen(page: Page) -> list[str]:
-    """Metrics that go on hide traces that do not: what the exporter does is asked by signal."""
-    asked = r"dask_otel_(export_last_success|queue|spool)_"
-    return [
-        panel["title"]
-        for panel in of_kind(page, "stat")
-        for target in panel["targets"]
-        if re.search(asked, target["expr"])
-        and ("dask_otel_signal" not in target["expr"] or "signal}}" not in target["legendFormat"])
-    ]
-
-
-def few_runs_are_marked(page: Page) -> Iterator[str]:
-    """Where Dask books runs on an earlier one, something beside the number of runs says so."""
-    for panel in of_kind(page, "stat", "table"):
-        y = panel["gridPos"]["y"]
-        beside = [x for one in panels(page) if one["gridPos"]["y"] == y for x in expressions(one)]
-        runs = panel["title"] == "Runs that ended" or "Runs" in _columns(panel)
-        if runs and "dask_span_collided_total" not in " ".join(beside):
-            yield panel["title"]
-
-
-def numbers_have_names(page: Page) -> Iterator[str]:
-    """Several in one panel have them only where it is wide; a lone bar, where it is told to."""
-    for panel in of_kind(page, "stat", "bargauge"):
-        many, named = (
-            len(panel["targets"]),
-            "${__field.labels." in defaults(panel).get("displayName", ""),
+@of_each("timeseries")
+def stacks_have_units_and_fold_what_is_small(panel: Panel, _: Page) -> object:
+    asked, unit = " ".join(expressions(panel)), defaults(panel)["unit"]
+    legends = [target["legendFormat"] for target in panel["targets"]]
+    stack = defaults(panel)["custom"].get("stacking", {}).get("mode") == "normal"
+    seconds = re.search(r"rate\(dask_\w+_time_seconds_total", asked) is not None
+    return (
+        (seconds and unit not in ("suffix:threads", "percentunit"))
+        or (unit == "suffix:threads" and defaults(panel).get("decimals") != 2)
+        # Three by name are few.
+        or (
+            (stack and seconds and "{{dask_activity}}" in legends)
+            and ('dask_activity=~"' not in asked and "other" not in legends)
         )
-        narrow = many > 1 and panel["gridPos"]["w"] < 3 * many
-        bar = named and panel["options"].get("sizing") == "manual"
-        if narrow if panel["type"] == "stat" else not bar:
-            yield panel["title"]
+    )
 
 
-def bars_lead_to_span_and_traces(page: Page) -> list[str]:
-    wanted = ["Open in Dask / Span", "Its traces in Tempo", "Its traces in Jaeger"]
-    return [
-        panel["title"]
-        for panel in of_kind(page, "bargauge")
-        if [link["title"] for link in defaults(panel).get("links", [])] != wanted
-    ]
+@of_each()
+def shares_are_of_the_time_with_data(panel: Panel, _: Page) -> object:
+    """A division by the whole range is wrong where data covers a part of it."""
+    return re.search(r"\$__range_m?s", " ".join(expressions(panel)))
 
 
-def links_to_jaeger_carry_the_root(page: Page) -> Iterator[str]:
-    for panel in panels(page):
-        (url,) = [one["url"] for one in panel["links"] if one["title"] == "Traces in Jaeger"]
-        carried = 'dask.span.root.name=\\"${root}\\"' in unquote(url)
-        asked = [*expressions(panel), *(target.get("query", "") for target in panel["targets"])]
-        if carried != any(re.search(r"\$\{?root", one) for one in asked):
-            yield panel["title"]
+@of_each("timeseries")
+def one_axis_has_one_kind(panel: Panel, _: Page) -> object:
+    """Rates for each second, and numbers of changes, have no common axis."""
+    return len({bool(re.search(r"\bchanges\(", one)) for one in expressions(panel)}) > 1
+
+
+@of_each()
+def nothing_is_not_a_number(panel: Panel, _: Page) -> object:
+    """A quantile of no observations is NaN, and makes the mean of a legend NaN."""
+    return any("histogram_quantile" in x and not x.endswith(">= 0") for x in expressions(panel))
+
+
+@of_each()
+def runs_are_those_of_the_root(panel: Panel, _: Page) -> object:
+    """Unless it is grouped by span, ends of spans inside are no runs."""
+    runs = [one for one in expressions(panel) if RUNS in one]
+    return [one for one in runs if ITSELF not in one and "by (dask_span_name)" not in one]
+
+
+@of_each("stat", "table", "bargauge")
+def runs_are_whole(panel: Panel, _: Page) -> object:
+    """``increase`` of a count alone extrapolates: it is for quotients, of a sum by its count."""
+    alone = re.compile(rf"(?<!round\()increase\({RUNS}_count")
+    return [one for one in expressions(panel) if alone.search(one) and f"{RUNS}_sum" not in one]
+
+
+@of_each("table")
+def a_panel_of_one_kind_has_one_base(panel: Panel, _: Page) -> object:
+    """Where advice and numbers stand in one screen, a share is of all time in both."""
+    if "Advice" not in _columns(panel):
+        return False
+    over = r" / scalar\(sum \(increase\(dask_cluster_time_seconds_total\{[^,}]*\}\[\$__range\]\)\)"
+    hours, shares = expressions(panel)
+    same = hours.removesuffix(" / 3600") in shares and re.search(over, shares)
+    by = [one["displayName"] for one in panel["options"]["sortBy"] if one["desc"]]
+    # There is advice for the greatest loss.
+    greatest = 'what", "Unused"' in hours.rpartition("topk(1")[2] and "topk(1" in hours
+    return not (same and by == ["Thread-hours"] and greatest)
+
+
+@of_each("timeseries")
+def series_have_colours_of_their_own(panel: Panel, _: Page) -> object:
+    """Of the names that are known: no two of a panel look alike."""
+    queries = {target["legendFormat"]: target["expr"] for target in panel["targets"]}
+    states = re.search(r'state=~"([^"]*)"', queries.get("{{dask_task_state}}", 'state=~""'))
+    shown = {*queries} | {*re.findall(r"[\w-]+", states[1] if states else "")}
+    if "{{dask_activity}}" in queries:
+        # Stages of a shuffle share a shade; idle threads stand beside transfers as a line.
+        known = metered_by_dask() & COLOUR_OF.keys()
+        shown |= {name for name in known if not name.startswith(("p2p-", "idle"))}
+    given = [colour for name in shown for colour in {*_colours(panel, name)}]
+    return len({*given}) < len(given)
+
+
+@of_each("timeseries")
+def words_are_a_persons(panel: Panel, _: Page) -> object:
+    """Dask calls a task that succeeded `memory`; and what is done is not left to do."""
+    outcomes = [one["expr"] for one in panel["targets"] if "task_outcome" in one["legendFormat"]]
+    renamed = all('"succeeded", "dask_task_outcome", "mem' in one for one in outcomes)
+    to_do = expressions(panel) if "to do" in panel["title"] else []
+    done = re.compile(r"memory|erred|released")
+    return not renamed or [one for one in to_do if "state=~" not in one or done.search(one)]
+
+
+@of_each("stat")
+def each_signal_is_seen(panel: Panel, _: Page) -> object:
+    """Metrics that go on hide traces that do not: what the exporter does is asked by signal."""
+    return any(
+        "dask_otel_signal" not in target["expr"] or "signal}}" not in target["legendFormat"]
+        for target in panel["targets"]
+        if re.search(r"dask_otel_(export_last_success|queue|spool)_", target["expr"])
+    )
+
+
+@of_each("stat", "table")
+def few_runs_are_marked(panel: Panel, page: Page) -> object:
+    """Where Dask books runs on an earlier one, something beside the number of runs says so."""
+    line = [one for one in panels(page) if one["gridPos"]["y"] == panel["gridPos"]["y"]]
+    runs = panel["title"] == "Runs that ended" or "Runs" in _columns(panel)
+    beside = " ".join(x for one in line for x in expressions(one))
+    return runs and "dask_span_collided_total" not in beside
+
+
+@of_each("stat")
+def numbers_have_names(panel: Panel, _: Page) -> object:
+    """Grafana leaves the names of several numbers out where their panel is narrow."""
+    return len(panel["targets"]) > 1 and panel["gridPos"]["w"] < 3 * len(panel["targets"])
+
+
+@of_each("bargauge")
+def bars_lead_to_span_and_traces(panel: Panel, _: Page) -> object:
+    titles = [link["title"] for link in defaults(panel).get("links", [])]
+    return titles != ["Open in Dask / Span", "Its traces in Tempo", "Its traces in Jaeger"]
+
+
+@of_each()
+def links_to_jaeger_carry_the_root(panel: Panel, _: Page) -> object:
+    (url,) = [one["url"] for one in panel["links"] if one["title"] == "Traces in Jaeger"]
+    carried = 'dask.span.root.name=\\"${root}\\"' in unquote(url)
+    asked = [*expressions(panel), *(target.get("query", "") for target in panel["targets"])]
+    return carried != any(re.search(r"\$\{?root", one) for one in asked)
 
 
 def alerts_come_first(page: Page) -> list[str]:
@@ -476,6 +370,8 @@ def alerts_come_first(page: Page) -> list[str]:
     return [] if at == [("table", 0)] or page["uid"] != "dask-otel-overview" else [f"at {at}"]
 
 
+RULES.append(alerts_come_first)
+
 # ---------------------------------------------------------------------- rules of all pages
 
 
@@ -484,7 +380,7 @@ def links_fit_their_target(pages: dict[str, Page]) -> Iterator[str]:
     targets = {page["uid"]: variables(page) for page in pages.values()}
     for name, page in pages.items():
         own = variables(page)
-        for title, url in _links(page):
+        for title, url in links(page):
             if found := re.match(r"/d/([\w-]+)\?(.*)", url):
                 there = targets[found[1]]
                 passed = {*re.findall(r"\$\{(\w+):queryparam\}", found[2])}
@@ -501,7 +397,7 @@ def links_fit_their_target(pages: dict[str, Page]) -> Iterator[str]:
         yield from (f"{name}: {one['title']}" for one in page["links"] if one.get("includeVars"))
 
 
-def _links(page: Page) -> Iterator[tuple[str, str]]:
+def links(page: Page) -> Iterator[tuple[str, str]]:
     """Every link of a page, of its panels, their series and their cells."""
     yield from ((link["title"], link["url"]) for link in page["links"])
     for panel in panels(page):
@@ -513,40 +409,7 @@ def _links(page: Page) -> Iterator[tuple[str, str]]:
         yield from ((f"{panel['title']}: {link['title']}", link["url"]) for link in found)
 
 
-RULES: tuple[Callable[[Page], Iterable[str]], ...] = (
-    bars_begin_at_zero_in_one_colour,
-    thresholds_are_our_own,
-    red_is_where_an_alert_fires,
-    meanings_have_their_colours,
-    says_what_it_means_where_nothing_is,
-    axes_have_numbers,
-    columns_fit,
-    a_panel_of_one_kind_has_one_base,
-    series_have_colours_of_their_own,
-    words_are_a_persons,
-    each_signal_is_seen,
-    few_runs_are_marked,
-    numbers_have_names,
-    cells_stand_for_themselves,
-    advice_fits,
-    curves_have_colours,
-    is_described,
-    titles_fit,
-    lines_are_full_and_of_one_height,
-    legends_are_below_and_by_size,
-    stacks_have_units_and_fold_what_is_small,
-    shares_are_of_the_time_with_data,
-    one_axis_has_one_kind,
-    nothing_is_not_a_number,
-    runs_are_those_of_the_root,
-    runs_are_whole,
-    alerts_are_marked,
-    bars_lead_to_span_and_traces,
-    links_to_jaeger_carry_the_root,
-    alerts_come_first,
-)
-
-
+@cache
 def metered_by_dask() -> set[str]:
     """The activities that the installed Dask meters, from its source."""
     import distributed

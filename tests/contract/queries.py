@@ -1,15 +1,25 @@
-"""The metrics and labels that a PromQL expression names."""
+"""The rules of Prometheus that are shipped, and what a PromQL expression names that is nowhere."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
 
 from dask_otel import semconv
 from tests.backends import prometheus_names
 
-#: Names of TELEMETRY that nobody exports yet; the contract test says when one can go.
-PLANNED: frozenset[str] = frozenset()
+REPOSITORY = Path(__file__).parents[2]
+RULES = [
+    rule
+    for file in sorted((REPOSITORY / "deploy" / "prometheus" / "rules").glob("*.yml"))
+    for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+RECORDED = {rule["record"]: rule for rule in RULES if "record" in rule}
 
 #: Labels of every series: what Prometheus adds, and the resource attributes that the shipped
 #: configuration promotes (see deploy/prometheus/prometheus.yml).
@@ -19,7 +29,7 @@ COMMON = {
 }  # fmt: skip
 
 #: What Prometheus says of its alerts, and the labels of ours.
-ALERTS = {
+FIRING = {
     "ALERTS": {"alertname", "alertstate", "severity"},
     "ALERTS_FOR_STATE": {"alertname", "severity"},
 }
@@ -53,14 +63,23 @@ def _labels(bare: str) -> Iterator[str]:
         yield from (one.strip() for one in grouping.split(",") if one.strip())
 
 
-#: Labels that users make of their tags (`otel.metrics.tag-attributes`), on all metrics of spans.
-TAGS = {"dask_tag_team"}
+#: The labels of every series name that the bridge exports.
+EXPORTED = {
+    name: {*prometheus_names.labels(metric)}
+    for metric in semconv.METRICS.values()
+    for name in prometheus_names.names(metric)
+}
 
 
-def exported() -> dict[str, set[str]]:
-    """The labels of every series name that the bridge exports."""
-    return {
-        name: prometheus_names.labels(metric)
-        for metric in semconv.METRICS.values()
-        for name in prometheus_names.names(metric)
-    }
+def unknown(expression: str) -> set[str]:
+    """The metrics and labels of an expression that nobody exports; itself, if it has no metric."""
+    used = metrics(expression)
+    # A recorded one, or an alert, may have the labels of any.
+    every = COMMON.union(*EXPORTED.values(), *FIRING.values())
+    known = COMMON.union(*(EXPORTED.get(one, every) for one in used))
+    if any("dask_span_name" in EXPORTED.get(one, ()) for one in used):
+        # That users make of their tags (`otel.metrics.tag-attributes`).
+        known.add("dask_tag_team")
+    found = used - EXPORTED.keys() - RECORDED.keys() - FIRING.keys()
+    found |= labels(expression) - known
+    return found if used else {expression}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / "tools"
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import build_compatibility as tool
 
 
 def run(python: str, passed: int, whole: bool = True) -> str:
@@ -26,12 +27,6 @@ def run(python: str, passed: int, whole: bool = True) -> str:
 def test_the_last_whole_run_of_each_combination_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", [str(TOOLS), *sys.path])
-    spec = importlib.util.spec_from_file_location("it", TOOLS / "build_compatibility.py")
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     monkeypatch.setattr(tool, "RUNS", tmp_path / "runs.jsonl")
     lines = [run("3.9.1", 7), run("3.10.1", 1), run("3.10.1", 1200), run("3.10.1", 3, whole=False)]
     tool.RUNS.write_text("".join(lines))

@@ -1,8 +1,7 @@
-"""The house stays one in which a newcomer finds things: its map, its names, and no circles."""
+"""The house stays one in which a newcomer finds things: its map and its names."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -13,57 +12,6 @@ REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "src" / "dask_otel"
 MAP = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
 FOLDERS = sorted({path.parent for path in PACKAGE.rglob("*.py")})
-
-
-def imports() -> dict[str, set[str]]:
-    """Return the modules that each module imports anywhere, also only for the type checker."""
-    paths = {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in PACKAGE.rglob("*.py")
-    }
-    found: dict[str, set[str]] = {}
-    for module, path in paths.items():
-        targets: list[str] = []
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                targets += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                assert not node.level, f"{path}: relative imports are not followed here"
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-                # A module of a package, or a name of a module.
-                targets += [
-                    name if name.removeprefix("dask_otel.") in paths else str(node.module)
-                    for name in names
-                ]
-        found[module] = {target.removeprefix("dask_otel.") for target in targets} & paths.keys()
-        found[module].discard(module)
-    return found
-
-
-def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """Return the sets of modules that import each other, directly or not."""
-    reached = {module: {*imported} for module, imported in graph.items()}
-    for between in graph:
-        for seen in reached.values():
-            if between in seen:
-                seen |= reached[between]
-    found = (
-        frozenset(other for other in seen if module in reached[other])
-        for module, seen in reached.items()
-    )
-    return {circle for circle in found if circle}
-
-
-def test_circles_are_found() -> None:
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set[str]()}
-    assert circles(graph) == {frozenset("abc")}
-
-
-def test_no_files_import_each_other() -> None:
-    graph = imports()
-    assert len(graph) > 100
-    assert "core.life.open_span" in graph["core.life.task_runs"]
-    assert circles(graph) == set()
 
 
 def test_a_file_is_found_by_its_name() -> None:

@@ -10,8 +10,10 @@ import dask_otel
 
 SOURCE = Path(dask_otel.__file__).parent
 
-#: Modules that make objects of bytes, with all that these say.
-PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pickle"}
+#: Modules that make objects of bytes; Dask's is `distributed.protocol`.
+PICKLES = {
+    "pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "_pickle", "protocol",
+}  # fmt: skip
 #: Names that read or run what others wrote, or wait for others to connect.
 READING = {"loads", "unsafe_load", "Unpickler", "deserialize", "read_pickle"}
 RUNNING = {"eval", "exec", "compile", "__import__"}
@@ -35,17 +37,10 @@ KNOWN = {
 def findings(tree: ast.AST) -> Iterator[str]:
     """Yield what a module has of it."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                if name.name.partition(".")[0] in PICKLES or "distributed.protocol" in name.name:
-                    yield name.name
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if module.partition(".")[0] in PICKLES or module.startswith("distributed.protocol"):
-                yield module
-            for name in node.names:
-                if name.name in LISTENING:
-                    yield name.name
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            before = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            names = [before + name.name for name in node.names]
+            yield from (one for one in names if {*one.split(".")} & (PICKLES | LISTENING))
         elif isinstance(node, ast.Name) and node.id in RUNNING:
             yield node.id
         elif isinstance(node, ast.Attribute):
@@ -75,7 +70,7 @@ def read(data):
     return pandas.read_pickle(data)
 """
     expected = {
-        "pickle", "distributed.protocol.pickle", "cloudpickle", "HTTPServer", "eval",
-        "socket.bind", "pandas.read_pickle",
+        "pickle", "distributed.protocol.pickle", "cloudpickle.loads", "eval",
+        "http.server.HTTPServer", "socket.bind", "pandas.read_pickle",
     }  # fmt: skip
     assert set(findings(ast.parse(text))) == expected

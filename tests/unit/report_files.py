@@ -16,17 +16,14 @@ BEGIN = 1_790_000_000_000_000_000
 SECOND = 1_000_000_000
 
 
+_KINDS = {bool: "boolValue", int: "intValue", float: "doubleValue", str: "stringValue"}
+
+
 def value(plain: Any) -> dict[str, Any]:
     """An attribute's value in OTLP/JSON."""
-    if isinstance(plain, bool):
-        return {"boolValue": plain}
-    if isinstance(plain, int):
-        return {"intValue": str(plain)}
-    if isinstance(plain, float):
-        return {"doubleValue": plain}
     if isinstance(plain, (list, tuple)):
         return {"arrayValue": {"values": [value(item) for item in plain]}}
-    return {"stringValue": plain}
+    return {_KINDS[type(plain)]: str(plain) if type(plain) is int else plain}
 
 
 def attributes(plain: dict[str, Any]) -> list[dict[str, Any]]:
@@ -165,19 +162,21 @@ def everything(evil: str) -> list[dict[str, Any]]:
     ]
     inner = dict.fromkeys(("exception.type", "exception.message", "exception.stacktrace"), evil)
     events = (("exception", {**inner, "dask.task.key": evil}), (evil, {evil: evil}))
-    spans = []
-    for number, kind in enumerate(("span", "group", "task"), 1):
-        made = span(number, evil, parent=number - 1, kind=kind, failed=True, events=events)
-        made["attributes"] += [{"key": key, "value": {"stringValue": evil}} for key in keys]
-        made["attributes"] += [
-            {"key": evil, "value": {"stringValue": evil}},
-            {"key": "dask.span.tags", "value": {"arrayValue": {"values": [{"stringValue": evil}]}}},
-            {"key": "dask.span.idle.time", "value": {"doubleValue": 1.0}},
-            {"key": "dask.span.capacity.time", "value": {"doubleValue": 2.0}},
-            {"key": f"dask.span.activity.time.{evil}", "value": {"doubleValue": 1.0}},
-        ]
-        made["status"]["message"] = evil
-        spans.append(made)
+    own = {
+        **dict.fromkeys(keys, evil),
+        evil: evil,
+        "dask.span.tags": [evil],
+        "dask.span.idle.time": 1.0,
+        "dask.span.capacity.time": 2.0,
+        f"dask.span.activity.time.{evil}": 1.0,
+    }
+    spans = [
+        span(number, evil, parent=number - 1, kind=kind, failed=True, events=events)
+        for number, kind in enumerate(("span", "group", "task"), 1)
+    ]
+    for one in spans:
+        one["attributes"] += attributes(own)
+        one["status"]["message"] = evil
     labels = dict.fromkeys(
         [
             "dask.span.name",

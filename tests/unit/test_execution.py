@@ -144,36 +144,22 @@ def test_work_under_way_while_it_is_taken_off_goes_on():
     assert run(both()) == (7, 8, 1)
 
 
-def test_two_plugins_are_one_hook_and_the_last_one_takes_it_off():
-    worker: Any = Worker()
-    first, second = TaskContextPlugin(), TaskContextPlugin()
-    worker.plugins = {"a": first, "b": second}
-    first.setup(worker)
-    hook = worker.execute
-    second.setup(worker)
-    second.setup(worker)
-    assert worker.execute is hook
-    first.teardown(worker)
-    first.teardown(worker)
-    assert worker.execute is hook
-    second.teardown(worker)
-    assert "execute" not in vars(worker)
-
-
-def test_which_tasks_have_spans_is_for_the_scheduler_to_say():
+def test_plugins_are_one_hook_and_the_schedulers_own_says_which_tasks_have_spans():
     worker: Any = Worker()
     preloaded = TaskContextPlugin(ratio=0.5)
     brought = pickle.loads(pickle.dumps(TaskContextPlugin(ratio=0.25, decided=True)))
     worker.plugins = {"a": preloaded, "b": brought}
     preloaded.setup(worker)
     assert preloaded.hooks is not None
-    contexts = preloaded.hooks.context
-    assert contexts.ratio == 0.5
-    brought.setup(worker)
-    assert contexts.ratio == 0.25
-    brought.teardown(worker)
-    assert contexts.ratio == 0.5
+    hook, contexts = worker.execute, preloaded.hooks.context
+    for request, ratio in (
+        *((preloaded.setup, 0.5), (brought.setup, 0.25), (brought.setup, 0.25)),
+        *((brought.teardown, 0.5), (brought.teardown, 0.5)),
+    ):
+        request(worker)
+        assert (worker.execute, contexts.ratio) == (hook, ratio)
     preloaded.teardown(worker)
+    assert "execute" not in vars(worker)
     assert contexts.ratio == 0.0
 
 

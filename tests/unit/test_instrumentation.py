@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -88,18 +89,15 @@ def test_uninstrument_leaves_dask_exactly_as_it_was() -> None:
 
 
 def test_a_client_with_the_preload_keeps_what_it_asked_for() -> None:
+    wanted: list[bool] = []
     original = Client.__dict__[METHOD]
-    INSTRUMENTATION.hold()
-    INSTRUMENTATION.hold()
-    dask_otel.instrument()
-    dask_otel.uninstrument()
-    assert INSTRUMENTATION.on
-    INSTRUMENTATION.release()
-    assert INSTRUMENTATION.on
-    INSTRUMENTATION.release()
-    assert Client.__dict__[METHOD] is original
-    INSTRUMENTATION.release()
-    assert not INSTRUMENTATION.on
+    hold, release = INSTRUMENTATION.hold, INSTRUMENTATION.release
+    requests = (hold, hold, dask_otel.instrument, dask_otel.uninstrument)
+    for request in (*requests, release, release, release, hold, release):
+        assert INSTRUMENTATION.on == (Client.__dict__[METHOD] is not original)
+        request()
+        wanted.append(INSTRUMENTATION.on)
+    assert wanted == [True] * 5 + [False] * 2 + [True, False]
 
 
 def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -> None:
@@ -144,7 +142,7 @@ def test_many_threads_may_put_and_take() -> None:
     start = threading.Barrier(8)
 
     def turn(first: Any, second: Any) -> None:
-        start.wait()
+        start.wait(60)
         for _ in range(200):
             first()
             second()
@@ -153,11 +151,9 @@ def test_many_threads_may_put_and_take() -> None:
         (dask_otel.instrument, dask_otel.uninstrument),
         (INSTRUMENTATION.hold, INSTRUMENTATION.release),
     ]
-    threads = [threading.Thread(target=turn, args=pairs[n % 2]) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(8) as threads:
+        turns = [threads.submit(turn, *pair) for pair in pairs * 4]
+    assert [done.exception() for done in turns] == [None] * 8
     dask_otel.uninstrument()
     assert Client.__dict__[METHOD] is original
     assert blocks._undo is None
@@ -166,8 +162,9 @@ def test_many_threads_may_put_and_take() -> None:
 # ----------------------------------------------------------------------------- being lazy
 
 
-def test_importing_and_instrumenting_imports_nothing_heavy_until_dask_is() -> None:
-    out = python(
+#: The program, and what it prints.
+PROGRAMS = {
+    "nothing heavy is imported until dask is": (
         """
 import sys
 before = set(sys.modules)
@@ -189,13 +186,9 @@ DaskInstrumentor().uninstrument()
 assert distributed.Client._graph_to_futures is method.__wrapped__
 print("done")
 """,
-        PYTHONWARNINGS="error",
-    )
-    assert out == "done"
-
-
-def test_uninstrumented_before_dask_was_imported() -> None:
-    out = python(
+        "done",
+    ),
+    "uninstrumented before dask was imported": (
         """
 import sys, dask_otel
 finders = list(sys.meta_path)
@@ -206,13 +199,10 @@ dask_otel.uninstrument()
 assert sys.meta_path == finders
 import distributed
 print(hasattr(distributed.Client._graph_to_futures, "__wrapped__"))
-"""
-    )
-    assert out == "False"
-
-
-def test_threads_that_import_dask_while_others_instrument() -> None:
-    out = python(
+""",
+        "False",
+    ),
+    "threads import dask while others instrument": (
         """
 import sys, threading, dask_otel
 start = threading.Barrier(6)
@@ -228,13 +218,10 @@ for thread in threads: thread.join(50)
 assert not any(thread.is_alive() for thread in threads)
 from distributed import Client
 print(hasattr(Client._graph_to_futures, "__wrapped__"))
-"""
-    )
-    assert out == "True"
-
-
-def test_an_import_of_dask_that_fails_fails_as_without_us() -> None:
-    out = python(
+""",
+        "True",
+    ),
+    "an import of dask that fails": (
         """
 import sys, dask_otel
 dask_otel.instrument()
@@ -249,9 +236,15 @@ for name in [n for n in sys.modules if n.startswith("distributed")]:
     del sys.modules[name]
 from distributed import Client
 print(hasattr(Client._graph_to_futures, "__wrapped__"))
-"""
-    )
-    assert out == "ModuleNotFoundError\nTrue"
+""",
+        "ModuleNotFoundError\nTrue",
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "printed"), PROGRAMS.values(), ids=PROGRAMS)
+def test_before_dask_is_imported(program: str, printed: str) -> None:
+    assert python(program, PYTHONWARNINGS="error") == printed
 
 
 def test_the_entry_point_is_a_plain_class() -> None:
@@ -298,19 +291,23 @@ class Broken(Vendor):
         raise ZeroDivisionError
 
 
-def test_the_configured_propagators_decide_whether_and_the_form_is_w3c(propagators: Any) -> None:
-    context = {"traceparent": TRACEPARENT}
+@pytest.mark.parametrize(
+    ("chosen", "travels"),
+    [
+        ([Vendor()], True),
+        ([], False),
+        ([W3CBaggagePropagator()], False),
+        ([TraceContextTextMapPropagator()], True),
+        # An error of theirs is no matter of the user's.
+        ([Broken()], False),
+    ],
+)
+def test_the_configured_propagators_decide_whether_and_the_form_is_w3c(
+    propagators: Any, chosen: list[TextMapPropagator], travels: bool
+) -> None:
+    propagators(*chosen)
     with use_span(a_span()):
-        for chosen, expected in (
-            ([Vendor()], context),
-            ([], None),
-            ([W3CBaggagePropagator()], None),
-            ([TraceContextTextMapPropagator()], context),
-            # An error of theirs is no matter of the user's.
-            ([Broken()], None),
-        ):
-            propagators(*chosen)
-            assert carried() == expected
+        assert carried() == ({"traceparent": TRACEPARENT} if travels else None)
 
 
 def test_baggage_only_where_it_is_asked_for_and_bounded() -> None:

@@ -41,25 +41,18 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
     return {name: vars(record)[name] for name in FIELDS if name in vars(record)}
 
 
-def logged(logger: logging.Logger, *args: Any, **kwargs: Any) -> logging.LogRecord:
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    logger.warning(*args, **kwargs)
-    logger.removeHandler(handler)
-    (record,) = records
-    return record
+def logged(logger: logging.Logger, text: str, *args: Any, extra: Any = None) -> logging.LogRecord:
+    """Return the record that a handler would get."""
+    return logger.makeRecord("user", logging.WARNING, "", 1, text, args, None, extra=extra)
 
 
-def in_task(logger: logging.Logger, *args: Any, **kwargs: Any) -> logging.LogRecord:
+def in_task(logger: logging.Logger, *args: Any, task: Any = TASK, **more: Any) -> logging.LogRecord:
     context = TaskContext()
-    entered = context.enter(TASK)
+    entered = context.enter(task)
     assert entered is not None
-    try:
-        return logged(logger, *args, **kwargs)
-    finally:
-        context.leave(entered)
+    record = logged(logger, *args, **more)
+    context.leave(entered)
+    return record
 
 
 def test_records_of_tasks_have_the_fields_and_others_have_them_empty(logger: logging.Logger):
@@ -100,58 +93,33 @@ def test_what_the_user_gives_stays_and_raises_nothing(logger: logging.Logger):
     assert fields(in_task(logger, "x", extra=own)) == {**IN_TASK, **own}
 
 
-def test_a_factory_of_the_user_and_its_fields_stay(logger: logging.Logger):
-    before = logging.getLogRecordFactory()
+def test_a_factory_of_the_user_and_its_fields_stay(
+    logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+):
+    class Record(logging.LogRecord):
+        otelTraceID = "its own"
 
-    def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = before(*args, **kwargs)
-        record.otelTraceID = "its own"
-        record.span_id = "its own"
-        return record
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.span_id = "its own"
 
-    logging.setLogRecordFactory(factory)
-    try:
-        record = in_task(logger, "x")
-        assert logging.getLogRecordFactory() is factory
-    finally:
-        logging.setLogRecordFactory(before)
-    assert vars(record)["otelTraceID"] == "its own"
+    monkeypatch.setattr(logging, "_logRecordFactory", Record)
+    record = in_task(logger, "x")
+    assert type(record) is Record
     assert fields(record) == {**IN_TASK, "span_id": "its own"}
 
 
-def test_it_can_be_taken_off_and_is_put_on_once():
+def test_it_can_be_taken_off_and_is_put_on_once(monkeypatch: pytest.MonkeyPatch):
     before = logging.Logger.makeRecord
-    injection.add()
-    once = logging.Logger.makeRecord
-    injection.add()
-    assert logging.Logger.makeRecord is once
-    injection.remove()
-    assert logging.Logger.makeRecord is once
-    injection.remove()
-    assert logging.Logger.makeRecord is before
-
-
-def test_what_somebody_put_around_ours_stays_and_ours_does_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    before = logging.Logger.makeRecord
-    injection.add()
-    ours = logging.Logger.makeRecord
-
-    def theirs(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        return ours(*args, **kwargs)
-
-    monkeypatch.setattr(logging.Logger, "makeRecord", theirs)
-    logger = logging.Logger("user")
-    injection.remove()
-    assert logging.Logger.makeRecord is theirs
-    assert fields(in_task(logger, "x")) == {}
-    # On again, it is above theirs, and theirs above the one that does nothing.
-    injection.add()
-    assert fields(in_task(logger, "x")) == IN_TASK
-    injection.remove()
-    assert logging.Logger.makeRecord is theirs
-    monkeypatch.setattr(logging.Logger, "makeRecord", before)
+    made = []
+    for request in (injection.add, injection.add, injection.remove, injection.remove):
+        request()
+        made.append(logging.Logger.makeRecord)
+    ours, *others = made
+    assert others == [ours, ours, before]
+    # Somebody may have kept it, and called it ever since.
+    monkeypatch.setattr(logging.Logger, "makeRecord", ours)
+    assert fields(in_task(logging.Logger("user"), "x")) == {}
 
 
 def test_a_task_that_breaks_the_fields_breaks_no_log_call(logger: logging.Logger):
@@ -159,9 +127,5 @@ def test_a_task_that_breaks_the_fields_breaks_no_log_call(logger: logging.Logger
         def __str__(self) -> str:
             raise RuntimeError
 
-    context = TaskContext()
-    entered = context.enter(SimpleNamespace(key=Broken(), span_id="own", annotations={}))
-    assert entered is not None
-    record = logged(logger, "x")
-    context.leave(entered)
-    assert record.getMessage() == "x"
+    task = SimpleNamespace(key=Broken(), span_id="own", annotations={})
+    assert in_task(logger, "x", task=task).getMessage() == "x"

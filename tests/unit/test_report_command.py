@@ -67,14 +67,6 @@ def test_text_needs_no_extra(run, capsys, monkeypatch):
     assert "pip install 'dask-otel[report]'" in capsys.readouterr().err
 
 
-def test_says_where_a_page_can_not_be_written(run, tmp_path, capsys):
-    pytest.importorskip("bokeh")
-    (tmp_path / "file").touch()
-    page = tmp_path / "file" / "page.html"
-    assert main(["report", run, "-o", str(page)]) == 1
-    assert capsys.readouterr().err == f"dask-otel report: can't write {page}: not a directory\n"
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -96,20 +88,24 @@ def test_says_what_changes_nothing(tmp_path, capsys, options, said):
     assert told.count("\n") == bool(said)
 
 
-def test_says_what_is_wrong(tmp_path, capsys):
-    assert main(["report", str(tmp_path / "nothing"), "--text"]) == 1
-    assert "there is no" in capsys.readouterr().err
-    other = tmp_path / "other.json"
-    other.write_text('{"a": 1}')
-    assert main(["report", str(other), "--text"]) == 1
-    assert "neither traces nor metrics" in capsys.readouterr().err
-
-
-def test_an_empty_side_of_a_comparison_is_named(run, tmp_path, capsys):
-    empty = tmp_path / "empty.json"
-    empty.write_text('{"resourceSpans": []}')
-    assert main(["report", "--compare", str(run), str(empty), "--text"]) == 1
-    assert capsys.readouterr().err == (f"dask-otel report: no telemetry of Dask in {empty}\n")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{at}/nothing", "--text"], "there is no"),
+        (["{at}/other.json", "--text"], "neither traces nor metrics"),
+        (["--compare", "{run}", "{at}/empty.json", "--text"], "no telemetry of Dask in {at}/empty"),
+        (["{run}", "-o", "{at}/empty.json/x"], "can't write {at}/empty.json/x: not a directory\n"),
+    ],
+)
+def test_says_what_is_wrong(run, tmp_path, capsys, arguments, said):
+    if "-o" in arguments:
+        pytest.importorskip("bokeh")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    (tmp_path / "empty.json").write_text('{"resourceSpans": []}')
+    assert main(["report", *(one.format(run=run, at=tmp_path) for one in arguments)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("dask-otel report: ")
+    assert said.format(at=tmp_path) in error
 
 
 @pytest.mark.parametrize(

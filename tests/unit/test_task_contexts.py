@@ -20,7 +20,6 @@ from dask_otel.core.context import (
     STATE_KEY,
     Traceparent,
     format_traceparent,
-    parse_traceparent,
 )
 from dask_otel.worker.contexts import KEPT, TaskContexts
 
@@ -48,20 +47,22 @@ SPAN = {"name": ("a", "b"), "ids": ("root-id", "own-id")}
 HASHED = (identity.trace_id("root-id"), identity.span_id("own-id"), 1)
 
 
-def test_what_the_scheduler_decided_wins():
-    context = TaskContexts().of(Task({DECISION_KEY: DECIDED, "span": SPAN}, "own-id"))
-    assert ids(context) == (7, 8, 1)
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        # What the scheduler decided wins; without that, ids are hashes of Dask's.
+        ({DECISION_KEY: DECIDED, "span": SPAN}, (7, 8, 1)),
+        ({"span": SPAN}, HASHED),
+        ({}, (identity.trace_id("own-id"), identity.span_id("own-id"), 1)),
+    ],
+)
+def test_the_context_is_of_the_tasks_span(annotations: Any, expected: Any):
+    context = TaskContexts().of(Task(annotations, "own-id"))
+    assert ids(context) == expected
     assert span_of(context).is_remote
 
 
-def test_without_a_decision_ids_are_hashes_of_dasks():
-    assert ids(TaskContexts().of(Task({"span": SPAN}, "own-id"))) == HASHED
-
-
-def test_a_task_without_an_annotation_is_of_a_root_or_of_a_span_that_is_known():
-    contexts = TaskContexts()
-    alone = (identity.trace_id("own-id"), identity.span_id("own-id"), 1)
-    assert ids(contexts.of(Task({}, "own-id"))) == alone
+def test_a_task_without_an_annotation_is_of_a_span_that_is_known():
     contexts = TaskContexts()
     contexts.of(Task({"span": SPAN}, "own-id"))
     assert ids(contexts.of(Task({}, "own-id"))) == HASHED
@@ -164,33 +165,6 @@ def test_what_is_kept_is_bounded():
     assert len(contexts._computed) <= KEPT
 
 
-@pytest.mark.parametrize(
-    ("text", "parsed"),
-    [
-        (f"00-{7:032x}-{8:016x}-01", (7, 8, 1)),
-        (f"00-{7:032x}-{8:016x}-03", (7, 8, 3)),
-        # A later version may say more.
-        (f"cc-{7:032x}-{8:016x}-01-more", (7, 8, 1)),
-        (f"cc-{7:032x}-{8:016x}-01", (7, 8, 1)),
-        (f"00-{7:032x}-{8:016x}-01-more", None),
-        (f"cc-{7:032x}-{8:016x}-01more", None),
-        (f"ff-{7:032x}-{8:016x}-01", None),
-        (f"00-{0:032x}-{8:016x}-01", None),
-        (f"00-{7:032x}-{0:016x}-01", None),
-        (f"00-{0xA:032X}-{8:016x}-01", None),
-        (f"00-{7:032x}-{8:016x}-1", None),
-        (f"00-{7:032x}-{8:016x}-01\n", None),
-        ("", None),
-        (b"00", None),
-        (None, None),
-    ],
-)
-def test_traceparents(text: object, parsed: tuple[int, int, int] | None):
-    assert parse_traceparent(text) == parsed
-    if parsed and isinstance(text, str) and text.startswith("00"):
-        assert format_traceparent(Traceparent(*parsed)) == text
-
-
 # --------------------------------------------------- tasks that have a span of their own
 
 
@@ -203,23 +177,23 @@ def chosen(ratio: float = 1.0) -> TaskContexts:
 OWN = identity.task_span_id("own-id", "key", 7)
 
 
-@pytest.mark.parametrize("decided", [True, False])
-def test_a_chosen_task_has_its_own_span_in_the_trace_of_its_span(decided):
-    trace_id = 9 if decided else HASHED[0]
-    text = format_traceparent(Traceparent(9, HASHED[1], 0))
-    annotations = {DECISION_KEY: text, STATE_KEY: "a=b"} if decided else {}
-    context = chosen().of(Task({**annotations, "span": SPAN}, "own-id"))
-    assert ids(context) == (trace_id, OWN, 0 if decided else 1)
-    assert span_of(context).trace_state.to_header() == ("a=b" if decided else "")
+@pytest.mark.parametrize(
+    ("annotations", "trace_id", "flags", "state"),
+    [
+        ({}, HASHED[0], 1, ""),
+        ({DECISION_KEY: format_traceparent(Traceparent(9, HASHED[1], 0))}, 9, 0, "a=b"),
+        ({DECISION_KEY: format_traceparent(Traceparent(9, HASHED[1], 1))}, 9, 1, "a=b"),
+    ],
+)
+def test_a_chosen_task_has_its_own_span_in_the_trace_of_its_span(
+    annotations, trace_id, flags, state
+):
+    carrier = {STATE_KEY: "a=b", CARRIER_KEY: {"baggage": "c=d"}}
+    context = chosen().of(Task({**annotations, **carrier, "span": SPAN}, "own-id"))
+    assert ids(context) == (trace_id, OWN, flags)
+    assert span_of(context).trace_state.to_header() == state
+    assert baggage.get_all(context) == ({"c": "d"} if state else {})
     assert span_of(context).is_remote
-
-
-def test_baggage_stays_with_a_chosen_task():
-    text = format_traceparent(Traceparent(9, HASHED[1], 1))
-    annotations = {DECISION_KEY: text, CARRIER_KEY: {"baggage": "a=b"}}
-    context = chosen().of(Task(annotations, "own-id"))
-    assert ids(context) == (9, OWN, 1)
-    assert baggage.get_all(context) == {"a": "b"}
 
 
 def test_the_callers_own_context_and_that_of_a_continuation_stay():

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dask_otel.doctor.exporting import NO_REASON, export_findings
 from dask_otel.doctor.finding import Finding, rows
+from dask_otel.report.words import counted
 
 #: Seconds by which a clock may differ; spans of users' code in tasks have the same error.
 CLOCK: Final = 0.5
@@ -73,7 +74,7 @@ def _packages(facts: Facts) -> list[Finding]:
     workers = packages["workers"]
     missing = [address for address, found in workers.items() if found and not found["installed"]]
     silent = [address for address, found in workers.items() if not found]
-    count = _count(len(workers), "worker")
+    count = counted(len(workers), "worker")
     return rows(
         (
             not packages["scheduler"]["installed"],
@@ -106,7 +107,7 @@ def _packages(facts: Facts) -> list[Finding]:
             Finding(
                 "workers.answer",
                 "problem",
-                f"No answer from {_count(len(silent), 'worker')}: {_some(silent)}.",
+                f"No answer from {counted(len(silent), 'worker')}: {_some(silent)}.",
                 "They hang, or their event loops are blocked.",
                 "See their logs, and the alert DaskEventLoopBlocked.",
             ),
@@ -164,7 +165,7 @@ def _configuration(process: Facts) -> list[Finding]:
                 Finding(
                     "configuration",
                     "ok",
-                    f"The configuration is valid; {_count(changed, 'key')} set to other than the "
+                    f"The configuration is valid; {counted(changed, 'key')} set to other than the "
                     "default.",
                 ),
             ),
@@ -238,7 +239,7 @@ def _workers(process: Facts) -> list[Finding]:
     workers = process.get("workers")
     if workers is None:
         return []
-    count, interval = _count(workers["count"], "worker"), workers["heartbeat_interval"]
+    count, interval = counted(workers["count"], "worker"), workers["heartbeat_interval"]
     timeout = process.get("settle_timeout")
     rare = timeout is not None and interval * _HEARTBEATS > timeout
     late = [
@@ -274,7 +275,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.heartbeats",
                 "problem",
-                f"No heartbeat for long from {_count(len(late), 'worker')}: {_some(late)}.",
+                f"No heartbeat for long from {counted(len(late), 'worker')}: {_some(late)}.",
                 "They hang, their event loops are blocked, or the network is gone.",
                 "See their logs, and the alert DaskEventLoopBlocked.",
             ),
@@ -292,7 +293,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.clocks",
                 "problem",
-                f"The clock differs from the scheduler's on {_count(len(wrong), 'worker')}: "
+                f"The clock differs from the scheduler's on {counted(len(wrong), 'worker')}: "
                 f"{_some(wrong)}.",
                 "The bridge corrects Dask's times; spans and logs of the code in tasks keep the "
                 "worker's, and lie outside of their parents.",
@@ -304,7 +305,7 @@ def _workers(process: Facts) -> list[Finding]:
             Finding(
                 "workers.clocks",
                 "ok",
-                f"No clock of {_count(len(clocks), 'worker')} is known to differ by more than "
+                f"No clock of {counted(len(clocks), 'worker')} is known to differ by more than "
                 f"{CLOCK:g} s.",
             ),
         ),
@@ -331,10 +332,6 @@ def _fusion(facts: Facts) -> list[Finding]:
         'Where you compute, dask.config.set({"optimization.fuse.active": False}).',
     )
     return rows((facts["here"]["fusion"] is not False, finding))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _some(names: list[str]) -> str:

@@ -47,7 +47,6 @@ _STANDARD: Final[Mapping[str, str]] = {
     "sampler": "OTEL_TRACES_SAMPLER",
 }
 _SECRET: Final = re.compile(r"auth|cert|cred|environ|header|key|pass|secret|token", re.IGNORECASE)
-_MASK: Final = Mask()
 
 
 def bad_value(key: str, value: Any, source: str, allowed: str) -> str:
@@ -97,7 +96,7 @@ def key_text(name: Any) -> str:
 
 def _short(value: Any) -> str:
     try:
-        text = _MASK(" ".join(repr(value)[:2000].split()))
+        text = Mask()(" ".join(repr(value)[:2000].split()))
     except Exception:  # noqa: BLE001 - a broken repr, an int too long to print: report all the same
         return f"(a {type(value).__name__})"
     return text if len(text) <= 100 else f"{text[:99]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -174,8 +175,11 @@ DEFAULTS: Final[Mapping[str, Any]] = flat(Settings())
 # ------------------------------------------------------------------------- the client's side
 
 _ABSENT: Final = object()
-#: Invalid values that `setting` has warned about.
-_warned: set[str] = set()
+
+
+@cache
+def _warn(key: str, line: str) -> None:
+    logger.warning("dask-otel uses the default of %s: %s", key, line)
 
 
 def setting(key: str) -> Any:
@@ -190,13 +194,10 @@ def setting(key: str) -> Any:
         The full key, such as ``otel.client.span-per-caller``.
     """
     value = dask.config.get(key, _ABSENT)
-    if value is not _ABSENT:
-        rule = _rule(key)
-        try:
-            return rule.parse(value)
-        except ValueError:
-            line = problem.bad_value(key, value, "Dask's configuration", rule.allowed)
-            if line not in _warned:
-                _warned.add(line)
-                logger.warning("dask-otel uses the default of %s: %s", key, line)
-    return DEFAULTS[key]
+    if value is _ABSENT:
+        return DEFAULTS[key]
+    problems: list[str] = []
+    values = _parse({key: (value, "Dask's configuration")}, problems)
+    for line in problems:
+        _warn(key, line)
+    return values.get(key, DEFAULTS[key])

@@ -350,13 +350,11 @@ VARIABLE_NAME: Final = re.compile(r"OTEL_[A-Z0-9_]+")
 
 def _variable_text(value: Any) -> Any:
     # YAML and Dask convert texts that look like numbers or booleans.
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and math.isfinite(value):
+    if isinstance(value, float) and value.is_integer():
         # 1e4 means 10000, and the SDK's int() rejects "10000.0".
-        return str(int(value)) if value.is_integer() else str(value)
-    if isinstance(value, int):
-        return str(value)
+        value = int(value)
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return str(value).lower()
     _require("\0" not in _text(value))  # not possible in an environment
     return value
 
