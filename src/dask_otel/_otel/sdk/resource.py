@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry.sdk import resources
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from dask_otel import semconv
 from dask_otel.core.text import Sanitizer, clean_text
@@ -40,7 +39,7 @@ def make_resource(
         If a configured detector can't be used.
     """
     found = _detected()
-    given = _user_attributes()
+    given = OTELResourceDetector().detect().attributes
     # Without a name, the SDK's placeholder.
     name = str(found.get(semconv.SERVICE_NAME) or "unknown_service")
     if not given.get(semconv.SERVICE_NAME) and name.startswith("unknown_service"):
@@ -86,15 +85,3 @@ def _is_random(instance_id: object) -> bool:
     if instance_id is None or detector is None:
         return instance_id is None
     return bool(detector().detect().attributes.get(semconv.SERVICE_INSTANCE_ID) == instance_id)
-
-
-def _user_attributes() -> Mapping[str, str]:
-    """Return the attributes of OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
-    given = {}
-    for item in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
-        key, separator, value = item.partition("=")
-        if separator:
-            given[key.strip()] = value.strip()
-    if os.environ.get("OTEL_SERVICE_NAME"):
-        given[semconv.SERVICE_NAME] = os.environ["OTEL_SERVICE_NAME"]
-    return given
