@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from dask_otel.doctor.findings import all_findings
 from dask_otel.doctor.page import as_json, as_text
 from tests.certificates import Certificate, self_signed
 from tests.otlp.conftest import PROTOCOLS
-from tests.receiver import Receiver, hanging_up, receiver, silent_server
+from tests.receiver import Receiver, hanging_up, receiver, refusing, silent_server
 
 GRPC, HTTP = PROTOCOLS
 
@@ -175,10 +174,8 @@ def test_a_certificate_that_is_not_trusted_and_one_that_is(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nobody_there(examine: Examine, protocol: str) -> None:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        assert kinds(examine(f"http://127.0.0.1:{port}", protocol)) == {"refused"}
+    with refusing() as (host, port):
+        assert kinds(examine(f"http://{host}:{port}", protocol)) == {"refused"}
     assert kinds(examine("http://nowhere.invalid:4317", protocol)) == {"unresolved"}
 
 

@@ -139,26 +139,6 @@ def test_only_an_invalid_request_is_blamed(
     assert all(send(sink, [record]).taken for sink, record in both)
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 304])
-def test_a_redirect_is_no_success(build: Build, status: int) -> None:
-    """It is not followed: that would turn a POST into a GET, and the data would be gone."""
-    from tests.receiver import receiver
-
-    with receiver("http/protobuf") as server:
-        outputs = build(server.environ)
-        server.answer, server.location = status, "/login"
-        for sink, record in (
-            (outputs.span_sinks[0], ROOT),
-            (outputs.metric_sinks[0], counter(number(1))),
-        ):
-            answer = send(sink, [record])
-            assert not answer.taken
-            assert answer.reason
-        server.answer, server.location = None, ""
-        assert send(outputs.span_sinks[0], [ROOT]).taken
-        assert [s.name for s in server.spans] == ["nightly"]
-
-
 @pytest.mark.parametrize(
     ("signal", "variable"),
     [

@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,22 +15,12 @@ from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
-from tests.certificates import self_signed
-from tests.otlp.conftest import PROTOCOLS
-from tests.otlp.pipeline import Export, make_batch, make_span
-from tests.receiver import Receiver, hanging_up, port_of, receiver
+from tests.otlp.pipeline import Export, make_batch
+from tests.receiver import Receiver, refusing
 from tests.waiting import eventually
 
 #: Seconds for a request, and those of a close: nobody waits so long.
 LONG = 100
-
-
-@contextmanager
-def refusing() -> Iterator[tuple[str, int]]:
-    """An address that nobody else can listen at, and nobody does."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()
 
 
 def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
@@ -48,57 +35,8 @@ def patience(pump: Pump) -> list[float]:
     return [lane._sink.patience for lane in pump._lanes]
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dask-otel")]
-
-
 def refusal(server: Receiver, status: int, code: str) -> int | str:
     return code if server.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc" else status
-
-
-@contextmanager
-def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
-    """Give an endpoint that nothing can be delivered to."""
-    with ExitStack() as stack:
-        if fault == "refuses":
-            yield "http://{}:{}".format(*stack.enter_context(refusing()))
-        elif fault == "no name":
-            yield "http://nowhere.invalid:4318"
-        elif fault == "hangs up":
-            yield f"http://127.0.0.1:{stack.enter_context(hanging_up())}"
-        else:
-            certificate = None if fault == "no TLS there" else self_signed(folder)
-            server = stack.enter_context(receiver(protocol, tls=certificate))
-            scheme = "http" if fault == "TLS there" else "https"
-            yield f"{scheme}://127.0.0.1:{port_of(server.endpoint)}"
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    "fault", ["refuses", "no name", "hangs up", "untrusted", "no TLS there", "TLS there"]
-)
-def test_an_endpoint_that_takes_nothing_holds_up_no_close_and_keeps_no_thread(
-    fault: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was configured: a collector has a moment to come back."""
-    with nowhere(fault, protocol, tmp_path) as endpoint:
-        made = made_with(
-            monkeypatch,
-            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
-            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-            OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
-        )
-        assert patience(made.pump) == [1.0, 1.0]
-        made.pump.start()
-        export = Export(made.pump)
-        export.spans(make_span())
-        export.metrics(make_batch())
-        eventually(lambda: len(made.pump.condition()["destinations"][0]["failing"]) == 2)
-        # They are tried again, after a second, two, four.
-        took = export.close(LONG)
-        assert made.pump.closed
-        assert took < LONG / 2
-        eventually(lambda: not threads())
 
 
 @pytest.fixture

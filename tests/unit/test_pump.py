@@ -287,6 +287,24 @@ def test_the_age_of_the_last_success_is_that_of_each_signal_and_of_its_worst_exp
         assert 0 <= ages()[0] <= time.monotonic() - began
 
 
+def test_what_a_server_took_only_in_part_is_counted_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spans, metrics = Spans("one"), Metrics("other")
+    spans.yes = metrics.yes = Answer(True, lost=1, said="no room for it")
+    with running([spans], [metrics]) as pump:
+        for number in (1, 2):
+            offer(pump, number, groups=1)
+            beat(pump, 1)
+            eventually(lambda n=number: len(spans.exported) == 2 * n and metrics.taken == n)
+        counts = pump.counts()
+    assert (counts[EXPORTED, "traces"], counts[DROPPED, "traces", "error"]) == (2, 2)
+    points = sum(len(record.points) for records in metrics.requests[:2] for record in records)
+    assert (counts[EXPORTED, "metrics"], counts[DROPPED, "metrics", "rejected"]) == (points - 2, 2)
+    said = [(r.levelname, "no room for it" in r.getMessage()) for r in caplog.records]
+    assert said == [("WARNING", True)] * 2
+
+
 class FlakyMetrics(Metrics):
     """Says no to every second request."""
 
