@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import (
@@ -109,15 +109,6 @@ def test_a_caller_s_trace_goes_on_in_it(flags: int, sampler: Sampler) -> None:
         assert span.context.trace_state.get("x") == "1"
         sampled, others = span.context.trace_flags & 1, span.context.trace_flags & 2
         assert (sampled, others) in ((1, 0), (1, flags & 2))
-
-
-def test_its_limits_apply() -> None:
-    provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
-    exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    send(sink_of(provider), [ROOT])
-    (span,) = exporter.get_finished_spans()
-    assert len(span.attributes) == 2
 
 
 def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:

@@ -111,42 +111,6 @@ def test_the_next_run_sends_what_an_earlier_one_left_as_that_ones(
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_second_scheduler_on_one_path_exports_without_a_spool_until_the_first_ends(
-    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    _, first = begin("Scheduler-1", nobody())
-    assert all(first.spans(make_span("left")))
-    wired, export = begin("Scheduler-2", receiver.environ)
-    (error,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert f"otel.spool.path is {path}" in error
-    assert "in use" in error
-    assert "give each a path of its own" in error
-    assert "spool" not in wired.summary
-    assert not wired.pump.journal.takes_notes
-    export.spans(make_span("a"))
-    eventually(lambda: len(receiver.spans) == 1)
-    assert wired.pump.condition()["spool"]["usable"] is False
-
-    first.close()
-    eventually(lambda: len(by_id(receiver)) == 2, 60, "what the first one left")
-    assert wired.pump.journal.takes_notes
-    assert f"dask-otel now uses the spool {path}, in which a span of an earlier run" in caplog.text
-    export.close()
-    assert list(path.parent.iterdir()) == []
-
-
-def test_a_spool_that_cannot_be_made_costs_itself_alone(
-    begin: Begin, receiver: Receiver, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    missing = path.parent / "missing" / "spool.db"
-    _, export = begin("Scheduler-1", receiver.environ, path=str(missing))
-    (error,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert f"otel.spool.path is {missing}" in error
-    export.spans(make_span("a"))
-    eventually(lambda: len(receiver.spans) == 1)
-
-
 def test_where_nothing_can_use_a_spool_that_is_said(
     begin: Begin, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

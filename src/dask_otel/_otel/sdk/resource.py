@@ -6,7 +6,7 @@ import os
 from typing import Any, Final
 
 from opentelemetry.sdk import resources
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.resources import Resource
 
 from dask_otel import semconv
 from dask_otel.core.text import Sanitizer, clean_text
@@ -39,14 +39,10 @@ def make_resource(
         If a configured detector can't be used.
     """
     found = _detected()
-    given = OTELResourceDetector().detect().attributes
-    # Without a name, the SDK's placeholder.
-    name = str(found.get(semconv.SERVICE_NAME) or "unknown_service")
-    if not given.get(semconv.SERVICE_NAME) and name.startswith("unknown_service"):
+    # The SDK's placeholder for a missing name.
+    if str(found.get(semconv.SERVICE_NAME) or "unknown_service").startswith("unknown_service"):
         found[semconv.SERVICE_NAME] = service_name
-    if semconv.SERVICE_INSTANCE_ID not in given and _is_random(
-        found.get(semconv.SERVICE_INSTANCE_ID)
-    ):
+    if _is_random(found.get(semconv.SERVICE_INSTANCE_ID)):
         found[semconv.SERVICE_INSTANCE_ID] = instance_id
     found.setdefault(semconv.SERVICE_VERSION, service_version)
     if not found.get(semconv.CLUSTER_NAME):
