@@ -149,12 +149,6 @@ def test_what_is_wrong_has_a_name(
     assert all(words in f"{f.why} {f.todo}" for f in exports(findings))
 
 
-def test_no_scheme_is_an_error_of_the_configuration_over_http(examine: Examine) -> None:
-    (problem,) = [f for f in examine("127.0.0.1:4318", HTTP) if f.level == "problem"]
-    assert problem.check == "configuration"
-    assert "begins with http:// or https://" in problem.what
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_certificate_that_is_not_trusted_and_one_that_is(
     examine: Examine,
@@ -185,21 +179,6 @@ def test_somebody_who_never_answers(examine: Examine, protocol: str) -> None:
     with silent_server() as endpoint:
         findings = examine(endpoint, protocol, OTEL_EXPORTER_OTLP_TIMEOUT="0.5")
         assert kinds(findings) == {"timeout"}
-
-
-def test_grpc_ignores_a_path(examine: Examine) -> None:
-    with receiver(GRPC) as server:
-        findings = examine(f"{server.endpoint}/v1/traces", GRPC)
-        assert [f.level for f in exports(findings)] == ["ok", "ok"]
-        (note,) = [f for f in findings if f.check == "export.address"]
-        assert "ignores the path /v1/traces" in note.what
-
-
-def test_partial_success(server: Receiver, examine: Examine) -> None:
-    server.partial = (1, "too old")
-    findings = examine(server.endpoint, server.protocol)
-    assert kinds(findings) == {"partial_success"}
-    assert "too old" in exports(findings)[0].why
 
 
 def test_nothing_is_exported(examine: Examine) -> None:
@@ -300,11 +279,3 @@ def test_who_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is behind a proxy can't be seen from here.
     monkeypatch.setenv("http_proxy", "http://proxy:3128")
     assert seen("http://collector:4318") is None
-
-
-def test_a_page_is_narrow_and_plain(examine: Examine, tmp_path: Path) -> None:
-    findings = examine("http://nowhere.invalid:4317", GRPC)
-    page = as_text(facts_of_this_process(60), [*findings, Finding("x", "note", "\x1b[31mred\x07")])
-    assert all(len(line) <= 80 for line in page.splitlines())
-    assert "\x1b" not in page
-    assert "problem" in as_text(facts_of_this_process(60), findings, colours=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,7 @@ def test_compression(server: Receiver, build: Build, compression: str) -> None:
         assert [r[2].get("content-encoding") for r in server.requests] == [wanted] * 2
 
 
-def test_headers_also_for_one_signal(server: Receiver, build: Build) -> None:
+def test_headers_also_for_one_signal_and_who_sends(server: Receiver, build: Build) -> None:
     outputs = build(
         server.environ,
         OTEL_EXPORTER_OTLP_HEADERS="x-tenant=one",
@@ -41,6 +42,8 @@ def test_headers_also_for_one_signal(server: Receiver, build: Build) -> None:
         ("traces", "one"),
         ("metrics", "two"),
     ]
+    for _, _, headers in server.requests:
+        assert re.match(r"dask-otel/\S+ OTel-OTLP-Exporter-Python/", headers["user-agent"])
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b", "x" * 100_000, "日本\U0001f600"])

@@ -176,6 +176,26 @@ COUNTS = [
             {"export.traces": "Nothing listens at collector:4317"},
             {},
         ),
+        (
+            {"probe__results": [result("traces", lost=1, said="too old"), result("metrics")]},
+            {"export.traces": "too old"},
+            {},
+        ),
+        (
+            {"probe__results": [result("traces", said="deprecated"), result("metrics")]},
+            {},
+            {"export.traces": "deprecated"},
+        ),
+        (
+            {
+                "probe__results": [
+                    result(signal, destination="http://collector:4317/v1/traces (OTLP over gRPC)")
+                    for signal in ("traces", "metrics")
+                ]
+            },
+            {},
+            {"export.address": "ignores the path /v1/traces"},
+        ),
         # The application's provider keeps the answers.
         (
             {"probe__results": [result("traces", ok=None, destination="it"), result("metrics")]},

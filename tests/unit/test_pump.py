@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -425,6 +424,8 @@ def test_a_hanging_sink_does_not_hold_the_close_nor_the_last_metrics(
     with running([spans], [metrics]) as pump:
         offer(pump, *range(20))
         eventually(lambda: spans.calls)
+        daemons = {thread.name for thread in threading.enumerate() if thread.daemon}
+        assert daemons >= {"dask-otel-traces", "dask-otel-metrics"}, "the process could not end"
         beat(pump, 1)
         pump.request_close(1.0)
         eventually(metrics.shut.is_set)
@@ -513,20 +514,6 @@ def test_without_sinks_everything_is_taken_and_closed() -> None:
         assert pump.accepts_metrics()
         beat(pump)
         assert pump.closed
-
-
-def test_each_sink_has_one_daemon_thread() -> None:
-    spans, metrics = Spans(), Metrics()
-    with running([spans], [metrics]) as pump:
-        for n in range(20):
-            pump.offer_span(finished(n))
-            beat(pump)
-        eventually(lambda: spans.threads and metrics.threads)
-        assert len(spans.threads) == len(metrics.threads) == 1
-        assert spans.threads != metrics.threads
-        ours = [t for t in threading.enumerate() if t.ident in spans.threads | metrics.threads]
-        assert all(t.daemon for t in ours)
-        assert {t.name for t in ours} == {"dask-otel-traces", "dask-otel-metrics"}
 
 
 def test_metrics_leave_a_server_alone_for_as_long_as_it_wants() -> None:
