@@ -103,6 +103,7 @@ def test_all_is_well() -> None:
     assert {f.level for f in findings} == {"ok"}
     assert exit_code(findings) == 0
     assert "All is well, 0 notes." in as_text(facts(), findings)
+    assert "\x1b[32mok" in as_text(facts(), findings, colours=True)
 
 
 REFUSED = [
@@ -248,7 +249,9 @@ def test_what_is_found(
         assert [check for check, text in words.items() if text not in found[check]] == []
     assert all(f.todo for f in findings if f.level == "problem")
     assert exit_code(findings) == bool(problems)
-    page = " ".join(as_text(said, findings).split())
+    text = as_text(said, findings)
+    assert max(map(len, text.splitlines())) <= 80
+    page = " ".join(text.split())
     assert all(" ".join(f.what.split()) in page for f in findings)
 
 
