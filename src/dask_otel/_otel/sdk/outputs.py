@@ -136,6 +136,7 @@ def build(
         "always_off": lambda _: False,
         "trace_based": sampler.exemplar,
     }
+    default = next((one.label for one in [*traces, *metrics] if not one.named), None)
     # The environment is restored; the rest does not read it, and may block.
     return Outputs(
         read,
@@ -149,7 +150,7 @@ def build(
         sampler.decides,
         resource.attributes,
         encoder.origin,
-        _nobody_at([*traces, *metrics]),
+        default if default and nobody_listens() else None,
     )
 
 
@@ -188,8 +189,3 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         if sink.key is None:
             sink.close()
     return [sink for sink in sinks if sink.key is not None]
-
-
-def _nobody_at(destinations: list[Destination]) -> str | None:
-    default = [one.label for one in destinations if not one.named]
-    return default[0] if default and nobody_listens() else None
