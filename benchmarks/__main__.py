@@ -21,7 +21,6 @@ from benchmarks import (
     memory,
     page,
     pauses,
-    peers,
     results,
     spool,
     throughput,
@@ -31,7 +30,7 @@ from benchmarks.results import Row
 #: What measures a row, in parts: one that fails does not lose the others. New rows (task spans,
 #: made in workers) go on from 10, each with a module of its own and a line here.
 ROWS: dict[str, list[Callable[[bool], list[Row]]]] = {
-    "1": [cpu.run, instructions.run, peers.run],
+    "1": [cpu.run, instructions.run],
     "2": [history.run],
     "3": [pauses.run],
     "4": [memory.run],
@@ -51,9 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small and rough: minutes, not tens")
     parser.add_argument("--pairs", type=int, help="pairs of windows in the A/B of row 1 (18)")
     parser.add_argument("--output", type=Path, help="JSON file; rows not measured stay as they are")
-    parser.add_argument(
-        "--page", action="store_true", help="rewrite docs/benchmarks.md and its plot"
-    )
+    parser.add_argument("--page", action="store_true", help="rewrite docs/benchmarks.md")
     parser.add_argument(
         "--check",
         action="store_true",

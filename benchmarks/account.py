@@ -18,18 +18,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
 from distributed import Client
-from distributed.diagnostics.plugin import SchedulerPlugin
 
 from benchmarks import marked, meter
 from benchmarks.cluster import answer, cluster
 from benchmarks.cpu import many_tasks, until
-from benchmarks.instructions import count, counted, run_tasks, write_sum
+from benchmarks.instructions import EmptyPlugin, count, counted, run_tasks, write_sum
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
@@ -146,15 +145,9 @@ def measure(arm: str, more: Mapping[str, str]) -> dict[str, Stretch]:
     return found
 
 
-class _Empty(SchedulerPlugin):
-    # Ours has this signature too; that of the base class costs 3,000 more a task.
-    def transition(self, key: Hashable, start: str, finish: str, /, **info: Any) -> None:
-        """Do nothing."""
-
-
 async def _dispatches(tasks: int) -> int:
     """Count the same tasks without another plugin and with one that does nothing."""
-    for plugin in (None, None, _Empty()):
+    for plugin in (None, None, EmptyPlugin()):
         async with SimulatedCluster(2) as simulated:
             if plugin is not None:
                 simulated.scheduler.add_plugin(plugin, name="empty")

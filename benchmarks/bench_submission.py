@@ -45,18 +45,6 @@ def cost(call: Callable[[], Any], calls: int = CALLS) -> float:
     return min(repeat(call, number=calls, repeat=RUNS, timer=process_time)) / calls * 1e6
 
 
-def alternating(submit: Callable[[], Any]) -> float:
-    """Return the cost of submissions under another span each time, less that of the change."""
-    spans = [a_span(1), a_span(2)]
-
-    def turns(do: Callable[[], Any]) -> None:
-        for span in spans:
-            with use_span(span):
-                do()
-
-    return (cost(lambda: turns(submit)) - cost(lambda: turns(lambda: None))) / len(spans)
-
-
 def measure() -> dict[str, float]:
     """Return µs of CPU of the hook for each case."""
     client = Submitter()
@@ -76,7 +64,6 @@ def measure() -> dict[str, float]:
             for context in contexts:
                 stack.enter_context(context)
             found[name] = cost(client.submit) - bare
-    found["another span than before"] = alternating(client.submit) - bare
     with dask.config.set({"otel.client.span-per-caller": True}), use_span(a_span(1)):
         one_more = Submitter()
         found["a span, and a Dask span for it"] = cost(one_more.submit) - bare

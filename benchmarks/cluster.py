@@ -18,9 +18,9 @@ from tests.cluster import processes
 ROOT = Path(__file__).parent.parent
 
 
-def environment(more: Mapping[str, str], *first: str) -> dict[str, str]:
-    """Return the environment of a process that can import the benchmarks, after some folders."""
-    paths = [*first, str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that can import the benchmarks."""
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))} | dict(more)
 
 
@@ -54,15 +54,13 @@ def cluster(
     more: Mapping[str, str],
     workers: int = 2,
     *args: str,
-    worker_environment: Mapping[str, str] | None = None,
     within: Sequence[str] = (),
 ) -> Iterator[Client]:
     """Give a client of a fresh cluster whose scheduler was started with these arguments."""
     with tempfile.TemporaryDirectory() as folder, processes.cluster(Path(folder)) as built:
         built.start_scheduler(*args, env=environment(more), within=within)
         for number in range(workers):
-            env = worker_environment or environment({})
-            built.start_worker(f"w{number}", nthreads=1, env=env)
+            built.start_worker(f"w{number}", nthreads=1, env=environment({}))
         with Client(built.address, timeout=90) as client:
             client.wait_for_workers(workers, timeout=90)
             yield client

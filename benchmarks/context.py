@@ -16,11 +16,8 @@ from typing import Any, Final
 
 from benchmarks import bench_submission, bench_task_context
 from benchmarks.cluster import answer
-from benchmarks.instructions import TASKS, count, counted, record, replay, run_tasks, write_sum
-from benchmarks.recording import Recorder
+from benchmarks.instructions import TASKS, count, count_work, counted, run_tasks, write_sum
 from benchmarks.results import Row, verdict
-from benchmarks.simulated import SimulatedCluster
-from dask_otel._dask.workers.execution import Execution
 from dask_otel.core.context import CARRIER_KEY, Caller, Traceparent, make_carrier
 from dask_otel.worker.logs import injection
 from dask_otel.worker.plugin import TaskContext
@@ -44,39 +41,24 @@ WORKER: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _carry(recorder: Recorder, carrier: dict[str, str] | None) -> None:
-    """Let the recorded tasks come with a caller's context, or without one."""
-    submitted = [
-        task for call in recorder.calls if call.kind == "submission" for task in call.args[0]
-    ]
-    for task in [*recorder.tasks.values(), *submitted]:
-        task.annotations.pop(CARRIER_KEY, None)
-        if carrier is not None:
-            task.annotations[CARRIER_KEY] = carrier
-
-
 async def _scheduler(tasks: int) -> None:
-    """Count a bare replay, and one with each part, after a first one of each that warms up."""
+    """Count tasks without the bridge, and with each part, after a first round that warms up."""
     caller = make_carrier(Caller(Traceparent(7, 8, 1)))
-    async with SimulatedCluster(2) as cluster:
-        recorder = record(cluster, lambda cluster, _: run_tasks(cluster, tasks))
-        for _ in range(2):
-            replay(cluster, recorder, None)
-            for with_caller, settings in PARTS.values():
-                _carry(recorder, caller if with_caller else None)
-                replay(cluster, recorder, settings)
+    for with_caller, settings in 2 * [(False, None), *PARTS.values()]:
+        given = {CARRIER_KEY: caller} if with_caller else None
+        await count_work(settings, lambda cluster, _, given=given: run_tasks(cluster, tasks, given))
 
 
 def _worker() -> None:
     """Count tasks on a bare worker, and on one with each kind of hooks."""
     cases: list[dict[str, Any] | None] = [None, *WORKER.values()]
     for settings in [*cases, *cases]:
-        worker: Any = bench_task_context.Worker(bench_task_context.DECIDED)
+        worker = bench_task_context.Worker(bench_task_context.DECIDED)
         with ExitStack() as stack:
             if settings is not None:
                 context = TaskContext()
-                context.contexts.ratio = settings.get("ratio", 0.0)
-                Execution(worker, context).attach()
+                context.ratio = settings.get("ratio", 0.0)
+                worker.hook(context)
             if settings and settings.get("inject"):
                 injection.add()
                 stack.callback(injection.remove)

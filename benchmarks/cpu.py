@@ -58,21 +58,12 @@ def until(client: Client, check: Callable[..., bool]) -> None:
 
 
 @contextmanager
-def switched(
-    client: Client, on: Callable[..., Any], off: Callable[..., Any], where: str = "run_on_scheduler"
-) -> Iterator[None]:
-    """Switch something on and off, on the scheduler or, by ``run``, on the workers."""
-    getattr(client, where)(on)
-    yield
-    getattr(client, where)(off)
-
-
-@contextmanager
 def bridge(client: Client, overrides: dict[str, Any]) -> Iterator[None]:
     """Put the bridge on the scheduler for a while."""
-    with switched(client, partial(meter.install, overrides=overrides), meter.uninstall):
-        until(client, meter.connected)
-        yield
+    client.run_on_scheduler(meter.install, overrides=overrides)
+    until(client, meter.connected)
+    yield
+    client.run_on_scheduler(meter.uninstall)
 
 
 def nothing(client: Client) -> AbstractContextManager[None]:
@@ -86,30 +77,25 @@ def measure(
     shape: Callable[[Client, int], None],
     count: int,
     rounds: int,
-) -> dict[str, dict[str, list[float]]]:
-    """Return microseconds of CPU per task by arm, process and round.
+) -> dict[str, list[float]]:
+    """Return the scheduler's microseconds of CPU per task by arm and round.
 
     The arms take turns forwards and backwards: A B C, C B A. A window ends when everything has been
     exported.
     """
-    found: dict[str, dict[str, list[float]]] = {
-        arm: {"scheduler": [], "workers": []} for arm in arms
-    }
+    found: dict[str, list[float]] = {arm: [] for arm in arms}
     for number in range(-1, rounds):
         for name, arm in reversed(arms.items()) if number % 2 else arms.items():
             with arm(client):
-                before, idle = client.run_on_scheduler(meter.cpu), client.run(meter.cpu)
+                before = client.run_on_scheduler(meter.cpu)
                 shape(client, count)
                 until(client, meter.idle)
                 time.sleep(AFTER)
                 until(client, meter.exported)
-                used = {
-                    "scheduler": client.run_on_scheduler(meter.cpu) - before,
-                    "workers": sum(client.run(meter.cpu).values()) - sum(idle.values()),
-                }
+                used = client.run_on_scheduler(meter.cpu) - before
             # The first round warms up.
-            for process, seconds in used.items() if number >= 0 else ():
-                found[name][process].append(1e6 * seconds / count)
+            if number >= 0:
+                found[name].append(1e6 * used / count)
     return found
 
 
@@ -157,10 +143,8 @@ def run(quick: bool, pairs: int | None = None) -> list[Row]:
         usual = measure(client, arms, many_tasks, tasks, pairs)
         del arms["span"]
         extreme = measure(client, arms, many_spans, spans, few)
-    without, by_group, by_span = (usual[arm]["scheduler"] for arm in ("none", "group", "span"))
-    without_worst, by_task = (extreme[arm]["scheduler"] for arm in ("none", "group"))
     return [
-        _ratio_row("scheduler CPU, detail group, A/B", 1.02, without, by_group),
-        _ratio_row("scheduler CPU, detail span, A/B", 1.02, without, by_span),
-        _ratio_row(f"{worst}, A/B", 1.10, without_worst, by_task),
+        _ratio_row("scheduler CPU, detail group, A/B", 1.02, usual["none"], usual["group"]),
+        _ratio_row("scheduler CPU, detail span, A/B", 1.02, usual["none"], usual["span"]),
+        _ratio_row(f"{worst}, A/B", 1.10, extreme["none"], extreme["group"]),
     ]

@@ -20,30 +20,11 @@ async def uninstall(dask_scheduler: Any) -> None:
     await take_off(dask_scheduler)
 
 
-async def tracing_on(dask_worker: Any) -> None:
-    """Put the worker plugin of dask-opentelemetry on a worker, or put it back."""
-    kept = vars(dask_worker).get("benchmark_tracing")
-    if kept is not None:
-        dask_worker.plugins["benchmark-tracing"] = kept
-        return
-    from dask_opentelemetry import TaskTracingPlugin
-
-    dask_worker.benchmark_tracing = plugin = TaskTracingPlugin()
-    answer = await dask_worker.plugin_add(plugin=plugin, name="benchmark-tracing")
-    if answer["status"] != "OK":
-        raise RuntimeError(answer["exception_text"])
-
-
-def tracing_off(dask_worker: Any) -> None:
-    """Take it off; its provider stays, with nothing to do."""
-    dask_worker.plugins.pop("benchmark-tracing", None)
-
-
 def _pump(dask_scheduler: Any) -> Any:
     from dask_otel.scheduler.plugin import plugin_of
 
     plugin = plugin_of(dask_scheduler)
-    return plugin and plugin.bridge and plugin.bridge._pump
+    return plugin and plugin.bridge and plugin.bridge.wired and plugin.bridge.wired.pump
 
 
 def connected(dask_scheduler: Any) -> bool:

@@ -22,23 +22,15 @@ class NaiveBridge:
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.sums: Counter[tuple[str, ...]] = Counter()
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Poll and export until the scheduler ends."""
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(), 1000)
-        self.provider = MeterProvider([reader])
-        meter = self.provider.get_meter("naive")
+        meter = MeterProvider([reader]).get_meter("naive")
         meter.create_observable_counter("dask.span.metrics", [self._observe])
-        self._task = asyncio.ensure_future(self._poll_forever())
-
-    def stop(self) -> None:
-        """Stop polling."""
-        if self._task is not None:
-            self._task.cancel()
-            self.provider.shutdown(1000)
+        self._polling = asyncio.ensure_future(self._poll_forever())
 
     async def _poll_forever(self) -> None:
         while True:
@@ -56,14 +48,3 @@ class NaiveBridge:
     def _observe(self, options: CallbackOptions) -> Iterable[Observation]:
         for key, value in list(self.sums.items()):
             yield Observation(value, {"span": key[0], "key": ".".join(key[1:])})
-
-
-def install(dask_scheduler: Any) -> None:
-    """Put one on a scheduler."""
-    dask_scheduler.naive = NaiveBridge(dask_scheduler)
-    dask_scheduler.naive.start()
-
-
-def uninstall(dask_scheduler: Any) -> None:
-    """Take it off."""
-    dask_scheduler.naive.stop()

@@ -1,9 +1,7 @@
-"""The page of the documentation: the table, the machine, and a plot drawn by hand as SVG."""
+"""The page of the documentation: the table, the machine, and how to read them."""
 
 from __future__ import annotations
 
-import statistics
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +54,13 @@ _READING = """
   and without. The *remainder* is what the difference of whole runs has more than that sum. Threads
   and collections of garbage are in it, and it is not settled: whole runs differ by as much. Shares
   of a core come from the CPU time of a task without valgrind and without the bridge.
-- **Instructions** (row 1) are the quick check. Everything that Dask calls in the bridge is recorded
-  on a real scheduler with simulated workers at Dask's interface, and replayed under callgrind into
-  a fresh bridge and into nothing. They do not depend on what else the machine does: two runs
-  differ by 0.1 % at most. `--check` counts again and fails if the bridge needs 10 % more than
-  published, on the same versions of Python and distributed; `--count` publishes this figure alone.
-  It was 38,797 before each task got its context (2,700 more, at its submission) and its
-  times were corrected and measured: when it came into the queue (1,100), and when it left for its
-  worker (1,000).
+- **Instructions** (row 1) are the quick check. A real scheduler with simulated workers runs 1,000
+  tasks under callgrind, four times without the bridge and four times with it in turn; the first
+  pair warms up. Shown are the median of the differences and their range. They do not depend on what
+  else the machine does, and no collection of garbage is among them. Without the bridge an empty
+  plugin takes its place, so that Dask's calls of a plugin are not in the figure. `--check` counts
+  again and fails if the bridge needs 10 % more than published, on the same versions of Python and
+  distributed; `--count` publishes this figure alone.
 - **Latency** (row 3) is the age of messages, sent each millisecond, when the event loop reads
   them; the kernel notes when they came. Shown are differences of the medians of five windows of
   half a minute, with and without the bridge in turn. Before a window each simulated worker has
@@ -75,10 +72,10 @@ _READING = """
   are ready; the bridge makes them of Dask's records, and pauses after each half a millisecond, or
   a whole one where nobody wants the GIL, to leave it to the event loop. Without these pauses it
   shows what they cost.
-- **Trace context** (row 9) counts the instructions of the whole bridge on the scheduler for the
-  same recording, with one part of it switched off or on, and those of the hooks on a worker whose
-  tasks do nothing. In brackets is the difference to the first figure of the line. The hooks of
-  worker and client are timed, too: the least of many runs, in CPU time.
+- **Trace context** (row 9) counts the instructions of the whole bridge as row 1 does, with one
+  part of it switched off or on, and those of the hooks on a worker whose tasks do nothing. In
+  brackets is the difference to the first figure of the line. The hooks of worker and client are
+  timed, too: the least of many runs, in CPU time.
 - **The spool** (row 10): instructions as in row 9, of spans of four tasks that are noted when they
   begin and when their work is done, with `otel.spool.path` and without. The thread's part is
   measured in a process of its own, with the store alone: spans are encoded and written in
@@ -107,23 +104,15 @@ runs have shown 0.1 and 1.5 ms. The row without collections is the steadier one.
 
 ## The peers
 
-- *none*: the same scheduler without anything. All ratios are over it.
 - *naive bridge*: what one would write in an afternoon on Dask's properties. Each second it asks
   all spans for `cumulative_worker_metrics` and exports the sums (`benchmarks/naive.py`). Its cost
-  follows how many spans there ever were.
-- *Dask's /metrics*: Dask's own page for Prometheus on the scheduler, read once a second.
-- *dask-opentelemetry*: a worker plugin that makes a trace of each task. It does nothing on the
-  scheduler; so what it costs the workers is shown, too. It is installed into a folder of its own
-  that only the workers see, with the last SDK on which it starts.
-
-In row 1 the peers and the bridge take turns on one scheduler with the same history, and the range
-of a few rounds is shown, not an interval. Polls and scrapes cost by the second, not by the task:
-the windows are as long as in the A/B rows.
+  grows with the number of spans that there ever were.
+- *Dask's /metrics*: Dask's own pages for Prometheus, of the scheduler and of the workers.
 """
 
 
 def write(content: dict[str, Any]) -> None:
-    """Write docs/benchmarks.md and docs/images/benchmarks.svg."""
+    """Write docs/benchmarks.md."""
     rows = [Row(**row) for row in content["rows"]]
     machine = content["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
@@ -132,40 +121,5 @@ def write(content: dict[str, Any]) -> None:
         f"{machine['python']}; {versions}. {machine['time']}, load "
         f"{machine['load'][0]:.1f} at the end.{' Quick mode.' if content['quick'] else ''}\n"
     )
-    picture = _latency_plot(rows)
-    text = _HEAD + table(rows) + facts
-    if picture:
-        (DOCS / "images").mkdir(exist_ok=True)
-        (DOCS / "images" / "benchmarks.svg").write_text(picture, encoding="utf-8")
-        text += "\n![Latency of the scheduler's event loop](images/benchmarks.svg)\n"
-    text += _READING
+    text = _HEAD + table(rows) + facts + _READING
     (DOCS / "benchmarks.md").write_text(text, encoding="utf-8")
-
-
-def _latency_plot(rows: list[Row]) -> str:
-    """Draw how late the event loop is, without a bridge, with it, and with the naive peer."""
-    windows = next((r.data for r in rows if r.number == "3" and "bridge" in r.data), None)
-    if windows is None:
-        return ""
-    bars = [
-        (kind, name, statistics.median(float(w["all"][name]) for w in windows[kind]))
-        for kind in ("none", "bridge", "naive")
-        for name in ("p99", "p99.9", "max")
-    ]
-    top = max(value for _, _, value in bars)
-    colours = {"none": "#888888", "bridge": "#2a78c2", "naive": "#c2562a"}
-    lines = [
-        '<svg xmlns="http://www.w3.org/2000/svg" width="720" height="300" '
-        'font-family="sans-serif" font-size="13">',
-        '<rect width="720" height="300" fill="white"/>',
-        '<text x="20" y="24" font-size="15">Latency of the scheduler\'s event loop, ms</text>',
-    ]
-    for i, (kind, name, value) in enumerate(bars):
-        y = 42 + 28 * i
-        width = max(1.0, 440 * value / top)
-        lines += [
-            f'<text x="150" y="{y + 15}" text-anchor="end">{escape(kind)} {escape(name)}</text>',
-            f'<rect x="160" y="{y}" width="{width:.1f}" height="20" fill="{colours[kind]}"/>',
-            f'<text x="{166 + width:.1f}" y="{y + 15}">{value:.2f}</text>',
-        ]
-    return "\n".join([*lines, "</svg>\n"])

@@ -19,13 +19,13 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from benchmarks import naive
 from benchmarks.cluster import answer, run_program
+from benchmarks.naive import NaiveBridge
 from benchmarks.results import Row, percentile, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.sink import Sink
@@ -87,22 +87,16 @@ class Probe:
                 self.came.append(seconds + nanoseconds / 1e9)
                 self.read.append(time.time())
 
-    @property
-    def ages(self) -> list[float]:
-        """How old each message was."""
-        return [read - came for came, read in zip(self.came, self.read, strict=True)]
-
-    @property
-    def other_ages(self) -> list[float]:
-        """How old each message would have been without collections of garbage."""
+    def ages(self, collections: Sequence[tuple[float, float, int]] = ()) -> list[float]:
+        """Return how old each message was, or would have been without these collections."""
         # Afterwards: a message can be read before the callback at a collection's end has run.
-        starts = [start for start, _, _ in self.collections]
+        starts = [start for start, _, _ in collections]
         ages = []
         for came, read in zip(self.came, self.read, strict=True):
             first = max(0, bisect_left(starts, came) - 1)
             collected = sum(
                 max(0.0, min(stop, read) - max(start, came))
-                for start, stop, _ in islice(self.collections, first, bisect_left(starts, read))
+                for start, stop, _ in islice(collections, first, bisect_left(starts, read))
             )
             ages.append(max(0.0, read - came - collected))
         return ages
@@ -221,15 +215,15 @@ async def arm(kind: str, seconds: float) -> dict[str, Any]:
             _watched(own)
             install(cluster.scheduler)
         elif kind == "naive":
-            naive.install(cluster.scheduler)
+            NaiveBridge(cluster.scheduler).start()
         probe = await _load(cluster, seconds)
         collections: dict[str, list[float]] = {"0": [], "1": [], "2": []}
         for start, stop, generation in probe.collections:
             collections[str(generation)].append(1000 * (stop - start))
         answer(
             {
-                "all": _quantiles(probe.ages),
-                "without collections": _quantiles(probe.other_ages),
+                "all": _quantiles(probe.ages()),
+                "without collections": _quantiles(probe.ages(probe.collections)),
                 "own": {name: 1000 * took for name, took in own.longest.items()},
                 "collections": collections,
                 "collecting": sum(map(sum, collections.values())) / 1000 / seconds,

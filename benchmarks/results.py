@@ -28,7 +28,7 @@ class Row:
     target: str
     figure: str
     verdict: Verdict
-    #: Everything that was measured, for the JSON and the plot.
+    #: Everything that was measured, for the JSON.
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,16 +72,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def machine() -> dict[str, Any]:
     """Return what a reader must know of this machine to judge the figures."""
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [x.partition(":")[2] for x in info.read_text().splitlines() if "model name" in x]
-        model = names[0].strip() if names else model
+    info = Path("/proc/cpuinfo").read_text().splitlines()
     packages = ("distributed", "opentelemetry-sdk", "grpcio", "protobuf", "dask-otel")
     return {
-        "cpu": model,
+        "cpu": next(x.partition(":")[2].strip() for x in info if "model name" in x),
         "cores": os.cpu_count(),
-        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "load": os.getloadavg(),
         "system": f"{platform.system()} {platform.release()}",
         "python": sys.version.split()[0],
         "versions": {name: version(name) for name in packages},

@@ -10,35 +10,28 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from tests.otlp_server import Answer, serve
 
 Arrival = tuple[float, str, bytes]
-Protocol = Literal["grpc", "http/protobuf"]
 
 
-class _Kept:
-    """What came; bodies only when somebody wants them."""
+def _serve(pipe: Any) -> None:
+    arrivals: list[Arrival] = []
+    keep = False
 
-    def __init__(self) -> None:
-        self.arrivals: list[Arrival] = []
-        self.keep = False
-
-    def take(self, where: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        self.arrivals.append((time.time(), where, body if self.keep else b""))
+    def take(where: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        arrivals.append((time.time(), where, body if keep else b""))
         return Answer()
 
-
-def _serve(pipe: Any, protocol: Protocol) -> None:
-    kept = _Kept()
-    with serve(protocol, kept.take, largest=1 << 28) as endpoint:
+    with serve("grpc", take, largest=1 << 28) as endpoint:
         pipe.send(endpoint)
         while pipe.recv() == "take":
-            taken, kept.arrivals = kept.arrivals, []
-            kept.keep = True
-            pipe.send(taken)
+            keep = True
+            count = len(arrivals)
+            pipe.send(arrivals[:count])
+            del arrivals[:count]
 
 
 class Sink:
@@ -47,23 +40,15 @@ class Sink:
     Bodies are kept from the first `take` on.
     """
 
-    def __init__(self, protocol: Protocol = "grpc") -> None:
-        self._protocol = protocol
-
     def __enter__(self) -> Sink:
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, self._protocol), daemon=True)
+        self._process = context.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
         self.endpoint = self._pipe.recv()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._pipe.send("stop")
         self._process.join(5)
 
@@ -71,11 +56,10 @@ class Sink:
         """Return the standard variables that lead here."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": self._protocol,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
         }
 
     def take(self) -> list[Arrival]:
         """Return the arrivals since the last call: time, gRPC method or path, body."""
         self._pipe.send("take")
-        taken: list[Arrival] = self._pipe.recv()
-        return taken
+        return list(self._pipe.recv())

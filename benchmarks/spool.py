@@ -8,13 +8,14 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.cluster import answer, run_program
-from benchmarks.instructions import counted, record, replay
-from benchmarks.recording import Call, Recorder
+from benchmarks.instructions import count_work, counted
 from benchmarks.results import Row, verdict
 from benchmarks.simulated import SimulatedCluster
 from benchmarks.throughput import finished
@@ -36,25 +37,25 @@ _SETTINGS: Final[tuple[dict[str, Any], ...]] = ({}, {"spool": {"path": "/not/ope
 # ------------------------------------------------------------------------- the event loop
 
 
-def _spans(cluster: SimulatedCluster, recorder: Recorder, spans: int) -> None:
-    """Let spans come and end; each is noted while it is open."""
+def _spans(cluster: SimulatedCluster, tick: Callable[[], None], spans: int) -> int:
+    """Let spans come and end; each is noted while it is open. Returns the number of tasks."""
     for number in range(spans):
         keys = cluster.submit((f"span {number % 50}",), TASKS)
-        recorder.calls.append(Call("tick"))
+        tick()
         cluster.finish(keys)
         if number % 10 == 9:
-            for address in [address for address in cluster.addresses for _ in range(2)]:
+            for address in 2 * cluster.addresses:
                 cluster.heartbeat(address, {})
-            recorder.calls.append(Call("tick"))
+            tick()
+    return spans * TASKS
 
 
 async def _event_loop(spans: int) -> int:
-    """Count a bare replay, one without and one with a spool; return the number of notes."""
-    async with SimulatedCluster(2) as cluster:
-        recorder = record(cluster, lambda *recorded: _spans(*recorded, spans))
-        # The first ones warm up.
-        runs = [replay(cluster, recorder, settings) for settings in 2 * (None, *_SETTINGS)]
-    return runs[-1].notes
+    """Count without the bridge, without a spool and with one; return the number of notes."""
+    # The first ones warm up.
+    for settings in 2 * (None, *_SETTINGS):
+        exports = await count_work(settings, partial(_spans, spans=spans))
+    return exports.notes
 
 
 def run_counted(quick: bool) -> list[Row]:
@@ -77,8 +78,7 @@ def run_counted(quick: bool) -> list[Row]:
 def _written() -> int:
     """Return how many bytes this process has given to the kernel to be written."""
     found = re.search(r"^wchar: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found.group(1))
+    return int(found[1])
 
 
 def measure(folder: str, spans: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Disks that are full."""
+"""A disk that is full, and has room again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.waiting import eventually
+
 from chaos.scenario import CannotRun
+from chaos.world import PATIENCE, World
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def _small_disk(folder: Path) -> Iterator[Path]:
     """Give a disk of one megabyte."""
     disk = folder / "disk"
     disk.mkdir()
@@ -31,10 +34,30 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def fill(disk: Path) -> Path:
-    """Fill a disk; returns the file to remove for room."""
-    ballast = disk / "ballast"
-    with suppress(OSError), ballast.open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
-    return ballast
+@contextmanager
+def full_disk(world: World, variable: str, file: str = "") -> Iterator[tuple[Path, str]]:
+    """Give a disk which was full while a scheduler worked that writes there, and what arrived.
+
+    The scheduler has ended. `variable` names the path that it writes to, the disk or a file on it.
+    """
+    with _small_disk(world.folder) as disk:
+        world.start({variable: str(disk / file)})
+        world.work(3)
+        world.all_arrived()
+        ballast = disk / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as filling:
+            while filling.write(bytes(4096)):
+                pass
+        # The last page of a file may have had room for some.
+        eventually(lambda: world.work(5) or world.logged("WARNING"), PATIENCE, "a warning")
+        world.work(5)
+        # Another destination goes on.
+        world.all_arrived()
+        ballast.unlink()
+        eventually(lambda: world.work(1) or world.logged("INFO", " again"), PATIENCE, "its end")
+        world.work(2)
+        arrived = world.all_arrived()
+        world.one_message_each()
+        world.close()
+        world.scheduler.terminate(60)
+        yield disk, arrived

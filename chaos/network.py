@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -87,8 +86,8 @@ def _disagree(world: World, name: str) -> str:
         return _wrong_tls(world, good, None, "TLS (https)", scheme="http")
     wrong, says, trusted = {
         "tls-untrusted": (_certificate(world), "is not trusted", [good]),
-        "tls-name": (other, "certificate is for another name", [good, other]),
-        "tls-to-plain": (None, "TLS is spoken (https)", [good]),
+        "tls-name": (other, "certificate does not include the name", [good, other]),
+        "tls-to-plain": (None, "The endpoint requires TLS (https)", [good]),
     }[name]
     return _wrong_tls(world, wrong, good, says, trusted=trusted)
 
@@ -110,11 +109,9 @@ for _name, _fault, _promise in (
 # ------------------------------------------------------------------------------------- proxies
 
 
-def _behind_proxy(
-    world: World, made: Proxy, answers: Counter[int], statuses: Sequence[int], **start: object
-) -> str:
+def _behind_proxy(world: World, made: Proxy, statuses: Sequence[int], **start: object) -> str:
     """Take the collector away behind a proxy, which answers in its place."""
-    modes = {502: "closed", 504: "silent"}
+    modes, answers = {502: "closed", 504: "silent"}, made.answered
 
     @contextmanager
     def fault() -> Iterator[None]:
@@ -139,7 +136,7 @@ def _proxied(address: str) -> dict[str, str]:
 def _http(world: World, reverse: bool) -> str:
     with proxy(world.gate.port if reverse else 0) as made:
         way = {"endpoint": made.url} if reverse else {"way": _proxied(made.url)}
-        return _behind_proxy(world, made, made.answered, [502, 504], **way)
+        return _behind_proxy(world, made, [502, 504], **way)
 
 
 for _name, _fault, _reverse in (
@@ -165,7 +162,7 @@ def _connect_proxy(world: World) -> str:
         world.gate.target = port_of(world.collector.endpoint)
         trust = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificate.certificate)}
         return _behind_proxy(
-            world, made, made.tunnels, [502],
+            world, made, [502],
             endpoint=f"https://127.0.0.1:{world.gate.port}", way=_proxied(made.url) | trust,
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ counts runs; [the evidence](reliability-evidence.md) has each of them.
 ROWS = (
     (
         "The collector is down, hangs, is slow, or its connections break",
-        "It waits, and arrives once; an answer that got lost brings spans again, with the same ids",
+        "It waits, and arrives once; a lost answer causes repeated spans, with the same ids",
         "Spans beyond a queue of 2,048 ([with a spool](spool.md): beyond 256 MiB)",
         "down-at-start down-and-back silent drip drip-content cut",
     ),
@@ -76,21 +76,19 @@ ROWS = (
         "The same, or a close without a collector, with `otel.spool.path`",
         "The next scheduler sends the spans, open ones as incomplete",
         "The last 0.2 s of spans, the last minute of counters",
-        "spool-sigkill spool-dead-collector spool-overlap spool-outage-beyond-queue "
-        "spool-scheduler-kills spool-kills spool-full-disk",
+        "spool-overlap spool-outage-beyond-queue spool-scheduler-kills spool-kills spool-full-disk",
     ),
     (
         "Workers are killed, stopped, or cut off from the scheduler",
         "Every number is Dask's own",
         "Seconds that a killed worker had not reported to Dask",
-        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks cable "
-        "cable-long",
+        "sigkill-workers sigstop-worker sigstop-scheduler partition partition-breaks",
     ),
     (
         "The scheduler's process forks",
         "The parent goes on; children send nothing",
         "Nothing",
-        "fork-scheduler fork-script",
+        "fork-scheduler",
     ),
     (
         "The machine has no memory, no file descriptor, or a full disk",
@@ -116,43 +114,43 @@ _HEAD = """# Faults: the evidence
 
 <!-- made by `python -m chaos --page` of chaos/results/latest.json -->
 
-Each row is a fault, the promise for it, and the observation of a real cluster: `dask scheduler` and
-`dask worker` processes, and a receiver behind a network that
-fails on purpose. The client's submissions and Dask's own counters are the ground truth: each span
-and each increment has to arrive once. [In short](reliability.md).
+Each row has a fault, its promise, and what a real cluster did: `dask scheduler` and `dask worker`
+processes, and a receiver behind a network that fails on purpose. The client's submissions and
+Dask's own counters are the ground truth: each span and each increment has to arrive once.
+[In short](reliability.md).
 
 ```console
-make chaos                       # what has no result for this code yet; goes on where it stopped
-CHAOS_AWAY=15 make chaos         # with a collector that is away for less than two minutes
+make chaos                       # rows without a result for this code; continues where it stopped
+CHAOS_AWAY=15 make chaos         # the collector is away for 15 s instead of two minutes
 python -m chaos silent drip      # two rows again
-python -m chaos --list           # what there is
+python -m chaos --list           # all rows
 CHAOS_TASKS=20000 CHAOS_SPANS=400 python -m chaos million   # a long row, made short
 ```
 
-Long rows print how far they are; `CHAOS_SECONDS`, `CHAOS_DAYS` and `CHAOS_HOURS` make
-`sigkill-workers`, `month` and `names` short. Rows of simulated time run the core, or its metrics
-against a real Prometheus (`make backends`), without a cluster.
+Long rows print their progress; `CHAOS_SECONDS`, `CHAOS_DAYS` and `CHAOS_HOURS` shorten
+`sigkill-workers`, `month` and `names`. Rows in simulated time run the core, or its metrics with a
+real Prometheus (`make backends`), without a cluster.
 
-The page is made of [`chaos/results/latest.json`](../chaos/results/latest.json). Times are those
-of a machine that did other things as well. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export
+The page is generated from [`chaos/results/latest.json`](../chaos/results/latest.json). The machine
+did other work at the same time. `OTEL_EXPORTER_OTLP_TIMEOUT` was 2 s, the export
 interval 0.5 s, the schedule delay 0.1 s, the linger 0.
 """
 
 _FOOT = """
 ## What can't be kept
 
-- **A killed scheduler** (`kill -9`, the OOM killer, power), without a spool. All that the process
-  had not sent is lost: every span that was open, settled or lingered, spans that ended within the
-  last `OTEL_BSP_SCHEDULE_DELAY` (1 s) and the time of a request, and what
-  counters grew by since the last export, `OTEL_METRIC_EXPORT_INTERVAL` (60 s) at most and the
-  time of a request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
+- **A killed scheduler** (`kill -9`, the OOM killer, power), without a spool. Everything that the
+  process had not sent is lost: every span that was open, settled or lingered, spans that ended
+  within the last `OTEL_BSP_SCHEDULE_DELAY` (1 s) plus the time of a request, and the growth of
+  counters since the last export, at most `OTEL_METRIC_EXPORT_INTERVAL` (60 s) plus the time of a
+  request. A new scheduler counts from 0, under a `service.instance.id` of its own. With
   [files](files.md), what was written stays. Spans that were open for longer than
   `otel.spans.progress-after` have left their [signs of life](lifecycle.md#long-spans).
 - **With [a spool](spool.md)** (`otel.spool.path`), the next scheduler sends what had ended, and
-  what was open as incomplete. What is left: a fifth of a second until a span that began or ended
-  is in the file, more where the disk or the machine is busy; [what a span knows only at its
-  end](lifecycle.md#a-scheduler-that-is-killed); and what counters grew by since the last export,
-  as above. It is not for power that fails: the file is the kernel's until it is written.
+  what was open as incomplete. Still lost: spans that began or ended within the last fifth of a
+  second (longer on a busy disk or machine); [what a span knows only at its
+  end](lifecycle.md#a-scheduler-that-is-killed); and the growth of counters since the last export.
+  A spool does not help if the power fails, because the kernel writes the file later.
 - **A collector that is away for longer than the queue holds.** Spans beyond
   `OTEL_BSP_MAX_QUEUE_SIZE` (2048) are dropped and counted in `dask.otel.dropped` as
   `queue_full`. With a spool they wait there, and the oldest are dropped and counted as `spool_full`
@@ -166,8 +164,8 @@ _FOOT = """
   second longer.
 - **A warning about an answer whose head drips over HTTP.** The time that HTTP clients wait begins
   anew with each byte: until the head is complete, the bridge waits without a warning.
-- **An answer that gets lost.** Whether the collector has the data is unknown: they are
-  sent again. A span has the same ids each time, a cumulative point the same value. With delta
+- **An answer that gets lost.** The bridge cannot know whether the collector has the data, and sends
+  them again. A span has the same ids each time, a cumulative point the same value. With delta
   temporality such a point counts twice.
 - **Silence of gRPC's own library.** Where TLS is refused, it writes a line of its own
   (`ssl_transport_security`) to the scheduler's standard error at each try; `GRPC_VERBOSITY=ERROR`
@@ -178,8 +176,8 @@ _FOOT = """
   to 0.3 s, once in each process with a scheduler, and each start and close takes 0.01 to 0.02 s.
   That is little for a cluster that works, and a sixth of the time of tests that start a cluster
   each: see above.
-- **A killed worker.** Seconds that it had not reported with its last heartbeat are unknown to
-  Dask, and so are they here.
+- **A killed worker.** Dask does not know the seconds since its last heartbeat, so the bridge does
+  not know them either.
 - **A span that is open while the scheduler's clock is set.** It has the times that the clock
   showed: one that is set ahead by 3 h makes it 3 h longer, one that is set back makes it short,
   down to no length at all. Points of metrics never go back in time: after a clock was set back,
@@ -193,22 +191,22 @@ _FOOT = """
 
 ## What is not shown here yet
 
-Rows that were not run again after a change of the code have the hash of the older code in the file
-of results. The clocks that are set are those that Python reads, `time.time` and `time.time_ns`, of
-real processes: `datetime.now` and code in C see the true time. Small differences between clocks
-have [tests of their own](lifecycle.md#times-across-workers).
+Rows that were not run again after a change of the code keep the hash of the older code in the file
+of results. The clock faults change what Python reads from `time.time` and `time.time_ns`, in real
+processes; `datetime.now` and code in C see the true time. Small differences between clocks have
+[tests of their own](lifecycle.md#times-across-workers).
 """
 
 
 _COSTS = f"""
 ## What a fault costs
 
-Each fault above beside the same work without it, and beside the same work without the bridge.
-Three clusters of the same age run blocks of {TASKS} tiny tasks in turn, round after round, each
-time in another order, while one of them is in the fault. The table has the median of the rounds'
-ratios, and an interval that holds the true one with 95 %. CPU is that of the scheduler's process
-for each task, with all of its threads, over whole rounds. Metrics are exported each 0.5 s, 120
-times as often as by default: beside no bridge, that costs more than it does elsewhere.
+Each fault above is compared with the same work without the fault, and without the bridge. Three
+clusters of the same age run blocks of {TASKS} tiny tasks in turn, in another order each round,
+while one of them is in the fault. The table has the median of the rounds' ratios and a 95 %
+interval. CPU is the scheduler's process with all threads, per task, over whole rounds. Metrics are
+exported every 0.5 s, 120 times as often as by default, so the cost over no bridge is higher than
+in normal use.
 
 A fault is "worse", and its promise broken, if an interval lies wholly beyond {ALLOWANCE:.2f} times
 the CPU of no fault (and beyond {ALLOWED_CORE:.0%} of a core), or {ALLOWANCE:.2f} times its seconds;

@@ -22,8 +22,6 @@ _ORDERS = list(permutations((FAULT, HEALTHY, BARE)))
 
 def compare(subject: World) -> None:
     """Compare a cluster, as it is now, with its peers; the figures go into its `cost`."""
-    for started in subject.starting:
-        started.result()
     worlds = {FAULT: subject, **subject.peers}
     # Imports, caches, and the first of everything.
     for one in worlds.values():

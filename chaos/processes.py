@@ -18,7 +18,7 @@ from tests.backends.clients import spans_of_otlp
 from tests.cluster.processes import Process
 from tests.waiting import eventually
 
-from chaos.disks import fill, small_disk
+from chaos.disks import full_disk
 from chaos.gate import Gate
 from chaos.scenario import HTTP, progress, scenario
 from chaos.world import CLOSES, PATIENCE, RECONCILED, World
@@ -123,27 +123,11 @@ for _name, _words, _which, _more in (
     )(partial(_stopped, which=_which, alone=not _more))
 
 
-def cut_off(
-    world: World, plug: Callable[[bool], None], seconds: float, left: int, exactly: bool = True
-) -> str:
+def _partition(world: World, mode: str, seconds: float, left: int) -> str:
     """Cut a worker off in the middle of a run, and compare all numbers with Dask's own.
 
-    Of two workers so many are `left`, at least if not `exactly`: one whose connection breaks
-    leaves, and its nanny with it.
+    Of two workers so many are `left`: one whose connection breaks leaves, and its nanny with it.
     """
-    world.work(2)
-    with world.under_way(60, seconds=0.1):
-        plug(False)
-        time.sleep(seconds)
-        plug(True)
-    world.work(2)
-    eventually(lambda: len(world.client.nthreads()) >= left, PATIENCE, "the workers are back")
-    count = len(world.client.nthreads())
-    assert count == left or not exactly, count
-    return f"{world.reconciled()}; {count} of 2 workers are left; {CLOSES}"
-
-
-def _partition(world: World, mode: str, left: int) -> str:
     gates: list[Gate] = []
 
     def between(port: int) -> Gate:
@@ -153,13 +137,19 @@ def _partition(world: World, mode: str, left: int) -> str:
 
     world.start(nannies=True, behind=between)
     with closing(gates[0]) as gate:
-        modes = {False: mode, True: "pass"}
-        return cut_off(world, lambda there: setattr(gate, "mode", modes[there]), 8, left)
+        world.work(2)
+        with world.under_way(60, seconds=0.1):
+            gate.mode = mode
+            time.sleep(seconds)
+            gate.mode = "pass"
+        world.work(2)
+        eventually(lambda: len(world.client.nthreads()) == left, PATIENCE, "the workers are back")
+    return f"{world.reconciled()}; {left} of 2 workers are left; {CLOSES}"
 
 
-for _name, _words, _mode, _left in (
-    ("partition", "stands still for 8 s", "hold", 2),
-    ("partition-breaks", "swallows everything for 8 s, and its connections break", "silent", 1),
+for _name, _words, _mode, _seconds, _left in (
+    ("partition", "stands still for 8 s", "hold", 8, 2),
+    ("partition-breaks", "swallows everything for 8 s, and its connections break", "silent", 8, 1),
 ):
     scenario(
         _name,
@@ -167,7 +157,7 @@ for _name, _words, _mode, _left in (
         fault=f"The network between a worker and the scheduler {_words}",
         promise=RECONCILED,
         protocols=(HTTP,),
-    )(partial(_partition, mode=_mode, left=_left))
+    )(partial(_partition, mode=_mode, seconds=_seconds, left=_left))
 
 
 def _worker_below(nanny: int) -> int | None:
@@ -250,34 +240,10 @@ def _no_descriptors(world: World) -> str:
     "half, once there is room again; one warning, one line at the end",
 )
 def _full_disk(world: World) -> str:
-    with small_disk(world.folder) as disk:
-        world.start({"DASK_OTEL__FILES__PATH": str(disk)})
-        world.work(3)
-        world.all_arrived()
-        ballast = fill(disk)
-        world.work(5)
-        # The last page of a file may have had room for some.
-        eventually(lambda: world.work(1) or world.logged("WARNING"), PATIENCE, "a warning")
-        # Another destination goes on.
-        world.all_arrived()
-        ballast.unlink()
-        world.work(2)
-        arrived = world.all_arrived()
-
-        def written() -> bool:
-            files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
-            names = Counter(
-                one.name
-                for text in files
-                for line in text.splitlines()
-                for one in spans_of_otlp(json.loads(line))
-            )
-            mine = {name: names[name] for name in world.submitted}
-            assert mine == dict.fromkeys(world.submitted, 1), mine
-            return True
-
-        eventually(written, PATIENCE, "each span is in the files")
-        world.one_message_each()
-        world.close()
-        world.scheduler.terminate(60)
+    with full_disk(world, "DASK_OTEL__FILES__PATH") as (disk, arrived):
+        files = [path.read_text(encoding="utf-8") for path in disk.glob("*-traces.jsonl")]
+    lines = [json.loads(line) for text in files for line in text.splitlines()]
+    names = Counter(one.name for line in lines for one in spans_of_otlp(line))
+    mine = {name: names[name] for name in world.submitted}
+    assert mine == dict.fromkeys(world.submitted, 1), mine
     return f"{arrived}, at the endpoint and in the files; no line is half"

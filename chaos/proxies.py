@@ -40,9 +40,8 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, target: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = target
-        #: Answers of its own or of the server, by status; those of ``CONNECT`` apart.
+        #: Answers of its own or of the server, by status; a tunnel that opens is a 200.
         self.answered: Counter[int] = Counter()
-        self.tunnels: Counter[int] = Counter()
         #: Connections of clients.
         self.connections = 0
 
@@ -92,10 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             far = socket.create_connection((host, int(port)), GIVES_UP)
         except OSError:
-            self.server.tunnels[502] += 1
             self._refuse(502)
             return
-        self.server.tunnels[200] += 1
+        self.server.answered[200] += 1
         self.send_response_only(200)
         self.end_headers()
         near = self.connection

@@ -13,7 +13,6 @@ from typing import Any
 
 REPOSITORY = Path(__file__).parents[1]
 LATEST = Path(__file__).parent / "results" / "latest.json"
-_PACKAGES = ("dask", "distributed", "opentelemetry-sdk", "opentelemetry-exporter-otlp")
 
 
 def code() -> str:
@@ -36,7 +35,10 @@ def write(results: dict[str, Any]) -> None:
         "python": platform.python_version(),
         "system": platform.system(),
         "cores": os.cpu_count(),
-        **{name: version(name) for name in _PACKAGES},
+        "dask": version("dask"),
+        "distributed": version("distributed"),
+        "opentelemetry-sdk": version("opentelemetry-sdk"),
+        "opentelemetry-exporter-otlp": version("opentelemetry-exporter-otlp"),
     }
     results["results"] = dict(sorted(results["results"].items()))
     scratch = LATEST.with_suffix(".tmp")

@@ -1,8 +1,8 @@
 """A process that writes to the spool is killed at random moments, and its file is compared.
 
-Both sides draw the same writes from the same random numbers, so that the killer knows each write,
-and single bytes through a pipe report its stages. A write that was begun and not
-finished may be in the file as a whole, or not at all.
+The process draws each write from random numbers and reports it through a pipe before it begins it,
+and each stage of it. A write that was begun and not finished may be in the file as a whole, or not
+at all.
 
 ``python -m chaos.spool_kills FOLDER TIMES SEED`` forks its writers from a process without threads.
 """
@@ -10,7 +10,7 @@ finished may be in the file as a whole, or not at all.
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import random
 import shutil
 import signal
@@ -18,11 +18,11 @@ import sqlite3
 import subprocess
 import sys
 import time
-import traceback
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,6 +37,7 @@ from dask_otel.spool.store import Encoded, Store
 if TYPE_CHECKING:
     from chaos.world import World
 
+_FORK = multiprocessing.get_context("fork")
 _ENCODER = Encoder({}, "1")
 KILLS = 200
 SINKS = ("otlp", "zipkin")
@@ -45,11 +46,11 @@ _MAX_BYTES = 64_000_000
 _START = 1_700_000_000_000_000_000
 #: Rows that may wait, and notes that there may be.
 _MOST_WAITING, _MOST_OPEN = 400, 120
-#: Messages of a writer: it is there, it begins a write, the transaction begins, the transaction
-#: ends, the write is done.
-_HERE, _TRY, _BEGIN, _COMMIT, _DONE = b"h", b"t", b"B", b"C", b"d"
-#: Longest time from these to the kill, in seconds.
-_LATEST = {_TRY: 0.01, _BEGIN: 0.004, _COMMIT: 0.0015}
+#: A writer reports that it is there, each write when it begins, the begin and the end of each
+#: transaction, and that the write is done.
+_HERE, _BEGIN, _COMMIT, _DONE = "here", "BEGIN", "COMMIT", "done"
+#: Longest time to the kill, in seconds: from the begin of a write, and of its stages.
+_LATEST = {"": 0.01, _BEGIN: 0.004, _COMMIT: 0.0015}
 
 #: Sink and number of a span.
 Key = tuple[str, int]
@@ -82,23 +83,23 @@ class Account:
     #: Notes of the present run.
     open: dict[Key, Span] = field(default_factory=dict)
     alive: int = _START
-    clock: int = _START
+    #: Highest number of a span.
     number: int = 0
 
     def draw(self, chance: random.Random, run: str) -> Write:
         """Draw the next write."""
-        self.clock += chance.randrange(1, 1_000_000)
+        now = self.alive + chance.randrange(1, 1_000_000)
         size = chance.choice((1, 3, 10, 60))
+        numbers = iter(range(self.number + 1, self.number + 2 * size))
 
         def some(keys: list[Key], most: int) -> list[Key]:
             return chance.sample(keys, min(len(keys), chance.randrange(most + 1)))
 
         def new() -> list[Key]:
-            first, self.number = self.number, self.number + chance.randrange(size)
-            return [(chance.choice(SINKS), number) for number in range(first + 1, self.number + 1)]
+            return [(chance.choice(SINKS), next(numbers)) for _ in range(chance.randrange(size))]
 
         def span(version: int) -> Span:
-            return Span(chance.choice((0, 10, 300, 3000, 30_000)), version, self.clock, run)
+            return Span(chance.choice((0, 10, 300, 3000, 30_000)), version, now, run)
 
         over = [key for key in self.open if chance.random() < 0.02]
         left = [key for key in self.open if key not in over]
@@ -111,12 +112,8 @@ class Account:
             {key: span(version) for key, version in noted.items()},
             over,
             some(waiting, len(waiting) if len(waiting) > _MOST_WAITING else size),
-            self.clock,
+            now,
         )
-
-    def close(self, clean: bool) -> Write:
-        """Return the write of a close: a clean one removes the notes."""
-        return Write({}, {}, list(self.open) if clean else [], [], self.alive)
 
     def apply(self, write: Write) -> None:
         """Book a write."""
@@ -128,12 +125,13 @@ class Account:
         self.finished |= write.finished
         self.open |= write.noted
         self.alive = write.alive
+        self.number = max(number for _, number in (*self.open, *self.finished, ("", self.number)))
 
     def lost(self) -> Account:
         """Return the account after this run: its notes are spans that end at its last write."""
         ended = {k: span._replace(end=max(span.end, self.alive)) for k, span in self.open.items()}
         assert not ended.keys() & self.finished.keys()
-        return Account(self.finished | ended, {}, self.alive, self.clock, self.number)
+        return Account(self.finished | ended, {}, self.alive, self.number)
 
 
 def _text(number: int, length: int) -> str:
@@ -161,54 +159,41 @@ def _decoded(row: Row) -> tuple[int, OtlpSpan]:
     return int.from_bytes(span.span_id, "big"), span
 
 
-@dataclass
-class Life:
-    """One writer's life, known to both sides; it is killed at its last write, or as it closes."""
-
-    run: str
-    seed: int
-    writes: int
-    clean: bool
-
-    def next_write(self, account: Account, number: int, chance: random.Random) -> Write:
-        """Return the write of a number: the one after the last is the close."""
-        return (
-            account.close(self.clean) if number == self.writes else account.draw(chance, self.run)
+def _write(
+    path: Path, account: Account, run: str, writes: int, chance: random.Random, pipe: Connection
+) -> None:
+    """Make so many writes, and close the spool; report each write and its stages."""
+    pipe.send(_HERE)
+    origin = Encoder({"service.instance.id": run}, "1").origin
+    store = Store.open(path, _MAX_BYTES, origin, account.alive, reread)
+    rows = {
+        (sink, _decoded(row)[0]): row.number
+        for sink in SINKS
+        for row in store.waiting(sink, 0, 10**9)
+    }
+    store._connection.set_trace_callback(  # noqa: SLF001 - where a transaction begins and ends
+        lambda statement: pipe.send(statement.split()[0].strip(";"))
+    )
+    for _ in range(writes):
+        write = account.draw(chance, run)
+        pipe.send(write)
+        noted = [_encoded(*item, is_open=True) for item in write.noted.items()]
+        written = store.write(
+            [*noted, *(_encoded(*item) for item in write.finished.items())],
+            over=[_ids(key) for key in (*write.over, *write.finished)],
+            settled=[rows.pop(key) for key in write.settled],
+            alive_ns=write.alive,
         )
-
-    def live(self, path: Path, account: Account, pipe: int) -> None:
-        """Write until the end; reports each stage through the pipe."""
-        os.write(pipe, _HERE)
-        origin = Encoder({"service.instance.id": self.run}, "1").origin
-        store = Store.open(path, _MAX_BYTES, origin, account.clock, reread)
-        rows = {
-            (sink, _decoded(row)[0]): row.number
-            for sink in SINKS
-            for row in store.waiting(sink, 0, 10**9)
-        }
-        stages = {"BEGIN": _BEGIN, "COMMIT": _COMMIT}
-        store._connection.set_trace_callback(  # noqa: SLF001 - where a transaction begins and ends
-            lambda statement: os.write(pipe, stages.get(statement.split()[0].strip(";"), b""))
-        )
-        chance = random.Random(self.seed)
-        for number in range(self.writes):
-            write = self.next_write(account, number, chance)
-            os.write(pipe, _TRY)
-            noted = [_encoded(*item, is_open=True) for item in write.noted.items()]
-            written = store.write(
-                [*noted, *(_encoded(*item) for item in write.finished.items())],
-                over=[_ids(key) for key in (*write.over, *write.finished)],
-                settled=[rows.pop(key) for key in write.settled],
-                alive_ns=write.alive,
-            )
-            assert written == (0, []), written
-            os.write(pipe, _DONE)
-            first = store.last - len(write.finished) + 1
-            rows.update({key: first + at for at, key in enumerate(write.finished)})
-            account.apply(write)
-        os.write(pipe, _TRY)
-        store.close(self.clean)
-        os.write(pipe, _DONE)
+        assert written == (0, []), written
+        pipe.send(_DONE)
+        first = store.last - len(write.finished) + 1
+        rows.update({key: first + at for at, key in enumerate(write.finished)})
+        account.apply(write)
+    clean = chance.random() < 0.5
+    # A clean close removes the notes.
+    pipe.send(Write({}, {}, list(account.open) if clean else [], [], account.alive))
+    store.close(clean)
+    pipe.send(_DONE)
 
 
 class Killer:
@@ -217,7 +202,6 @@ class Killer:
     def __init__(self, folder: Path, seed: int) -> None:
         self.path = folder / "spool.db"
         self.seen: Counter[str] = Counter(whole=0, nothing=0)
-        self._copy = folder / "copy"
         self._random = random.Random(seed)
         self._account = Account()
 
@@ -226,47 +210,39 @@ class Killer:
         chance = self._random
         # While it opens the spool, while it closes, or at its last write.
         when = chance.choices(("opening", "closing", "writing"), (2, 1, 5))[0]
-        life = Life(f"run {self.seen['kills']}", chance.randrange(2**32), chance.randrange(1, 40),
-                    chance.random() < 0.5)  # fmt: skip
-        begun = {"opening": 0, "closing": life.writes + 1, "writing": life.writes}[when]
-        stage = chance.choice(tuple(_LATEST)) if when == "writing" else _TRY
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                life.live(self.path, deepcopy(self._account), writing)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        os.close(writing)
-        with open(reading, "rb", buffering=0) as pipe:
-            said = b""
-            while not said or said.count(_TRY) < begun or (begun and not said.endswith(stage)):
-                heard = pipe.read(1)
-                assert heard, "the writer failed"
-                said += heard
-            time.sleep(chance.uniform(0, _LATEST[stage]))
-            # Its id is not free for another process before `waitpid`.
-            os.kill(pid, signal.SIGKILL)
-            said += pipe.read()
-        assert os.waitpid(pid, 0)[1] in (0, signal.SIGKILL), "the writer failed"
-        self._compare(life, said)
+        writes = chance.randrange(1, 40)
+        begun = {"opening": 0, "closing": writes + 1, "writing": writes}[when]
+        stage = chance.choice(tuple(_LATEST)) if when == "writing" else ""
+        reading, writing = _FORK.Pipe(duplex=False)
+        own = random.Random(chance.randrange(2**32))
+        run = f"run {self.seen['kills']}"
+        writer = _FORK.Process(
+            target=_write, args=(self.path, self._account, run, writes, own, writing)
+        )
+        writer.start()
+        writing.close()
+        said: list[str | Write] = [reading.recv()]
+        while len(_writes(said)) < begun or (stage and said[-1] != stage):
+            said.append(reading.recv())
+        time.sleep(chance.uniform(0, _LATEST[stage]))
+        writer.kill()
+        with suppress(EOFError):
+            while True:
+                said.append(reading.recv())
+        writer.join()
+        assert writer.exitcode in (0, -signal.SIGKILL), "the writer failed"
+        self._compare(_writes(said), said.count(_DONE))
         self.seen.update(("kills", when))
 
-    def _compare(self, life: Life, said: bytes) -> None:
+    def _compare(self, writes: list[Write], done: int) -> None:
         """Compare the file with the account; the writes that are done are booked."""
-        chance = random.Random(life.seed)
-        for number in range(said.count(_DONE)):
-            write = life.next_write(self._account, number, chance)
+        for write in writes[:done]:
             self._account.apply(write)
             self.seen.update(writes=1, finished=len(write.finished))
         self.seen["biggest"] = max(self.seen["biggest"], files.disk_use(self.path))
         found = self._found()
-        if said.count(_TRY) > said.count(_DONE):
+        for tried in writes[done:]:
             after = deepcopy(self._account)
-            tried = life.next_write(after, said.count(_DONE), chance)
-            self._account.clock, self._account.number = after.clock, after.number
             after.apply(tried)
             if after.lost().finished != self._account.lost().finished:
                 whole = found == after.lost().finished
@@ -285,18 +261,17 @@ class Killer:
     def _found(self) -> dict[Key, Span]:
         """Return the spans that the next run would send.
 
-        Mostly from a copy, so that the next writer finds the file as the killed one left it.
+        From a copy, so that the next writer finds the file as the killed one left it.
         """
-        path = self.path
-        if not path.exists():
+        if not self.path.exists():
             return {}
-        if self._random.random() < 0.8:
-            shutil.rmtree(self._copy, ignore_errors=True)
-            self._copy.mkdir(mode=0o700)
-            path = self._copy / self.path.name
-            for suffix in ("", "-journal"):
-                if (source := files.beside(self.path, suffix)).exists():
-                    shutil.copy(source, files.beside(path, suffix))
+        copy = self.path.parent / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir(mode=0o700)
+        for file in (self.path, files.beside(self.path, "-journal")):
+            with suppress(FileNotFoundError):
+                shutil.copy(file, copy)
+        path = copy / self.path.name
         found: dict[Key, Span] = {}
         store = Store.open(path, None, None, 0, reread)
         rows = [(sink, row) for sink in SINKS for row in store.waiting(sink, 0, 10**9)]
@@ -313,11 +288,14 @@ class Killer:
             assert span.start_time_unix_nano == _START + number, key
         assert store.count == len(rows) == len(found), (store.count, len(rows), len(found))
         store.close(clean=False)
-        if path.exists():
-            with closing(sqlite3.connect(path)) as connection:
-                whole = connection.execute("PRAGMA integrity_check").fetchall()
-            assert whole == [("ok",)], whole
+        with closing(sqlite3.connect(path)) as connection:
+            whole = connection.execute("PRAGMA integrity_check").fetchall()
+        assert whole == [("ok",)], whole
         return found
+
+
+def _writes(said: list[str | Write]) -> list[Write]:
+    return [one for one in said if isinstance(one, Write)]
 
 
 def kills(folder: Path, times: int, seed: int) -> Counter[str]:

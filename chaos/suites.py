@@ -16,9 +16,9 @@ FUZZED = _RESULTS / "fuzz.json"
 _HEAD = """
 ## Dask's own tests
 
-The tests of Dask's scheduler, client, workers and shuffle, run without the bridge and with it,
-which wrote into files. None may fail that does not fail without it; what failed only with it ran
-again by itself, both ways.
+The tests of Dask's scheduler, client, workers and shuffle run without the bridge and with it; the
+bridge writes into files. No test may fail only with the bridge. A test that did was run again,
+alone, both ways.
 
 ```console
 make dask-tests DASK=PATH        # a checkout of github.com/dask/distributed, at a release
@@ -30,9 +30,9 @@ make dask-tests DASK=PATH        # a checkout of github.com/dask/distributed, at
 _HOSTILE = """
 ## Hostile input
 
-A fuzzer that goes by coverage, and a million inputs: nothing may be raised into Dask, valid data
-in the same batch is exported, sizes are capped, changed values are counted, no credential is shown.
-An input that breaks one of these becomes a [test](../tests/unit/test_fuzz.py).
+A coverage-guided fuzzer tries a million inputs. No exception may reach Dask; valid data in the same
+batch is exported; sizes are limited; changed values are counted; no credential is shown. An input
+that breaks one of these promises becomes a [test](../tests/unit/test_fuzz.py).
 
 ```console
 make fuzz
@@ -41,15 +41,15 @@ make fuzz
 """
 
 _PAIRS = """
-What it costs them, in seconds and in CPU seconds of all their processes, in pairs with and without
-in turn; behind it the median of the pairs' ratios, with an interval (95 %). Most tests start and
-close a cluster of their own, which is most of the cost: about 0.01 to 0.02 s a cluster, for
-threads, the part that goes to each worker and the last export, and 0.2 to 0.3 s once in each
-process with a scheduler, which imports OpenTelemetry's SDK:
+The cost of the bridge for these tests, in seconds and in CPU seconds of all their processes. Runs
+without and with it alternate; the table has the median of the pairs' ratios and a 95 % interval.
+Most tests start and close a cluster of their own, which is most of the cost: about 0.01 to 0.02 s a
+cluster for threads, the worker plugin and the last export, and 0.2 to 0.3 s once in each process
+with a scheduler, which imports OpenTelemetry's SDK:
 
 """
 
-#: Files that take long, and are listed where they have no result.
+#: Files that take long; the page lists those without a result.
 _LONG = ("distributed/tests/test_client.py", "distributed/shuffle/tests/test_rechunk.py")
 
 #: The input of each target.

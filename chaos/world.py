@@ -7,7 +7,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -81,10 +80,8 @@ class World:
         self.workers: list[Process] = []
         #: Ground truth: the spans that the client submitted, with the number of their tasks.
         self.submitted: dict[str, int] = {}
-        #: The worlds that this one is compared with, and the starts of their clusters.
+        #: The worlds that this one is compared with.
         self.peers: dict[str, World] = {}
-        self.starting: list[Future[None]] = []
-        self.starters = ThreadPoolExecutor(2)
         #: What the comparison found.
         self.cost: dict[str, Any] | None = None
         self._cluster = built
@@ -118,7 +115,7 @@ class World:
         within: Sequence[str] = (),
         bridge: bool = True,
     ) -> None:
-        """Start the scheduler, its workers and a client; begin to start the peers.
+        """Start the scheduler, its workers and a client, and those of the peers.
 
         Parameters
         ----------
@@ -145,10 +142,7 @@ class World:
         if workers is None:
             workers = 1 if self.peers else 2
         for name, peer in self.peers.items():
-            start = peer.start
-            self.starting.append(
-                self.starters.submit(start, env, workers=workers, bridge=name != BARE)
-            )
+            peer.start(env, workers=workers, bridge=name != BARE)
         variables = {
             **QUICK,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint or f"http://127.0.0.1:{self.gate.port}",
@@ -392,6 +386,4 @@ def world(folder: Path, protocol: str, compared: bool = False) -> Iterator[World
         stack.callback(made.close)
         for name in (HEALTHY, BARE) if compared else ():
             made.peers[name] = stack.enter_context(world(folder / name, protocol))
-        # Waits: a cluster that still starts must be there to be ended.
-        stack.callback(made.starters.shutdown)
         yield made

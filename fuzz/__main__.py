@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 #: The results of the last run that was kept.
 KEPT = Path(__file__).parents[1] / "chaos" / "results" / "fuzz.json"
@@ -55,8 +56,7 @@ def main() -> int:
         return _once(args.target, args.file)
     if args.here:
         return _here(args.target, args.corpus / args.target, args.runs, args.seconds)
-    failed = []
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for name in [args.target] if args.target else SHARES:
         share = args.runs if args.target else args.runs * SHARES[name] // sum(SHARES.values())
         # libFuzzer ends the process that it runs in.
@@ -69,11 +69,10 @@ def main() -> int:
             code = subprocess.run(command, check=False, env=environment).returncode
         took = time.monotonic() - began
         print(f"{name}: {'broken' if code else 'held'}, {took:.0f} s", flush=True)
-        failed += [name] if code else []
         results[name] = {"inputs": share, "held": not code, "seconds": round(took)}
     if args.write:
         KEPT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return len(failed)
+    return sum(not one["held"] for one in results.values())
 
 
 def _once(name: str, path: Path) -> int:
@@ -92,14 +91,12 @@ def _here(name: str, corpus: Path, runs: int, seconds: int) -> int:
     # Coverage of the bridge alone: what others do with the input is theirs.
     with atheris.instrument_imports(include=["dask_otel"]):
         from fuzz.targets import TARGETS
-    corpus.mkdir(parents=True, exist_ok=True)
+    kept = corpus / "kept"
+    kept.mkdir(parents=True, exist_ok=True)
     options = [f"-runs={runs}", f"-artifact_prefix={corpus}/broken-", "-max_len=2048"]
     options += ["-timeout=30", "-rss_limit_mb=3072", "-verbosity=0", "-print_final_stats=1"]
     options += [f"-max_total_time={seconds}"] if seconds else []
-    kept = corpus / "kept"
-    kept.mkdir(exist_ok=True)
-    target = TARGETS[name]
-    atheris.Setup([sys.argv[0], *options, str(kept)], lambda raw: target(Data(raw)))
+    atheris.Setup([sys.argv[0], *options, str(kept)], lambda raw: TARGETS[name](Data(raw)))
     atheris.Fuzz()
     return 0
 

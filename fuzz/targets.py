@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from unittest.mock import patch
 import dask.config
 import grpc
 import requests
+from benchmarks.throughput import finished
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -36,7 +38,6 @@ from dask_otel._otel.sdk.exporters import make_destinations
 from dask_otel._otel.sdk.resource import make_resource
 from dask_otel._otel.sdk.sampling import make_sampler
 from dask_otel._otel.sdk.transport import GrpcTransport, HttpTransport, Transport, plain
-from dask_otel.core import identity
 from dask_otel.core.attributes import COUNT_LIMIT, TOTAL_LIMIT, bounded_attributes
 from dask_otel.core.context import (
     MAX_BAGGAGE,
@@ -58,7 +59,6 @@ from dask_otel.core.records import (
     FinishedTask,
     Incident,
     Row,
-    SpanIdentity,
     TaskCounts,
     TaskRun,
 )
@@ -78,29 +78,10 @@ from fuzz.spools import spool
 # ---------------------------------------------------------------------------------------- spans
 
 
-def _identity(tags: tuple[Any, ...], dask_id: str) -> SpanIdentity:
-    return SpanIdentity(
-        dask_id, dask_id, tags, 1, identity.trace_id("x"), identity.span_id("x"), None
-    )
-
-
 def _finished(tags: tuple[Any, ...], dask_id: str, **more: Any) -> FinishedSpan:
-    given: dict[str, Any] = {
-        "start": T,
-        "stop": T + 1,
-        "first_start": T,
-        "result": "success",
-        "complete": True,
-        "counts": TaskCounts(1, 1),
-        "output_bytes": 1,
-        "group_count": 1,
-        "worker_count": 1,
-        "thread_count": 1,
-        "active_cpu": 1.0,
-        "dask_idle": 0.0,
-        "activities": {"compute": 1.0},
-    }
-    return FinishedSpan(identity=_identity(tags, dask_id), **{**given, **more})
+    one = finished(1)
+    who = replace(one.identity, tags=tags, dask_id=dask_id, root_id=dask_id)
+    return replace(one, identity=who, **more)
 
 
 def _hostile(data: Data) -> FinishedSpan:
@@ -165,9 +146,9 @@ def spans(data: Data) -> None:
         code=data.flag(),
         redact=data.choice((None, redact)),
     )
-    finished = _hostile(data)
-    records = translate(finished, limits, Sanitizer())
-    expected = 1 + len(finished.groups) + len(finished.tasks)
+    hostile = _hostile(data)
+    records = translate(hostile, limits, Sanitizer())
+    expected = 1 + len(hostile.groups) + len(hostile.tasks)
     check(len(records) == expected, "no span is lost", len(records), expected)
     good = translate(_finished(("good",), "good"), limits)
     for record in records:
@@ -235,13 +216,7 @@ def carriers(data: Data) -> None:
 
 def _open_span(dask_id: str) -> Any:
     """Return an open span, as far as blocks know it."""
-    given: dict[str, Any] = {}
-    return SimpleNamespace(
-        identity=SimpleNamespace(dask_id=dask_id),
-        held=[],
-        given=given,
-        describe=lambda attributes: given.update(attributes or {}),
-    )
+    return SimpleNamespace(identity=SimpleNamespace(dask_id=dask_id), held=[], attributes={})
 
 
 def messages(data: Data) -> None:
@@ -274,9 +249,9 @@ def messages(data: Data) -> None:
     blocks.handle_message(message, T + 1)
     if intact and message[CLIENT] == "me" and message[BLOCKS] is lines:
         check(len(good.held) == 1, "a good line is taken", message)
-        check(good.given.get("batch.id") == 7, "good attributes are taken", message)
-    check(len(other.given) <= COUNT_LIMIT, "attributes are bounded")
-    size = sum(len(str(key)) for key in other.given)
+        check(good.attributes.get("batch.id") == 7, "good attributes are taken", message)
+    check(len(other.attributes) <= COUNT_LIMIT, "attributes are bounded")
+    size = sum(len(str(key)) for key in other.attributes)
     check(size <= TOTAL_LIMIT, "attributes are bounded", size)
     blocks.tick(T + 100)
     blocks.client_gone("me", T + 101)
@@ -398,19 +373,16 @@ def exporters(data: Data) -> None:
         Encoder(made.attributes, "1")
         make_sampler(made)
 
-    def labels(signal: str) -> None:
+    def made(signal: str) -> None:
         for label in labels_of(signal):
             check("hunter2" not in label, "no credential in a name", label)
-
-    def made(signal: str) -> None:
         for one in make_destinations([signal])[signal]:
             one.transport.close()
 
-    # Looks for what is installed each time, which is slow.
-    parts: list[Callable[[], object]] = [] if data.integer(0, 15) else [resource]
-    for signal in ("traces", "metrics"):
-        parts.append(partial(labels, signal))
-        parts.append(partial(made, signal))
+    parts: list[Callable[[], object]] = [partial(made, "traces"), partial(made, "metrics")]
+    if not data.integer(0, 15):
+        # Looks for what is installed each time, which is slow.
+        parts.append(resource)
     with _environment(values):
         for part in parts:
             try:
@@ -448,27 +420,18 @@ def _http(data: Data, signal: str) -> Transport:
 def _grpc(data: Data, signal: str) -> Transport:
     """Return a transport that gets an answer over gRPC, right or wrong."""
 
-    class Refused(grpc.RpcError):
-        def code(self) -> Any:
-            return code
-
-        def details(self) -> Any:
-            return details
-
-        def trailing_metadata(self) -> Any:
-            return metadata
-
     code = data.choice(list(grpc.StatusCode))
     details = data.choice((None, data.text()))
     info = RetryInfo(retry_delay=Duration(seconds=data.integer(-9, 9) * 10**10))
     content = data.choice((info.SerializeToString(), b"\xff", b"", "text"))
     keys = ("google.rpc.retryinfo-bin", data.text())
     metadata = data.choice((None, (), ((data.choice(keys), content),)))
+    refused = grpc.aio.AioRpcError(code, (), metadata, details)
     reply = data.rest() if data.flag() else None
 
     def export(*args: Any, **kwargs: Any) -> Any:
         if reply is None:
-            raise Refused
+            raise refused
         return reply
 
     channel = SimpleNamespace(unary_unary=lambda _: export, close=lambda: None)

@@ -7,8 +7,8 @@ proxy through the ordinary ``go`` command and is kept outside the repository, in
 builds nothing. A server that a registry refuses is left out, openly: the answer is written down
 beside the others and is not asked for again until ``--retry-refused``.
 
-Exit status: 0 when every server asked for is there or was refused, 1 when a build failed (with
-``--check``: when one is missing), 2 when the Go toolchain is missing or too old.
+Exit status: 0 when every server is there or was refused, 1 when a build failed, as each does
+without the Go toolchain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +33,7 @@ else:  # pytest depends on tomli there, so every environment of the tests has it
     import tomli as tomllib
 
 VERSIONS = Path(__file__).with_name("backends.toml")
-MINIMUM_GO = (1, 26)
-HEARTBEAT_SECONDS = 30.0
+MINIMUM_GO = "1.26"
 
 State = Literal["built", "refused", "missing"]
 
@@ -73,6 +71,10 @@ class Server:
     @property
     def refusal_file(self) -> Path:
         return self.folder.with_name(self.folder.name + ".refused.json")
+
+    @property
+    def log(self) -> Path:
+        return cache_folder() / "logs" / f"{self.name}.log"
 
     @property
     def digest(self) -> str:
@@ -114,26 +116,13 @@ def load_servers(path: Path = VERSIONS) -> dict[str, Server]:
 # ------------------------------------------------------------------------------ toolchain
 
 
-def check_go() -> str:
-    """The version of the Go toolchain.
-
-    Raises
-    ------
-    BuildError
-        If there is none, or it is older than the servers need.
-    """
-    wanted = ".".join(map(str, MINIMUM_GO))
+def check_go() -> None:
+    """Raise `BuildError` if there is no Go toolchain. One that is too old says so itself."""
     if shutil.which("go") is None:
         raise BuildError(
-            f"The Go toolchain is missing: `go` is not on PATH. The backend servers are built with "
-            f"Go {wanted} or newer (https://go.dev/dl/). Every other test runs without it."
+            "The Go toolchain is missing: `go` is not on PATH. The backend servers are built with "
+            f"Go {MINIMUM_GO} or newer (https://go.dev/dl/). Every other test runs without it."
         )
-    answer = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True, check=True)
-    version = answer.stdout.strip()
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < MINIMUM_GO:
-        raise BuildError(f"{version} is too old: the backend servers need Go {wanted} or newer.")
-    return version
 
 
 @dataclass
@@ -144,7 +133,7 @@ class Runner:
     log: Path
 
     def run(self, command: Sequence[str], **environment: str) -> None:
-        """Run `command` to its end; print its latest line every half minute.
+        """Run `command` to its end.
 
         Raises
         ------
@@ -155,23 +144,15 @@ class Runner:
         """
         # Static binaries, which run anywhere and need no C compiler.
         env = os.environ | {"CGO_ENABLED": "0"} | environment
-        started = shown = time.monotonic()
-        lines = []
-        with (
-            self.log.open("a", encoding="utf-8") as log,
-            subprocess.Popen(
-                command, cwd=self.work, env=env, stdin=subprocess.DEVNULL, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
-            ) as process,
-        ):  # fmt: skip
-            assert process.stdout is not None
-            for line in process.stdout:
-                log.write(line)
-                lines.append(line.strip())
-                if time.monotonic() > shown + HEARTBEAT_SECONDS:
-                    shown = time.monotonic()
-                    print(f"  {shown - started:5.0f} s  {line.strip()[:70]}", flush=True)
-        if process.returncode:
+        with self.log.open("a+", encoding="utf-8", errors="replace") as log:
+            begin = log.tell()
+            done = subprocess.run(
+                command, cwd=self.work, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                check=False,
+            )  # fmt: skip
+            log.seek(begin)
+            lines = [line.strip() for line in log]
+        if done.returncode:
             raise self._failure(command, lines)
 
     def _failure(self, command: Sequence[str], lines: list[str]) -> BuildError:
@@ -200,7 +181,7 @@ def _install(server: Server, runner: Runner, target: Path) -> None:
 def _module(server: Server, runner: Runner, target: Path) -> None:
     pin = server.pin
     module, version = pin["module"].split()
-    lines = [f"module dask-otel.invalid/{server.name}", "", f"go {MINIMUM_GO[0]}.{MINIMUM_GO[1]}"]
+    lines = [f"module dask-otel.invalid/{server.name}", "", f"go {MINIMUM_GO}"]
     lines += [f"replace {item}" for item in pin.get("replace", ())]
     lines += [f"exclude {item}" for item in pin.get("exclude", ())]
     (runner.work / "go.mod").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -288,8 +269,8 @@ RECIPES: Mapping[str, Callable[[Server, Runner, Path], None]] = {
 # ----------------------------------------------------------------------------------- build
 
 
-def build(server: Server) -> float:
-    """Build `server` into its folder, completely or not at all; returns the seconds it took.
+def build(server: Server) -> None:
+    """Build `server` into its folder, completely or not at all.
 
     Raises
     ------
@@ -298,12 +279,10 @@ def build(server: Server) -> float:
     BuildError
         If the build failed.
     """
-    cache = cache_folder()
-    log = cache / "logs" / f"{server.name}.log"
+    log = server.log
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{server.name}-") as folder:
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=f".{server.name}-") as folder:
         work, target, ready = (Path(folder) / name for name in ("work", "target", "ready"))
         for path in (work, target, ready):
             path.mkdir()
@@ -314,12 +293,10 @@ def build(server: Server) -> float:
             raise
         for name in server.pin["binaries"]:
             shutil.move(target / name, ready / name)
-        seconds = round(time.monotonic() - started, 1)
-        _write_record(server, ready / "built.json", build_seconds=seconds)
+        _write_record(server, ready / "built.json")
         shutil.rmtree(server.folder, ignore_errors=True)
         ready.rename(server.folder)
     server.refusal_file.unlink(missing_ok=True)
-    return seconds
 
 
 def _write_record(server: Server, path: Path, **found: Any) -> None:
@@ -329,9 +306,8 @@ def _write_record(server: Server, path: Path, **found: Any) -> None:
 def describe(server: Server) -> str:
     """One line: the server, whether it is there, and why not."""
     state = server.state()
-    built = server.record(server.folder / "built.json").get("build_seconds")
     detail = {
-        "built": f"{server.folder} (built in {built} s)",
+        "built": server.folder,
         "refused": server.refusal(),
         "missing": "run `make backends`",
     }[state]
@@ -342,17 +318,12 @@ def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
     """Build what is not there; the exit status of the command."""
     outdated = ("missing", "refused") if retry_refused else ("missing",)
     wanted = [server for server in servers if server.state() in outdated]
-    if wanted:
-        try:
-            print(f"building with {check_go()} in {cache_folder()}", flush=True)
-        except BuildError as error:
-            print(error, file=sys.stderr)
-            return 2
     failed = False
     for server in wanted:
-        print(f"{server.title} …", flush=True)
+        print(f"{server.title} … (log: {server.log})", flush=True)
         try:
-            print(f"  built in {build(server):.0f} s", flush=True)
+            check_go()
+            build(server)
         except RegistryRefusal as refusal:
             print(f"  refused by the registry, left out: {refusal}", flush=True)
         except BuildError as error:
@@ -362,26 +333,19 @@ def build_missing(servers: Sequence[Server], retry_refused: bool) -> int:
     return int(failed)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    servers = load_servers()
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=servers, metavar="NAME", default=[])
-    parser.add_argument("--check", action="store_true", help="only say which are there")
     parser.add_argument(
         "--retry-refused", action="store_true", help="ask again for what a registry refused"
     )
-    options = parser.parse_args(arguments)
-    chosen = [servers[name] for name in options.only or servers]
-    if options.check:
-        print("\n".join(map(describe, chosen)))
-        return int(any(server.state() == "missing" for server in chosen))
+    retry_refused = parser.parse_args().retry_refused
     import fcntl  # not on Windows, where the rest of this module still serves the tests
 
     cache_folder().mkdir(parents=True, exist_ok=True)
     # One build at a time: two would compile everything twice.
     with (cache_folder() / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        return build_missing(chosen, options.retry_refused)
+        return build_missing([*load_servers().values()], retry_refused)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ COLUMNS = ("python", "distributed", "opentelemetry-sdk", "opentelemetry-exporter
 HEAD = """\
 # Compatibility
 
-Made by `make compatibility` from what the tests ran: nothing is listed that was not tried.
-`pyproject.toml` admits these releases and everything between.
+`make compatibility` makes this page from test runs. `pyproject.toml`
+admits these releases and all between them.
 
 | Python | distributed | OpenTelemetry SDK | OTLP exporters | tests passed | failed | left out |
 |---|---|---|---|---|---|---|

@@ -25,6 +25,10 @@ PAGE = REPOSITORY / "docs" / "configuration.md"
 HEADER = "# Made by tools/build_settings.py from keys.py: change it there.\n"
 BEGIN = "<!-- made by tools/build_settings.py: begin -->\n"
 END = "<!-- made by tools/build_settings.py: end -->\n"
+_DEFAULTS = """\
+# What each key means is in otel-schema.yaml. Where OpenTelemetry has
+# a standard variable there is no key here: see `environment`.
+"""
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _SEE = re.compile(r"\s*See \[[^]]+\]\([^)]+\)\.")
 
@@ -45,36 +49,25 @@ def _summary(knob: Knob) -> str:
     return " ".join(knob.meaning.partition("\n\n")[0].split())
 
 
-def _defaults(found: dict[str, Knob]) -> str:
-    lines = [
-        HEADER.rstrip(),
-        "# What each key means is in otel-schema.yaml. Where OpenTelemetry has",
-        "# a standard variable there is no key here: see `environment`.",
-    ]
-    open_sections: list[str] = []
-    for key, knob in found.items():
-        *sections, name = key.split(".")
-        for depth, section in enumerate(sections):
-            if open_sections[depth : depth + 1] != [section]:
-                open_sections[depth:] = [section]
-                if depth:
-                    lines.append("")
-                lines.append("  " * depth + f"{section}:")
-        del open_sections[len(sections) :]
-        lines.append("  " * len(sections) + f"{name}: {knob.default}")
-    return "\n".join(lines) + "\n"
+def _dump(content: dict[str, Any]) -> str:
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
 
 
-def _schema(found: dict[str, Knob]) -> str:
-    whole: dict[str, Any] = {}
+def _files(found: dict[str, Knob]) -> tuple[str, str]:
+    """Return the defaults and the schema."""
+    defaults: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for key, knob in found.items():
         *sections, name = key.split(".")
-        parts = whole.setdefault("properties", {})
+        values, parts = defaults, schema.setdefault("properties", {})
         for section in sections:
+            values = values.setdefault(section, {})
             empty = {"type": "object", "additionalProperties": False, "properties": {}}
             parts = parts.setdefault(section, empty)["properties"]
-        parts[name] = _leaf(knob)
-    return HEADER + yaml.dump(whole, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+        values[name], parts[name] = yaml.safe_load(knob.default), _leaf(knob)
+    # A blank line before each section.
+    text = re.sub(r"\n( +[\w-]+:\n)", r"\n\n\1", _dump(defaults))
+    return f"{HEADER}{_DEFAULTS}{text}", HEADER + _dump(schema)
 
 
 def _leaf(knob: Knob) -> dict[str, Any]:
@@ -102,13 +95,14 @@ def _table(found: dict[str, Knob]) -> str:
 def texts() -> dict[Path, str]:
     """Return the text of each file."""
     found = {**KNOBS}
+    defaults, schema = _files(found)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
         raise SystemExit(f"{PAGE.name} has no place for the table: {BEGIN.strip()}")
     return {
-        SETTINGS / "otel.yaml": _defaults(found),
-        SETTINGS / "otel-schema.yaml": _schema(found),
+        SETTINGS / "otel.yaml": defaults,
+        SETTINGS / "otel-schema.yaml": schema,
         PAGE: f"{before}{BEGIN}\n{_table(found)}\n{END}{after}",
     }
 

@@ -30,11 +30,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 REPOSITORY: Final = Path(__file__).parents[1]
+# Run as a script, it finds its own folder alone.
+sys.path.insert(0, str(REPOSITORY))
+
+from benchmarks.results import interval  # noqa: E402
+
 RESULTS: Final = REPOSITORY / "chaos" / "results" / "dask-tests.json"
 
 FILES: Final = (
@@ -64,7 +68,6 @@ EXPECTED: Final = {
     ),
 }
 
-_PLUGIN: Final = "dask_tests_plugin"
 _OUTCOMES: Final = ("passed", "failed", "skipped")
 
 
@@ -75,10 +78,9 @@ class Outcomes(NamedTuple):
     tests: dict[str, str]
     #: Names of the bridge's threads that were left at the end.
     threads: list[str]
-    #: Of all processes of the run, of the user's and of the system's.
+    #: CPU seconds of all processes of the run, and its seconds.
     cpu: float
     seconds: float
-    log: Path
 
     def summary(self) -> dict[str, Any]:
         """Return the part that is kept."""
@@ -88,6 +90,10 @@ class Outcomes(NamedTuple):
             "cpu": round(self.cpu, 1),
             "seconds": round(self.seconds, 1),
         }
+
+
+class NothingPassed(Exception):
+    """No test of a file has passed; the text is the end of the log."""
 
 
 class Runner:
@@ -101,52 +107,62 @@ class Runner:
         For logs and telemetry.
     endpoint
         Where telemetry goes; into files in the folder if there is none.
+    only
+        Expression that selects tests, as pytest's ``-k`` has it.
     """
 
-    def __init__(self, checkout: Path, folder: Path, endpoint: str = "") -> None:
-        self.checkout = checkout
+    def __init__(self, checkout: Path, folder: Path, endpoint: str, only: str) -> None:
+        self._checkout = checkout
         self._folder = folder
-        self._endpoint = endpoint
-
-    def environment(self, bridge: bool) -> dict[str, str]:
-        """Return the variables that the tests run with."""
-        found = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(("DASK_", "OTEL_", "PYTEST_"))
-        }
+        self._only = ["-k", only] if only else []
         # The checkout's own distributed: its tests are for that one.
-        path = [str(self.checkout), str(Path(__file__).parent), found.get("PYTHONPATH", "")]
-        found["PYTHONPATH"] = os.pathsep.join(part for part in path if part)
-        if bridge:
-            found["DASK_DISTRIBUTED__SCHEDULER__PRELOAD"] = '["dask_otel.preload"]'
-            if self._endpoint:
-                found["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._endpoint
-            else:
-                found["DASK_OTEL__FILES__PATH"] = str(self._folder / "telemetry")
-        return found
+        path = [str(checkout), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        unwanted = ("DASK_", "OTEL_", "PYTEST_")
+        self._plain = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)} | {
+            "PYTHONPATH": os.pathsep.join(filter(None, path))
+        }
+        to = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        if not endpoint:
+            to = {"DASK_OTEL__FILES__PATH": str(folder / "telemetry")}
+        self._bridged = to | {"DASK_DISTRIBUTED__SCHEDULER__PRELOAD": '["dask_otel.preload"]'}
+        #: Of the packages that the last tests ran with.
+        self.versions: dict[str, str] = {}
 
-    def run(self, tests: list[str], name: str, *, bridge: bool) -> Outcomes:
-        """Run tests; what they print goes into a log of that name."""
+    def run(self, tests: str, name: str, *, bridge: bool) -> Outcomes:
+        """Run a file or a test; what it prints goes into a log of that name."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        result, log = self._folder / f"{name}.jsonl", self._folder / f"{name}.log"
+        result, log = self._folder / f"{name}.json", self._folder / f"{name}.log"
         result.unlink(missing_ok=True)
-        environment = {**self.environment(bridge), "DASK_TESTS_RESULT": str(result)}
-        command = [sys.executable, "-m", "pytest", "-p", _PLUGIN, "-p", "no:cacheprovider", "-q"]
+        environment = self._plain | (self._bridged if bridge else {})
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "dask_tests_plugin",
+            "-p",
+            "no:cacheprovider",
+            "-q",
+        ]
         # Or one test that hangs ends all of them.
-        command += ["-o", "timeout_method=signal"]
+        command += ["-o", "timeout_method=signal", tests, *self._only]
         began, cpu = time.monotonic(), _cpu()
         with log.open("w") as output:
             subprocess.run(
-                [*command, *tests],
-                cwd=self.checkout,
-                env=environment,
+                command,
+                cwd=self._checkout,
+                env=environment | {"DASK_TESTS_RESULT": str(result)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-        tests_seen, threads = _read(result)
-        return Outcomes(tests_seen, threads, _cpu() - cpu, time.monotonic() - began, log)
+        cpu, seconds = _cpu() - cpu, time.monotonic() - began
+        found = json.loads(result.read_text()) if result.exists() else {"tests": {}}
+        if "passed" not in found["tests"].values() and "::" not in tests:
+            end = log.read_text(errors="replace")[-2000:]
+            raise NothingPassed(f"{tests}: nothing passed; see {log}:\n{end}")
+        self.versions = found.get("versions", self.versions)
+        return Outcomes(found["tests"], found.get("threads", []), cpu, seconds)
 
 
 def main() -> int:
@@ -161,59 +177,47 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep the results")
     # Files may stand behind options.
     args = parser.parse_intermixed_args()
-    # Run as a script, it finds its own folder alone.
-    sys.path.insert(0, str(REPOSITORY))
     checkout = args.checkout.resolve()
     if not (checkout / "distributed" / "tests").is_dir():
         print(f"{checkout} is no checkout of distributed: it has no distributed/tests")
         return 2
-    known = [file for file in args.files if (checkout / file.partition("::")[0]).exists()]
-    for file in sorted(set(args.files) - set(known)):
-        print(f"not in this release: {file}")
     part = "pairs" if args.pairs else "refusing" if args.refusing else "files"
     with tempfile.TemporaryDirectory() as folder, socket.socket() as nobody:
         # It has a port, and nobody listens there.
         nobody.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}" if args.refusing else ""
-        runner = Runner(checkout, args.keep or Path(folder), endpoint)
+        runner = Runner(checkout, args.keep or Path(folder), endpoint, args.only)
         worst = 0
-        for file in known:
-            if args.pairs:
-                found = _pairs(runner, file, args.only, args.pairs)
-            else:
-                found = _compare(runner, file, args.only)
-            if found is None:
+        for file in args.files:
+            if not (checkout / file.partition("::")[0]).exists():
+                print(f"not in this release: {file}")
+                continue
+            try:
+                found = _pairs(runner, file, args.pairs) if args.pairs else _compare(runner, file)
+            except NothingPassed as error:
+                print(error, flush=True)
                 worst = 2
                 continue
             if found.get("new") or found.get("threads"):
                 worst = max(worst, 1)
             if args.write:
-                _keep(runner, part, file, found)
+                _keep(runner.versions, part, file, found)
     return worst
 
 
-def _run(runner: Runner, file: str, only: str, name: str, *, bridge: bool) -> Outcomes | None:
-    """Run a file one way; None where nothing of it runs."""
-    log = f"{file.replace('/', '.').removesuffix('.py')}-{name}"
-    outcomes = runner.run([file, *(["-k", only] if only else [])], log, bridge=bridge)
-    if "passed" in outcomes.tests.values():
-        return outcomes
-    print(f"{file}: nothing passed; see {outcomes.log}:")
-    print(outcomes.log.read_text(errors="replace")[-2000:], flush=True)
-    return None
+def _log(file: str, name: str) -> str:
+    return f"{file.replace('/', '.').removesuffix('.py')}-{name}"
 
 
-def _compare(runner: Runner, file: str, only: str) -> dict[str, Any] | None:
-    """Run a file both ways; None where nothing of it runs."""
-    without = _run(runner, file, only, "without", bridge=False)
-    with_it = _run(runner, file, only, "with", bridge=True)
-    if without is None or with_it is None:
-        return None
+def _compare(runner: Runner, file: str) -> dict[str, Any]:
+    """Run a file both ways."""
+    without = runner.run(file, _log(file, "without"), bridge=False)
+    with_it = runner.run(file, _log(file, "with"), bridge=True)
     new, expected, flaky = [], {}, []
     for number, test in enumerate(_new(without, with_it)):
         # By itself: without the tests that ran before it.
-        alone = runner.run([test], f"{Path(file).stem}-again-{number}-with", bridge=True)
-        plain = runner.run([test], f"{Path(file).stem}-again-{number}-without", bridge=False)
+        alone = runner.run(test, _log(file, f"again-{number}-with"), bridge=True)
+        plain = runner.run(test, _log(file, f"again-{number}-without"), bridge=False)
         function = test.rpartition("::")[2].partition("[")[0]
         if not _new(plain, alone):
             flaky.append(test)
@@ -242,58 +246,43 @@ def _compare(runner: Runner, file: str, only: str) -> dict[str, Any] | None:
     }
 
 
-def _pairs(runner: Runner, file: str, only: str, count: int) -> dict[str, Any] | None:
+def _pairs(runner: Runner, file: str, count: int) -> dict[str, Any]:
     """Return what a file takes without and with the bridge, in turn."""
-    cpu: dict[bool, list[float]] = {False: [], True: []}
-    seconds: dict[bool, list[float]] = {False: [], True: []}
+    runs: dict[bool, list[Outcomes]] = {False: [], True: []}
     for number in range(count):
         for bridge in (False, True) if number % 2 == 0 else (True, False):
-            outcomes = _run(runner, file, only, f"pair-{number}-{bridge}", bridge=bridge)
-            if outcomes is None:
-                return None
-            cpu[bridge].append(round(outcomes.cpu, 2))
-            seconds[bridge].append(round(outcomes.seconds, 2))
+            log = _log(file, f"pair-{number}-{bridge}")
+            runs[bridge].append(runner.run(file, log, bridge=bridge))
     return {
-        "tests": len(outcomes.tests),
-        **_ratios(f"{file}: CPU seconds", cpu[False], cpu[True]),
-        "elapsed": _ratios(f"{file}: seconds", seconds[False], seconds[True]),
+        "tests": len(runs[True][-1].tests),
+        **_ratios(f"{file}: CPU seconds", *([one.cpu for one in runs[b]] for b in (False, True))),
+        "elapsed": _ratios(
+            f"{file}: seconds", *([one.seconds for one in runs[b]] for b in (False, True))
+        ),
     }
 
 
 def _ratios(what: str, without: list[float], with_it: list[float]) -> dict[str, Any]:
     """Return figures of pairs, with an interval for the median of their ratios."""
-    from benchmarks.results import interval
-
     ratios = [b / a for a, b in zip(without, with_it, strict=True)]
     found = interval(ratios)
     shown = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios))
     print(f"{what} with / without: {shown}; median in {found}", flush=True)
     return {
-        "without": without,
-        "with": with_it,
+        "without": [round(value, 2) for value in without],
+        "with": [round(value, 2) for value in with_it],
         "interval": found and [round(limit, 4) for limit in found],
     }
 
 
-def _keep(runner: Runner, part: str, file: str, found: dict[str, Any]) -> None:
+def _keep(versions: dict[str, str], part: str, file: str, found: dict[str, Any]) -> None:
     """Write a result beside the others, with the versions it was made with."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    code = "import dask, distributed; print(dask.__version__, distributed.__version__)"
-    versions = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=runner.checkout,
-        env=runner.environment(bridge=False),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
     results["machine"] = {
         "system": platform.system(),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
-        "dask": versions[0],
-        "distributed": versions[1],
-        "opentelemetry-sdk": version("opentelemetry-sdk"),
+        **versions,
     }
     results.setdefault(part, {})[file] = found
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -312,17 +301,6 @@ def _cpu() -> float:
     """Return the CPU seconds of all processes that were waited for, and of those below them."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _read(result: Path) -> tuple[dict[str, str], list[str]]:
-    tests: dict[str, str] = {}
-    threads: list[str] = []
-    for line in result.read_text().splitlines() if result.exists() else ():
-        entry = json.loads(line)
-        threads += entry.get("threads", ())
-        if "test" in entry and tests.get(entry["test"]) != "failed":
-            tests[entry["test"]] = entry["outcome"]
-    return tests, threads
 
 
 if __name__ == "__main__":

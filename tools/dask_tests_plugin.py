@@ -6,15 +6,15 @@ import json
 import os
 import threading
 import time
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 #: Seconds that the bridge's threads have to end after the last test.
 _PATIENCE = 15.0
 
 
-def _write(**entry: Any) -> None:
-    with open(os.environ["DASK_TESTS_RESULT"], "a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+_outcomes: dict[str, str] = {}
 
 
 def pytest_runtest_logreport(report: Any) -> None:
@@ -22,16 +22,22 @@ def pytest_runtest_logreport(report: Any) -> None:
     outcome = report.outcome
     if hasattr(report, "wasxfail"):
         outcome = "skipped" if outcome == "skipped" else "passed"
-    if report.when == "call" or outcome != "passed":
-        _write(test=report.nodeid, outcome=outcome)
+    decided = _outcomes.get(report.nodeid) == "failed"
+    if not decided and (report.when == "call" or outcome != "passed"):
+        _outcomes[report.nodeid] = outcome
 
 
 def pytest_sessionfinish() -> None:
-    """Look for threads of the bridge that did not end with their schedulers."""
+    """Look for threads of the bridge that did not end with their schedulers; write the results."""
     deadline = time.monotonic() + _PATIENCE
     while (left := _threads()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    _write(threads=left)
+    found = {
+        "tests": _outcomes,
+        "threads": left,
+        "versions": {name: version(name) for name in ("dask", "distributed", "opentelemetry-sdk")},
+    }
+    Path(os.environ["DASK_TESTS_RESULT"]).write_text(json.dumps(found), encoding="utf-8")
 
 
 def _threads() -> list[str]:

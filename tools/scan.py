@@ -41,14 +41,16 @@ INSIDE = ("dask_otel._dask.", "dask_otel.client.", "dask_otel.worker.")
 #: By class and attribute, the places that read it.
 Places = Mapping[tuple[str, str], list[str]]
 
-#: The slots that each file of `core/life` writes. All others belong to `open_span`.
+#: The slots that each file writes. All others belong to `open_span`.
 OWNERS = {
-    "lifecycle": "phase due busy holds active open_children quiet_since groups",
+    "lifecycle": "phase busy holds active open_children quiet_since groups",
     "tasks": "unfinished reruns failed zombies workers first_start last_stop incidents "
-    "dropped_incidents counts blamed start stop",
+    "dropped_incidents counts blamed start stop requested",
     "reports": "owing awaits reporters",
     "progress": "signs last_sign",
     "task_runs": "runs slowest floor",
+    "blocks": "attributes",
+    "spans": "partial",
     "completion": "below",
 }
 #: By file, what holds another class with slots of these names.

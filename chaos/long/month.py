@@ -27,10 +27,7 @@ from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, R
 from dask_otel.core.metrics.batch import Batches, Observation
 from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import Failure, FinishedSpan, HistogramPoint, SpanRecord, Tags
-from dask_otel.core.text import Sanitizer
-from dask_otel.core.traces.translate import translate, translate_progress
-from dask_otel.core.traces.values import SpanLimits
+from dask_otel.core.records import Failure, FinishedSpan, HistogramPoint, SpanIdentity, Tags
 
 _DAYS = int(os.environ.get("CHAOS_DAYS", "30"))
 _START = 1_800_000_000.0
@@ -115,7 +112,6 @@ class Month:
         )
         self.workers: dict[str, _Worker] = {}
         self._batches = Batches()
-        self._sanitizer = Sanitizer()
         self._pause = _DAY / spans_a_day * 2
         self._chance = random.Random(seed)
         self._numbers = itertools.count()
@@ -124,7 +120,7 @@ class Month:
         self._groups: dict[tuple[str, str], Group] = {}
         self._known: dict[str, tuple[Tags, tuple[str, ...]]] = {}
         self._over = False
-        self._ids: set[tuple[int, int]] = set()
+        self._ids: set[tuple[int, int, int | None]] = set()
         for _ in range(6):
             self._join()
         for seconds, call in (
@@ -174,7 +170,7 @@ class Month:
     def _join(self) -> None:
         worker = _Worker(f"w{next(self._numbers)}")
         self.workers[worker.name] = worker
-        self.accounting.worker_added(worker.name, _THREADS, self.now, 0.001)
+        self.accounting.worker_added(worker.name, _THREADS, self.now)
         self._beat(worker)
         self._dispatch()
 
@@ -184,8 +180,8 @@ class Month:
         self._in(_BEAT, lambda: self._beat(worker))
         seconds, worker.metered = worker.metered, Counter()
         executing = {task.key: self.now - start for task, start in worker.running.items()}
-        self.accounting.heartbeat(worker.name, executing, seconds, self.now, 0.001)
-        self.lifecycle.reports.heartbeat(worker.name, self.now, 0.001, 0)
+        self.accounting.heartbeat(worker.name, executing, seconds, self.now)
+        self.lifecycle.reports.heartbeat(worker.name, self.now, 0)
         batch = self._batches.open
         key = ("execute", "f", "thread-cpu", "seconds")
         for dask_id, value in seconds.items():
@@ -339,7 +335,8 @@ class Month:
     def _tick(self) -> None:
         self.lifecycle.tick(self.now)
         for sign in self.lifecycle.progress:
-            self._show(translate_progress(sign, SpanLimits(), self._sanitizer))
+            assert sign.start <= sign.stop, sign
+            self._once(sign.identity, sign.ordinal)
         for finished in self.lifecycle.finished:
             self._finished(finished)
         self.shown["signs"] += len(self.lifecycle.progress)
@@ -357,14 +354,13 @@ class Month:
             name, labels = semconv.SPAN_DURATION.name, (finished.identity.tags, finished.result)
             seconds = finished.stop - finished.start
             self._batches.open.observe(Observation(name, labels, seconds, None))
-        self._show(translate(finished, SpanLimits(), self._sanitizer))
+        assert finished.start <= finished.stop, finished
+        self._once(finished.identity)
 
-    def _show(self, records: list[SpanRecord]) -> None:
-        for record in records:
-            assert record.start_ns <= record.end_ns, record
-            ids = record.trace_id, record.span_id
-            assert ids not in self._ids, f"{record.name} came twice"
-            self._ids.add(ids)
+    def _once(self, who: SpanIdentity, sign: int | None = None) -> None:
+        ids = who.trace_id, who.span_id, sign
+        assert ids not in self._ids, f"{who} came twice"
+        self._ids.add(ids)
 
     def export(self) -> None:
         """Hand over the metrics, as the bridge does at the export interval."""

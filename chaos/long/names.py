@@ -6,8 +6,8 @@ import os
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import requests
 from tests.backends import servers
@@ -91,8 +91,8 @@ class Names:
             # All at once, without waiting for the network between points.
             records = list(self._state.collect(self.now_ns, _POINTS))
             self._look(records)
-            for part in self._parts(records):
-                answer = self.sink.send(part, 60)
+            for record in records:
+                answer = self.sink.send([record], 60)
                 assert answer.taken, answer.reason
             self._state.settled(True)
 
@@ -121,18 +121,6 @@ class Names:
         assert count <= self.limits.max_names, f"{count} names"
         self.series = max(self.series, by_metric.total())
         self.most_names = max(self.most_names, count)
-
-    @staticmethod
-    def _parts(records: list[MetricRecord]) -> Iterator[list[MetricRecord]]:
-        """Yield requests, each of full size, but for the last one."""
-        part: list[MetricRecord] = []
-        for record in records:
-            if part and sum(len(one.points) for one in (*part, record)) > _POINTS:
-                yield part
-                part = []
-            part.append(record)
-        if part:
-            yield part
 
 
 def reconcile(client: PrometheusClient, names: Names, hours: int) -> dict[str, float]:
@@ -189,34 +177,19 @@ def day(world: World, limits: SeriesLimits, per_name: int, folded: bool) -> str:
         )
 
 
-_FAULT = (
-    "1,000 names of spans are born each hour of a simulated day, have work for five minutes, and "
-    "never come again"
-)
-_PROMISE = (
-    "No increment is lost or counted twice by Prometheus; a series begins with 0 and "
-    "never goes back; Prometheus's memory is bounded"
-)
-
-
-@scenario(
-    "names",
-    section="Load",
-    fault=f"{_FAULT} (a real Prometheus, default limits: 200 names)",
-    promise=_PROMISE + "; names beyond the limit are booked under `_OTHER`",
-    protocols=(SIMULATED,),
-)
-def _names(world: World) -> str:
-    return day(world, SeriesLimits(), per_name=200, folded=True)
-
-
-@scenario(
-    "names-with-room",
-    section="Load",
-    fault=f"{_FAULT} (a real Prometheus, `otel.metrics.max-names: 2000`, `retire-after: 15m`)",
-    promise=_PROMISE + "; each name has series of its own",
-    protocols=(SIMULATED,),
-)
-def _names_with_room(world: World) -> str:
-    limits = SeriesLimits(max_names=2000, max_series=4000, retire_after_ns=900 * _NS)
-    return day(world, limits, per_name=1000, folded=False)
+for _name, _limits, _per_name, _with, _more in (
+    ("names", SeriesLimits(), 200, "default limits: 200 names",
+     "names beyond the limit are booked under `_OTHER`"),
+    ("names-with-room",
+     SeriesLimits(max_names=2000, max_series=4000, retire_after_ns=900 * _NS), 1000,
+     "`otel.metrics.max-names: 2000`, `retire-after: 15m`", "each name has series of its own"),
+):  # fmt: skip
+    scenario(
+        _name,
+        section="Load",
+        fault="1,000 names of spans are born each hour of a simulated day, have work for five "
+        f"minutes, and never come again (a real Prometheus, {_with})",
+        promise="No increment is lost or counted twice by Prometheus; a series begins with 0 and "
+        f"never goes back; Prometheus's memory is bounded; {_more}",
+        protocols=(SIMULATED,),
+    )(partial(day, limits=_limits, per_name=_per_name, folded=_name == "names"))

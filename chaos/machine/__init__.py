@@ -1,1 +1,1 @@
-"""What happens to machines and processes: clocks, forks, cables, memory."""
+"""What happens to machines and processes: clocks, forks, memory."""

@@ -1,31 +1,23 @@
-"""Forks of processes that have the bridge's threads, and exporters that are at work."""
+"""Forks of a process that has the bridge's threads, and exporters that are at work."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import gc
-import json
 import logging
 import multiprocessing
 import os
-import subprocess
-import sys
+import threading
+import time
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
-from tests.environment import inherited
-
-from chaos.machine import forked
-from chaos.machine.forked import waited_for
 from chaos.scenario import scenario
-from chaos.world import PRELOAD, QUICK, World
+from chaos.world import World
 
-_SECTION = "Processes"
 #: Children of each kind.
 _CHILDREN = 10
-#: Seconds that a child may take to end.
+#: Seconds that a child may take to end; else it hangs.
 _SOON = 15.0
 #: What came of one child: its kind, its exit code (None if it hung), seconds.
 _Child = tuple[str, int | None, float]
@@ -38,17 +30,34 @@ def _as_a_child() -> None:
 
 def _forked() -> int:
     """Fork; the child does what children do, and ends as Python does."""
+    main = threading.current_thread() is threading.main_thread()
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
         _as_a_child()
-        atexit._run_exitfuncs()  # noqa: SLF001 (there is no other way)
+        # As Python does at its end; there is no other way.
+        if main:
+            threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001
         code = 0
     finally:
         # Not up the stack, which is that of the scheduler's event loop.
         os._exit(code)
+
+
+def _waited_for(pid: int) -> tuple[int | None, float]:
+    """Wait for a child; return its exit code, None if it had to be killed, and the seconds."""
+    began = time.monotonic()
+    while time.monotonic() - began < _SOON:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status), time.monotonic() - began
+        time.sleep(0.02)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return None, _SOON
 
 
 async def fork_on_the_scheduler(count: int) -> list[_Child]:
@@ -62,87 +71,29 @@ async def fork_on_the_scheduler(count: int) -> list[_Child]:
         process.start()
         pids["multiprocessing"] = process.pid or 0
         for kind, pid in pids.items():
-            code, seconds = await asyncio.to_thread(waited_for, pid)
+            code, seconds = await asyncio.to_thread(_waited_for, pid)
             found.append((kind, code, seconds))
     return found
 
 
-def _judged(children: list[_Child], soon: float = _SOON) -> float:
-    """Check how children ended; returns the seconds of the slowest."""
-    for kind, code, seconds in children:
-        assert code == 0, f"a child ({kind}) {'hung' if code is None else f'ended with {code}'}"
-        assert seconds < soon, f"a child ({kind}) took {seconds:.1f} s to end"
-    return max(seconds for _, _, seconds in children)
-
-
-_ONCE = (
-    "Each child ends by itself and sends nothing; the parent goes on: each span and each "
-    "increment arrives once, no other comes, nothing is raised"
-)
-
-
 @scenario(
     "fork-scheduler",
-    section=_SECTION,
+    section="Processes",
     fault="The scheduler's process is forked again and again under load: on its event loop, in "
     "another thread, by `multiprocessing`; the children log, collect garbage, and run the "
-    "functions registered for their exit",
-    promise=_ONCE,
+    "functions registered for their exit and for that of threads",
+    promise="Each child ends by itself and sends nothing; the parent goes on: each span and each "
+    "increment arrives once, no other comes, nothing is raised",
 )
 def _fork_scheduler(world: World) -> str:
     world.start()
     world.work(3)
     with world.under_way(100, seconds=0.1):
         children = world.client.run_on_scheduler(fork_on_the_scheduler, _CHILDREN)
-        slowest = _judged(children)
+    for kind, code, _ in children:
+        assert code == 0, f"a child ({kind}) {'hung' if code is None else f'ended with {code}'}"
+    slowest = max(seconds for _, _, seconds in children)
     world.work(3)
     arrived = world.all_arrived()
     world.clean_log()
     return f"{arrived}; {len(children)} children have ended, the slowest after {slowest:.1f} s"
-
-
-def _script(world: World, env: Mapping[str, str]) -> list[_Child]:
-    with (world.folder / "script.log").open("ab") as log:
-        done = subprocess.run(
-            [sys.executable, "-m", "chaos.machine.forked"],
-            env=inherited(**env),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            check=False,
-            timeout=600,
-        )
-    assert done.returncode == 0, f"the script ended with {done.returncode}"
-    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
-    return [tuple(child) for child in found]
-
-
-@scenario(
-    "fork-script",
-    section=_SECTION,
-    fault="A script with a `LocalCluster` in its own process forks, by `multiprocessing` and by "
-    "`os.fork` with `sys.exit` in the child",
-    promise=_ONCE + "; a child takes no longer to end than without the bridge",
-)
-def _fork_script(world: World) -> str:
-    bare = _judged(_script(world, {}), forked.LIMIT)
-    children = _script(
-        world,
-        {
-            **QUICK,
-            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": repr([PRELOAD[1]]),
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{world.gate.port}",
-            "OTEL_EXPORTER_OTLP_PROTOCOL": world.protocol,
-        },
-    )
-    # Python's own end of a cluster that is not there takes its time, with and without.
-    slowest = _judged(children, bare + _SOON)
-    numbers = range(2 * forked.SPANS)
-    world.submitted = {f"work {number}": forked.TASKS for number in numbers}
-    world.all_spans_arrived()
-    world.nothing_came_twice()
-    tasks = round(sum(world.collector.last("dask.task.finished").values()))
-    assert tasks == sum(world.submitted.values()), f"{tasks} tasks are counted"
-    return (
-        f"{len(numbers)} of {len(numbers)} spans, {tasks} of {tasks} tasks; {len(children)} "
-        f"children have ended, the slowest after {slowest:.1f} s ({bare:.1f} s without the bridge)"
-    )

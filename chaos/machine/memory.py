@@ -65,17 +65,17 @@ def _grown(world: World) -> list[int]:
 
 def starve(times: int, dask_scheduler: Any) -> None:
     """Let there be no memory for the next requests of spans; runs on the scheduler."""
-    from dask_otel._otel.sdk.encode import Encoder
+    from dask_otel._otel.sdk.sink import ExporterSpanSink
 
-    encode, left = Encoder.request, [None] * times
+    send, left = ExporterSpanSink.send, [None] * times
 
-    def starved(self: Encoder, rows: Any) -> bytes:
+    def starved(self: ExporterSpanSink, items: Any, longest: float) -> Any:
         if left:
             left.pop()
             raise MemoryError
-        return encode(self, rows)
+        return send(self, items, longest)
 
-    Encoder.request = starved  # type: ignore[method-assign]
+    ExporterSpanSink.send = starved  # type: ignore[method-assign]
     dask_scheduler.chaos = left
 
 

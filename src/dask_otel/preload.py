@@ -31,7 +31,9 @@ async def dask_setup(server: Any) -> None:
 
         INSTRUMENTATION.hold()
     elif isinstance(server, Worker):
-        await _put_on_worker(server)
+        from dask_otel.worker.preloaded import add_plugin
+
+        await add_plugin(server)
     elif isinstance(server, Nanny):
         from dask_otel.worker.preloaded import name_for_worker
 
@@ -50,27 +52,6 @@ async def dask_teardown(server: Any) -> None:
 
         INSTRUMENTATION.release()
     elif isinstance(server, Worker):
-        from dask_otel.worker.preloaded import take_off
+        from dask_otel.worker.preloaded import remove_plugin
 
-        await take_off(server)
-
-
-async def _put_on_worker(worker: Worker) -> None:
-    from dask_otel.settings.keys import ConfigurationError
-    from dask_otel.settings.reading import read_settings
-    from dask_otel.worker.preloaded import put_on
-
-    try:
-        settings = read_settings()
-    except ConfigurationError as error:
-        logger.error("dask-otel does nothing on this worker, which is not affected: %s", error)
-        return
-    if not (settings.enabled and settings.workers.context):
-        off = "otel.workers.context" if settings.enabled else "otel.enabled"
-        logger.info("dask-otel does nothing on this worker (%s: false)", off)
-        return
-    await put_on(worker, settings.logs.inject, settings.spans.tasks.chosen)
-    logger.info(
-        "dask-otel makes the Dask span of a task the current OpenTelemetry span of its code. "
-        "Nothing is exported from a worker: that is the scheduler's part, which needs the preload"
-    )
+        await remove_plugin(server)

@@ -22,11 +22,15 @@ TIMEOUT_SECONDS = 30.0
 class QueryError(AssertionError):
     """A server refused a query; the text is its answer."""
 
-    status = 0
 
+def get(url: str, accept: str, missing: bytes | None = None, **parameters: str | float) -> bytes:
+    """The answer of a GET; `missing`, if it is given, where the server answers 404.
 
-def get(url: str, accept: str, **parameters: str | float) -> bytes:
-    """The answer of a GET; a `QueryError` on any status but 2xx, with the server's words."""
+    Raises
+    ------
+    QueryError
+        On any other status but 2xx, with the server's words.
+    """
     if parameters:
         url = f"{url}?{urllib.parse.urlencode(parameters)}"
     request = urllib.request.Request(url, headers={"Accept": accept})
@@ -35,19 +39,14 @@ def get(url: str, accept: str, **parameters: str | float) -> bytes:
             return bytes(response.read())
     except urllib.error.HTTPError as error:
         with error:
-            refused = QueryError(f"{url}: {error.code} {error.read()[:2000]!r}")
-        refused.status = error.code
-        raise refused from None
+            if error.code == 404 and missing is not None:
+                return missing
+            raise QueryError(f"{url}: {error.code} {error.read()[:2000]!r}") from None
 
 
-def get_json(url: str, missing: Any = None, **parameters: str | float) -> Any:
-    """The JSON answer of a GET; `missing`, if it is given, where the server answers 404."""
-    try:
-        return json.loads(get(url, "application/json", **parameters))
-    except QueryError as error:
-        if error.status != 404 or missing is None:
-            raise
-        return missing
+def get_json(url: str, missing: bytes | None = None, **parameters: str | float) -> Any:
+    """The JSON answer of a GET; see `get`."""
+    return json.loads(get(url, "application/json", missing, **parameters))
 
 
 # ------------------------------------------------------------------------------ Prometheus
@@ -144,12 +143,12 @@ class JaegerClient:
 
     def trace(self, trace_id: int) -> list[Span]:
         """Every span of a trace; none if Jaeger does not have it (yet)."""
-        answer = get_json(f"{self.url}/api/v3/traces/{trace_id:032x}", missing={})
+        answer = get_json(f"{self.url}/api/v3/traces/{trace_id:032x}", missing=b"{}")
         return spans_of_otlp(answer.get("result", answer))
 
     def page(self, trace_id: int) -> list[dict[str, Any]]:
         """The spans of a trace as Jaeger's own page gets them, with references and warnings."""
-        found = get_json(f"{self.url}/api/traces/{trace_id:032x}", missing={}).get("data")
+        found = get_json(f"{self.url}/api/traces/{trace_id:032x}", missing=b"{}").get("data")
         return [span for trace in found or () for span in trace["spans"]]
 
     def operations(self, service: str) -> set[str]:
@@ -171,12 +170,7 @@ class TempoClient:
 
     def trace(self, trace_id: int) -> list[Span]:
         """Every span of a trace; none if Tempo does not have it (yet)."""
-        try:
-            answer = get(f"{self.url}/api/traces/{trace_id:032x}", "application/protobuf")
-        except QueryError as error:
-            if error.status != 404:
-                raise
-            return []
+        answer = get(f"{self.url}/api/traces/{trace_id:032x}", "application/protobuf", b"")
         # Its message of a trace has OTLP's resource spans in the same field.
         return list(decode_spans(ExportTraceServiceRequest.FromString(answer)))
 

@@ -57,24 +57,19 @@ def test_it_is_read_back_through_the_collector(
 @pytest.mark.parametrize(
     ("endpoint", "protocol", "kind"),
     [
-        ("http", "grpc", "grpc_to_http"),
-        ("grpc", "http/protobuf", "http_to_grpc"),
-        ("grpc over TLS", "grpc", "tls_to_plain"),
-        ("http over TLS", "http/protobuf", "tls_to_plain"),
-        ("grpc without scheme", "grpc", "no_scheme"),
-        ("http and a path", "http/protobuf", "path_twice"),
+        ("http://{http}", "grpc", "grpc_to_http"),
+        ("http://{grpc}", "http/protobuf", "http_to_grpc"),
+        ("https://{grpc}", "grpc", "tls_to_plain"),
+        ("https://{http}", "http/protobuf", "tls_to_plain"),
+        ("{grpc}", "grpc", "no_scheme"),
+        ("http://{http}/v1/traces", "http/protobuf", "path_twice"),
     ],
 )
 def test_a_collector_asked_wrongly(
     doctor: Any, collector: Running, endpoint: str, protocol: str, kind: str
 ) -> None:
-    address = collector.grpc if endpoint.startswith("grpc") else collector.http
-    if endpoint.endswith("TLS"):
-        address = address.replace("http:", "https:")
-    elif endpoint.endswith("scheme"):
-        address = address.removeprefix("http://")
-    elif endpoint.endswith("path"):
-        address += "/v1/traces"
+    grpc, http = (one.removeprefix("http://") for one in (collector.grpc, collector.http))
+    address = endpoint.format(grpc=grpc, http=http)
     code, findings = doctor(EXPORTER_OTLP_ENDPOINT=address, EXPORTER_OTLP_PROTOCOL=protocol)
     assert code == 1
     for check in ("export.traces", "export.metrics"):

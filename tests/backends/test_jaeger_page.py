@@ -13,7 +13,7 @@ from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.foreign import ForeignExporter
 from dask_otel.core import identity
 from dask_otel.core.records import Progress, Row, SpanIdentity, SpanRecord, TaskCounts
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 from tests.otlp.pipeline import make_group, make_span
 from tests.waiting import eventually
 
@@ -48,7 +48,7 @@ class Job:
             Progress(self.who, 0, START, START),
             Progress(self.who, 1, START, START + 360, TaskCounts(tasks=3)),
         )
-        self.signs = [record for sign in signs for record in translate_progress(sign)]
+        self.signs = [record for sign in signs for record in translate(sign)]
         groups = (
             replace(make_group(1), start=START + 1, stop=START + 9),
             replace(make_group(2), start=START + 600, stop=START + 600),

@@ -14,6 +14,7 @@ from dask_otel._otel.sdk.encode import Encoder
 from dask_otel._otel.sdk.exporters import Destination
 from dask_otel._otel.sdk.sink import ExporterMetricSink
 from dask_otel._otel.sdk.transport import HttpTransport
+from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.metrics.cardinality import MIN_RETIRE_AFTER_NS, SeriesLimits
 from dask_otel.core.metrics.state import MetricState
 
@@ -41,7 +42,7 @@ def test_a_series_that_retires_and_returns_is_counted_once(
     exported = []
     for minute in range(1, minutes + 1):
         if minute in finished:
-            state.increment(series, finished[minute])
+            state.apply(MetricBatch(increments={series: finished[minute]}))
         records = list(state.collect(start + minute * 60 * SECOND))
         if any(record.name == semconv.TASK_FINISHED.name for record in records):
             exported.append(minute)

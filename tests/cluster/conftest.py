@@ -70,7 +70,7 @@ class Bridged:
     @property
     def exporting(self) -> bool:
         """Whether its exporters have been made."""
-        return self.bridge._pump is not None
+        return self.bridge.wired is not None
 
     def exported(self, timeout: float = 60.0) -> Receiver:
         """Wait until all that Dask knows has been exported, and check it against Dask."""
@@ -133,7 +133,7 @@ def make_bridged(
 
 def _is_decided(scheduler: Any) -> bool:
     plugin = scheduler.plugins.get("dask-otel")
-    return plugin is None or plugin.bridge is None or plugin.bridge._pump is not None
+    return plugin is None or plugin.bridge is None or plugin.bridge.wired is not None
 
 
 @pytest.fixture

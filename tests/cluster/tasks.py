@@ -9,7 +9,7 @@ import logging
 import threading
 from typing import Any
 
-from distributed import get_client, rejoin, secede, worker_client
+from distributed import get_client, get_worker, rejoin, secede, worker_client
 from opentelemetry import trace
 
 #: Trace id, span id, flags; None without a current span.
@@ -25,6 +25,12 @@ def current(*_: Any) -> Ids | None:
 def current_by_default() -> Ids | None:
     """Return what is current here, in a group of its own: Dask has one for each function."""
     return current()
+
+
+def annotations() -> dict[str, Any]:
+    """Return this task's annotations, as its worker has them."""
+    worker = get_worker()
+    return dict(worker.state.tasks[worker.get_current_task()].annotations)
 
 
 async def current_async(*_: Any) -> Ids | None:

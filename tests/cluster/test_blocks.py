@@ -148,17 +148,6 @@ def test_an_asynchronous_client(o):
     o.assert_tree("async success 2.00.. tasks=2 memory=2")
 
 
-@pytest.mark.options
-def test_the_bridge_exports_what_was_held_when_the_scheduler_closes(o):
-    block = dask_otel.span("cut")
-    span_id = block.__enter__()
-    compute(o.client, 1)
-    entered(o, span_id)
-    o.close()
-    block.__exit__(None, None, None)
-    o.assert_tree("cut success 0.00.. tasks=1 memory=1")
-
-
 @pytest.mark.unreconciled("no bridge runs")
 def test_nothing_waits_for_a_scheduler_that_does_not_answer(tmp_path: Path):
     with processes(tmp_path) as made:

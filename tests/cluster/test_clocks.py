@@ -241,9 +241,9 @@ def test_workers_say_what_the_clocks_are_known_by():
             read.append(stimulus_time(message))
             return read[-1]
 
-        def beats(worker: str, received: float, delay: float, took: float | None) -> None:
+        def beats(worker: str, received: float, delay: float, took: float | None) -> float:
             waited.append(took)
-            heartbeat(worker, received, delay, took)
+            return heartbeat(worker, received, delay, took)
 
         known._stimulus_time, known.heartbeat = reads, beats
         began = time.time()

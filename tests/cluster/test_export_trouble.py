@@ -49,7 +49,7 @@ PROGRAM = """
             plugin = scheduler.plugins.get("dask-otel")
             if sys.argv[1] == "gone":
                 return plugin is None
-            return plugin.bridge._pump is not None
+            return plugin.bridge.wired is not None
 
         limit = time.monotonic() + 60
         while not made():

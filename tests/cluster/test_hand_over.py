@@ -144,7 +144,7 @@ async def test_threads_that_can_not_be_started_end_the_bridge(
     async with bridged(monkeypatch, pump) as (scheduler, bridge):
         await until(lambda: plugin_of(scheduler) is None)
         assert not bridge._timers
-        assert not bridge.adapter.attached
+        assert not bridge.adapter.wrappers.attached
 
 
 @on_a_loop
@@ -167,7 +167,9 @@ async def test_a_close_does_not_wait_for_workers_that_are_gone(
     assert bridge.adapter.lifecycle.unsettled == 0
 
 
-@pytest.mark.parametrize("step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.metrics"])
+@pytest.mark.parametrize(
+    "step", ["adapter.fold_time_now", "hand_over.spans", "hand_over.last_metrics"]
+)
 @on_a_loop
 async def test_an_error_of_ours_leaves_no_pump_behind(
     monkeypatch: pytest.MonkeyPatch, step: str

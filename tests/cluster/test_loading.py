@@ -146,25 +146,6 @@ def test_unloading_restores_everything(bridged: Bridged) -> None:
     bridged.received.wait_for(lambda r: [s for s in r.spans if s.name == "default"])
 
 
-@pytest.mark.unreconciled("the bridge is taken off")
-def test_a_wrapper_put_on_after_ours_stays(bridged: Bridged) -> None:
-    """Unloading does not tear out what somebody else wrapped around us."""
-    extension = bridged.scheduler.extensions["spans"]
-    ours = extension.heartbeat
-    calls = []
-
-    def theirs(ws: Any, data: Any) -> None:
-        calls.append(data)
-        ours(ws, data)
-
-    extension.heartbeat = theirs
-    dask_otel.unregister(bridged.client)
-    assert extension.heartbeat is theirs
-    seen = len(calls)
-    eventually(lambda: len(calls) > seen)
-    del extension.heartbeat
-
-
 @pytest.mark.unreconciled("nothing is exported")
 @pytest.mark.parametrize(
     ("config", "environ"), [({"enabled": False}, {}), ({}, {"OTEL_SDK_DISABLED": "true"})]

@@ -14,7 +14,7 @@ from opentelemetry.instrumentation import auto_instrumentation
 import dask_otel
 from tests.cluster import tasks
 from tests.cluster.processes import cluster
-from tests.cluster.test_task_context import exported, start_scheduler
+from tests.cluster.test_task_context import exported
 from tests.receiver import receiver
 
 pytestmark = pytest.mark.cluster
@@ -47,7 +47,16 @@ def test_by_opentelemetrys_instrumentation_and_by_a_handler_of_the_users(tmp_pat
         "OTEL_PYTHON_LOG_AUTO_INSTRUMENTATION": "false",
     }
     with receiver() as received, cluster(tmp_path) as dask_processes:
-        start_scheduler(dask_processes, received, {"DASK_OTEL__LOGS__INJECT": "true"})
+        dask_processes.start_scheduler(
+            "--preload",
+            "dask_otel.preload",
+            env={
+                **received.environ,
+                "OTEL_METRIC_EXPORT_INTERVAL": "500",
+                "DASK_OTEL__SPANS__LINGER": "100ms",
+                "DASK_OTEL__LOGS__INJECT": "true",
+            },
+        )
         by_package = dask_processes.start_worker("by-package", env=instrumented)
         by_handler = dask_processes.start_worker("by-handler", "--preload", str(handler))
         with Client(dask_processes.address) as client:

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import dask_otel
+from dask_otel._prometheus.page import MetricPage
 from dask_otel.core import identity
 from tests.cluster.conftest import QUICK, Bridged, Start
 from tests.cluster.truth import UNITS, own_values, text_keys
@@ -91,7 +92,7 @@ def work(client: Client, name: str) -> str:
 def test_has_dasks_own_numbers_and_those_that_go_out_over_otlp(bridged: Bridged) -> None:
     span_id = work(bridged.client, "page")
     scheduler = bridged.scheduler
-    eventually(lambda: bridged.bridge._routes)
+    eventually(lambda: status(bridged.scheduler, "/metrics/otel") == 200)
 
     def reconciled() -> bool:
         truth = text_keys(bridged.client.run_on_scheduler(own_values))
@@ -184,14 +185,16 @@ def test_two_schedulers_in_one_process_have_their_own_and_take_them_away() -> No
 
 
 @pytest.mark.unreconciled("nothing comes over OTLP")
-def test_our_error_leaves_dasks_page_alone(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_our_error_leaves_dasks_page_alone(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with start(ON, {"OTEL_METRICS_EXPORTER": "none"}) as bridged:
-        eventually(lambda: bridged.bridge._routes)
+        eventually(lambda: status(bridged.scheduler, "/metrics/otel") == 200)
 
-        def broken(**kwargs: Any) -> bytes:
+        def broken(*_: Any, **__: Any) -> bytes:
             raise RuntimeError("broken by the test")
 
-        bridged.bridge._routes._page.render = broken
+        monkeypatch.setattr(MetricPage, "render", broken)
         page = scrape(bridged.scheduler)
         assert ("dask_scheduler_clients",) in page
         assert not [key for key in page if is_ours(key)]
@@ -200,12 +203,11 @@ def test_our_error_leaves_dasks_page_alone(start: Start, caplog: pytest.LogCaptu
 
 @pytest.mark.options(ON, scheduler_kwargs={"http_prefix": "/dask/cluster"})
 def test_below_a_prefix(bridged: Bridged) -> None:
-    eventually(lambda: bridged.bridge._routes)
+    eventually(lambda: status(bridged.scheduler, "/dask/cluster/metrics/otel") == 200)
     # It is put on the server before the first values are on it.
     eventually(
         lambda: [k for k in scrape(bridged.scheduler, "/dask/cluster/metrics") if is_ours(k)]
     )
-    assert status(bridged.scheduler, "/dask/cluster/metrics/otel") == 200
     assert status(bridged.scheduler, "/metrics/otel") == 404
 
 
@@ -234,6 +236,6 @@ def test_without_dasks_page_the_rest_goes_on(
     ):
         work(bridged.client, "goes on")
         bridged.exported()
-        assert bridged.bridge._routes is None
+        assert status(bridged.scheduler, "/metrics/otel") == 404
     (record,) = [r for r in caplog.records if r.name == "distributed.dask_otel"]
     assert "has no /metrics page" in record.getMessage()

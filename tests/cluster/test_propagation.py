@@ -18,7 +18,6 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import dask_otel
 from dask_otel.core import identity
-from dask_otel.core.context import CARRIER_KEY
 from dask_otel.scheduler.wiring import make_pump
 from tests.cluster import tasks
 from tests.cluster.conftest import Bridged, Start
@@ -271,43 +270,22 @@ def test_the_client_chooses_no_trace(start: Start, propagation: str) -> None:
         assert counts == [0, len(linked), 0]
 
 
-# ------------------------------------------------------------------------- bad input
-
-
-CALLER = f"00-{A:032x}-{7:016x}-03"
-GARBAGE: list[Any] = [
-    "mine",
-    5,
-    ["traceparent"],
-    {},
-    {"traceparent": "00-0-0-0"},
-    {"traceparent": "00-" + "0" * 32 + "-" + "0" * 16 + "-01"},
-    {"traceparent": "x" * 5_000_000},
-    {"traceparent": b"\xff"},
-    {1: {2: [3]}},
-    # The caller counts, and what else is there does not.
-    *({"traceparent": CALLER, "baggage": junk} for junk in ({}, ["tenant"], 5)),
-]
-
-
-def test_garbage_is_ignored_and_counted(bridged: Bridged) -> None:
-    """Scheduler and worker name the same trace."""
-    found = {}
-    for number, garbage in enumerate(GARBAGE):
-        mine = {CARRIER_KEY: garbage, "dask_otel.span": "mine", "dask_otel.state": 5}
-        with calling(B), span(f"root {number}") as root_id, dask.annotate(**mine):
-            key = f"k{number}-0"
-            ids = bridged.client.submit(tasks.current, key=key).result()
-        found[f"root {number}"] = (identity.trace_id(root_id), ids)
-    received = bridged.exported()
-    for number, (name, (own, ids)) in enumerate(found.items()):
-        root, called = named(received, name), number >= 9
-        assert root.trace_id == (A if called else own), name
-        assert ids == (root.trace_id, root.span_id, 3 if called else 1), name
-    assert told(bridged, "malformed") == 9
-
-
 # ----------------------------------------------------------------------------- sampling
+
+
+def test_work_of_a_caller_that_is_not_sampled_is_measured_and_not_exported(
+    bridged: Bridged,
+) -> None:
+    with calling(A, flags=0), span("unseen"):
+        found = bridged.client.submit(tasks.current, "unseen").result()
+    assert found is not None
+    assert (found[0], found[2]) == (A, 0), "as its worker is told"
+    with span("seen"):
+        bridged.client.submit(tasks.current_by_default).result()
+    named(bridged.received, "seen")
+    eventually(lambda: not bridged.bridge.adapter.lifecycle.open)
+    assert told(bridged, "adopted") == 1
+    assert "unseen" not in {s.name for s in bridged.received.spans}
 
 
 @pytest.mark.unreconciled("the bridge is taken off and put on, and nothing is sampled")

@@ -21,7 +21,7 @@ RAISES = {
     "adapter.spans": ("_collisions", "_created", "_add_group", "_take_in_spans"),
     "adapter.contexts": ("submitted", "caller", "annotate"),
     "adapter.tasks": ("_entered", "_failed", "_forgotten", "_left", "stolen"),
-    "adapter.heartbeats": ("_heartbeat", "_span_deltas", "first_report"),
+    "adapter.heartbeats": ("_span_deltas", "report", "worker_deltas"),
     "adapter.lifecycle": ("_count_busy", "all_forgotten"),
     "adapter.lifecycle.tasks": ("added", "finished", "_began", "_ended"),
     "adapter.lifecycle.reports": ("heartbeat",),

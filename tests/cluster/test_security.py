@@ -45,8 +45,9 @@ def shown_there(dask_scheduler: Any) -> list[str]:
     """Return what objects of the bridge say of themselves."""
     plugin = dask_scheduler.plugins["dask-otel"]
     bridge = plugin.bridge
-    things = [plugin, bridge, bridge.settings, bridge.adapter, bridge._pump, bridge.condition()]
-    return [repr(thing) for thing in [*things, *bridge._pump._lanes]]
+    pump = bridge.wired.pump
+    things = [plugin, bridge, bridge.settings, bridge.adapter, pump, bridge.condition()]
+    return [repr(thing) for thing in [*things, *pump._lanes]]
 
 
 def answer_of(url: str) -> str:

@@ -17,7 +17,7 @@ import dask_otel
 from dask_otel.core import identity
 from tests.cluster import tasks
 from tests.cluster.conftest import Bridged, Start
-from tests.cluster.processes import Cluster, cluster
+from tests.cluster.processes import cluster
 from tests.receiver import Receiver, receiver
 from tests.waiting import eventually
 
@@ -136,20 +136,6 @@ def test_tasks_in_process_pools_run_without_a_context_and_are_counted(
     assert not [r for r in caplog.records if "dask-otel" in r.getMessage() and r.levelno > 20]
 
 
-def test_over_separate_processes_without_the_sdk_on_workers(tmp_path: Path) -> None:
-    with receiver() as received, cluster(tmp_path) as dask_processes:
-        start_scheduler(dask_processes, received)
-        dask_processes.start_worker("first", nthreads=4)
-        with Client(dask_processes.address) as client:
-            client.wait_for_workers(1)
-            found, _ = everywhere(client)
-            etl = exported(received, "etl")
-            assert set(flat(found.values())) == {etl}
-            assert set(client.run(tasks.modules, "dask_otel._otel.api.current").popitem()[1])
-            heavy = ("opentelemetry.sdk", "dask_otel.scheduler.plugin")
-            assert client.run(tasks.modules, *heavy).popitem()[1] == []
-
-
 @pytest.mark.options(n_workers=1)
 def test_a_task_that_joins_another_span_s_group(bridged: Bridged) -> None:
     """Dask books it on that span, and no annotation says of which trace that is."""
@@ -165,42 +151,15 @@ def test_a_task_that_joins_another_span_s_group(bridged: Bridged) -> None:
     assert joined == first.result() == exported(bridged.received, "etl")
 
 
-def start_scheduler(
-    dask_processes: Cluster, received: Receiver, env: dict[str, str] | None = None
-) -> None:
-    dask_processes.start_scheduler(
-        "--preload",
-        "dask_otel.preload",
-        env={
-            **received.environ,
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
-            "DASK_OTEL__SPANS__LINGER": "100ms",
-            **(env or {}),
-        },
-    )
-
-
-@pytest.mark.unreconciled("the bridge is taken off")
-@pytest.mark.options(n_workers=1)
-def test_what_somebody_wrapped_around_ours_stays(bridged: Bridged) -> None:
-    (worker,) = bridged.cluster.workers.values()
-    ours = worker.execute
-
-    async def theirs(key: Any, **kwargs: Any) -> Any:
-        return await ours(key, **kwargs)
-
-    worker.execute = theirs
-    assert dask_otel.unregister(bridged.client) == "stopped"
-    assert worker.execute is theirs
-    eventually(lambda: tasks.hooked(worker) == {**LEFT_ALONE, "execute": True})
-    assert bridged.client.submit(tasks.current_by_default).result() is None
-    del worker.execute
-
-
 @pytest.mark.unreconciled("nothing is exported")
 @pytest.mark.options({"workers": {"context": False}}, n_workers=1)
 def test_it_can_be_switched_off(bridged: Bridged) -> None:
     assert bridged.client.submit(tasks.current_by_default).result() is None
+    with dask.annotate(team="risk"):
+        carried = bridged.client.submit(tasks.annotations, key="annotated").result()
+    assert {name: value for name, value in carried.items() if "dask_otel" not in name} == {
+        "team": "risk"
+    }
     assert set(bridged.client.run(tasks.hooked).popitem()[1].values()) == {False}
     assert not bridged.client.run_on_scheduler(brought)
 
@@ -287,7 +246,7 @@ def test_by_the_preload_of_worker_or_nanny_and_never_twice(tmp_path: Path) -> No
             eventually(lambda: list(client.run(tasks.plugins).values()) == [preloaded] * 3)
             # Each says what it does.
             for nanny, said in zip(nannies, (0, 1, 1), strict=True):
-                eventually(lambda nanny=nanny: nanny.output.count("Nothing is exported from") == 1)
+                eventually(lambda nanny=nanny: nanny.output.count("Workers export nothing") == 1)
                 assert nanny.output.count("by this nanny's worker, too") == said
             assert dask_otel.register(client, {"environment": received.environ}) == "started"
             eventually(

@@ -165,40 +165,6 @@ def only(received: Receiver, kind: str, name: str) -> Span:
     return found
 
 
-@pytest.mark.options({"spans": {"tasks": {"slowest": 2}}})
-def test_what_is_exported_of_a_task_has_the_ids_that_its_worker_knows(bridged: Bridged) -> None:
-    with span("work") as work:
-        futures = bridged.client.map(timed, range(4), [0.01, 0.3, 0.02, 0.6])
-        bad = bridged.client.submit(fail, 0.01, key=("bad", 1, "x"))
-        wait([*futures, bad])
-        saw = {future.key: future.result() for future in futures}
-    del futures, bad
-    received = bridged.exported()
-    tasks = {s.span_id: s for s in received.spans if s.type == "task"}
-    ids = {identity.task_span_id(work, key, ran[2]): key for key, ran in saw.items()}
-    shown = [(ids[span_id], found) for span_id, found in tasks.items() if span_id in ids]
-    assert (len(tasks), len(shown)) == (3, 2)
-    group = only(received, "group", "timed tasks")
-    for key, found in shown:
-        start, stop, _, worker = saw.pop(key)
-        assert (found.name, found.parent_id, found.trace_id) == (
-            "timed task", group.span_id, identity.trace_id(work),
-        )  # fmt: skip
-        assert (found.attributes["dask.task.key"], found.attributes["dask.worker.name"]) == (
-            key, worker,
-        )  # fmt: skip
-        assert found.start_ns / 1e9 == pytest.approx(start, abs=READING)
-        assert found.end_ns / 1e9 == pytest.approx(stop, abs=READING)
-    least = min(found.end_ns - found.start_ns for _, found in shown)
-    assert all(stop - start <= least / 1e9 + CLOCK for start, stop, _, _ in saw.values())
-    bad_one = only(received, "task", "bad task")
-    assert bad_one.attributes["dask.task.key"] == "('bad', 1, 'x')"
-    assert bad_one.attributes["error.type"] == "ValueError"
-    # On a busy machine its arguments can take long enough to be reported, too.
-    events = [e[0] for e in bad_one.events if e[0] != "dask.task.disk_read"]
-    assert events == ["dask.task.compute", "exception"]
-
-
 @pytest.mark.options({"spans": {"tasks": {"slowest": 0, "ratio": 0.5}}})
 def test_in_a_chosen_task_its_own_span_is_the_current_one(bridged: Bridged) -> None:
     with span("work") as work:
@@ -212,30 +178,6 @@ def test_in_a_chosen_task_its_own_span_is_the_current_one(bridged: Bridged) -> N
     ids = (identity.trace_id(work), identity.span_id(work))
     own = {key: (s.trace_id, s.span_id) for key, s in shown.items()}
     assert found == {**dict.fromkeys(found, ids), **own}
-
-
-@pytest.mark.options(
-    {"spans": {"max-groups": 1, "max-exceptions": 1, "tasks": {"slowest": 1, "max": 3}}}
-)
-def test_no_task_names_a_parent_that_is_not_exported(bridged: Bridged) -> None:
-    with span("work"):
-        futures = [bridged.client.submit(timed, i, i / 20, key=f"group{i}-1") for i in range(4)]
-        bad = [bridged.client.submit(fail, 0.01, key=f"bad-{i}") for i in range(2)]
-        wait([*futures, *bad])
-    del futures, bad
-    received = bridged.exported()
-    ids = {s.span_id for s in received.spans}
-    tasks = [s for s in received.spans if s.type == "task"]
-    assert len(tasks) == 3
-    assert all(task.parent_id in ids for task in tasks)
-    # Those that failed, then the longest; the others are counted.
-    assert sum("error.type" in task.attributes for task in tasks) == 2
-    found = only(received, "span", "work").attributes
-    assert found["dask.span.dropped_task.count"] == 3
-    shown = sum(s.type == "group" for s in received.spans)
-    assert (shown, found["dask.span.dropped.count"]) == (1, found["dask.task_group.count"] - 1)
-    traced = [e for task in tasks for e in task.events if "exception.stacktrace" in e[2]]
-    assert len(traced) == 1
 
 
 @pytest.mark.options({"spans": {"detail": "span", "tasks": {"slowest": 3, "ratio": 0.5}}})

@@ -24,7 +24,7 @@ from dask_otel.core.records import (
     TaskCounts,
     TaskRun,
 )
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "telemetry.md").read_text(encoding="utf-8")
@@ -227,7 +227,7 @@ EVERYTHING = FinishedSpan(
 
 def exported() -> dict[str, SpanRecord]:
     signs = [Progress(EVERYTHING.identity, n, 1.0, 2.0, COUNTS if n else None) for n in (0, 1)]
-    records = [*translate(EVERYTHING), *(r for sign in signs for r in translate_progress(sign))]
+    records = [*translate(EVERYTHING), *(r for sign in signs for r in translate(sign))]
     return {str(record.attributes[semconv.SPAN_TYPE]): record for record in records}
 
 

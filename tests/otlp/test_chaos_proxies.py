@@ -76,4 +76,4 @@ def test_a_tunnel_leads_to_the_server_or_is_refused(server: Receiver, nobody: in
         away.set_tunnel("127.0.0.1", nobody)
         with pytest.raises(OSError, match="502"):
             away.connect()
-        assert made.tunnels == {200: 1, 502: 1}
+        assert made.answered == {200: 1, 502: 1}

@@ -173,7 +173,7 @@ def test_an_outage_loses_nothing_and_is_said_once(
     said = [r.getMessage() for r in mine if r.levelno == logging.WARNING]
     assert len(said) == 1, said
     assert receiver.endpoint in said[0]
-    assert "has a problem of its own" in said[0]
+    assert "has an internal error" in said[0]
     eventually(lambda: any("again" in r.getMessage() for r in caplog.records))
     assert not [r for r in caplog.records if r.name.startswith("opentelemetry")]
     running.metrics(make_batch(0.5))

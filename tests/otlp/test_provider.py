@@ -245,7 +245,7 @@ LIMITED = """
         with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
             with Client(cluster) as client:
                 bridge = cluster.scheduler.plugins["dask-otel"].bridge
-                eventually(lambda: bridge._pump is not None, what="exporters")
+                eventually(lambda: bridge.wired is not None, what="exporters")
                 for number in range(8):
                     with span("etl") as dask_id, span("inner"):
                         key = f"x{number}-{number}"

@@ -276,7 +276,7 @@ def test_what_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert before == sorted((each.name, each.stat().st_size) for each in path.parent.iterdir())
     assert "32 spans to be sent" in shown
-    assert "nobody has it" in shown
+    assert "no scheduler uses it" in shown
     [line] = [line for line in shown.splitlines() if line.startswith("nightly")]
     assert line.split()[1] == "Scheduler-7"
     assert line.split()[-3:] == ["30", "1", "lost"]

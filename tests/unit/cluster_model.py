@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from dask_otel.core.idle.accounting import Accounting, Increments
 from dask_otel.core.idle.sharing import IdleSharing
+from dask_otel.core.life.clock_offsets import WorkerOffset
 
 #: Two heartbeats of one worker are at least this far apart: each is an event of its loop,
 #: and so is what a task does between its disappearance and its metered seconds.
@@ -41,7 +42,7 @@ class Task:
     #: It fails once, and is retried.
     fails: bool = False
     #: The scheduler learns for how long it ran when it failed.
-    tells: bool = True
+    known: bool = True
     #: Seconds after submission at which it is cancelled.
     cancel: float | None = None
     #: Seconds after its start at which it secedes.
@@ -85,6 +86,8 @@ class Worker:
     quickest: float = math.inf
     #: What of `digests` did not use a thread.
     extra: float = 0.0
+    #: What the scheduler knows of its clock.
+    offset: WorkerOffset = field(default_factory=WorkerOffset)
 
     @property
     def occupied(self) -> int:
@@ -141,16 +144,16 @@ def exported(accounting: Accounting, now: float) -> Increments:
     return closed
 
 
-def taken(sharing: IdleSharing, now: float) -> tuple[float, float, dict[str, float]]:
+def taken(sharing: IdleSharing) -> tuple[float, float, dict[str, float]]:
     """Close an interval; return its idle and unused seconds, and idle by span."""
-    idle, unused = sharing.close(now)
+    idle, unused = sharing.close()
     sharing.settle()
     shares, sharing.closed_shares = sharing.closed_shares, {}
     return idle, unused, shares
 
 
 class Cluster:
-    """Runs tasks on workers in simulated time and tells the accounting what Dask would."""
+    """Runs tasks on workers in simulated time and sends the accounting the same events as Dask."""
 
     def __init__(self, interval: float = 0.5, latency: float = 0.001, batch: float = 0.0) -> None:
         self.now = 0.0
@@ -218,8 +221,8 @@ class Cluster:
         self.workers.append(worker)
         worker.last_arrival = self.now
         worker.quickest = next(worker.latencies)
-        delay = worker.quickest - worker.clock
-        self.accounting.worker_added(worker.name, worker.threads, self.now, delay)
+        worker.offset.heartbeat(self.now, worker.quickest - worker.clock, None)
+        self.accounting.worker_added(worker.name, worker.threads, self.now)
         self.call(self.now + self.interval, lambda: self._beat(worker))
         waiting, self.waiting = self.waiting, []
         for task in waiting:
@@ -279,9 +282,8 @@ class Cluster:
                 self.blur = max(self.blur, worker.quickest)
                 self.truth.reported += sum(seconds.values())
                 self.truth.excess += extra
-                self.accounting.heartbeat(
-                    worker.name, executing, seconds, self.now, self.now - sent
-                )
+                travelled = worker.offset.heartbeat(self.now, self.now - sent, None)
+                self.accounting.heartbeat(worker.name, executing, seconds, self.now, travelled)
             else:
                 self.truth.lost += sum(seconds.values()) - extra
 
@@ -371,7 +373,7 @@ class Cluster:
         del self.processing[task.key]
         if task.fails:
             task.fails = False
-            known = seconds if task.tells else None
+            known = seconds if task.known else None
             self.accounting.task_done(run.worker.name, task.key, known, self.now)
             self._assign(task)
             return

@@ -103,7 +103,7 @@ class Simulation:
         self.taken = 0
         self._ids = itertools.count()
         for worker in self.beats:
-            self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
+            self.lifecycle.reports.heartbeat(worker, self.now, 0)
 
     # ------------------------------------------------------------- the core's questions
 
@@ -332,7 +332,7 @@ class Simulation:
     def heartbeat(self, worker: str, age: float, cancelled: int) -> None:
         """A heartbeat arrives that began some seconds ago."""
         self.beats.setdefault(worker, []).append((self.real, self.now - age))
-        self.lifecycle.reports.heartbeat(worker, self.now, age, cancelled)
+        self.lifecycle.reports.heartbeat(worker, self.now - age, cancelled)
 
     def lose_worker(self, worker: str) -> None:
         """A worker is gone."""
@@ -378,13 +378,13 @@ class Simulation:
         self.lifecycle.tick(self.now)
         self.take(self._check_settled)
 
-    def put_on_again(self) -> None:
-        """The bridge is taken off; another one takes in what is still to be done."""
+    def install_again(self) -> None:
+        """The bridge is removed; another one adopts the unfinished work."""
         self.close("unknown")
         assert self.active == 0
         self.observe(Lifecycle(self.limits, self, self.lifecycle.generations))
         for worker in self.beats:
-            self.lifecycle.reports.heartbeat(worker, self.now, 0.0, 0)
+            self.lifecycle.reports.heartbeat(worker, self.now, 0)
         unfinished: dict[tuple[str, str], list[Task]] = {}
         for task in self.tasks.values():
             if task.state == "todo":
@@ -402,7 +402,7 @@ class Simulation:
         self.holds.clear()
 
     def close(self, cut_off: Result = "error") -> None:
-        """The scheduler closes, or the bridge is taken off."""
+        """The scheduler closes, or the bridge is removed."""
         busy = {id(life) for life in self.lives if self.todo(life, blocks=False)}
         self.lifecycle.close(self.now, cut_off)
 

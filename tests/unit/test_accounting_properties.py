@@ -25,7 +25,7 @@ seconds = st.floats(0.1, 5.0)
 lengths = st.one_of(st.sampled_from([0.002, 0.05]), seconds)
 maybe = st.one_of(st.none(), seconds)
 
-#: What the scheduler can follow to the end: each run's seconds are told, or the worker is
+#: What the scheduler can follow to the end: each run's seconds are known, or the worker is
 #: gone.
 traceable = {
     "at": st.floats(0.01, 10.0),
@@ -40,7 +40,7 @@ traceable = {
 }
 #: Runs of which it never learns the length; seconds that users book on top.
 untraceable = traceable | {
-    "tells": st.booleans(),
+    "known": st.booleans(),
     "cancel": maybe,
     "extra": st.sampled_from([0.0, 0.0, 0.5, 4000.0]),
 }
@@ -134,7 +134,7 @@ calls = st.one_of(
     st.tuples(st.just("span_active"), st.sampled_from("rs"), spans),
     st.tuples(st.just("span_inactive"), spans),
 )
-beats = st.tuples(workers, listing, st.dictionaries(spans, odd), optional)
+beats = st.tuples(workers, listing, st.dictionaries(spans, odd), st.floats(0.0, 9.0))
 
 
 @settings(deadline=None, max_examples=300)
@@ -152,8 +152,8 @@ def test_no_order_of_events_breaks_the_sums(events: list) -> None:
     for passed, event in events:
         now += passed
         if event[0] in ("u", "v", "w"):
-            worker, executing, reported, delay = event
-            accounting.heartbeat(worker, executing, reported, now, delay)
+            worker, executing, reported, travelled = event
+            accounting.heartbeat(worker, executing, reported, now, travelled)
         else:
             getattr(accounting, event[0])(*event[1:], now)
         totals.add(exported(accounting, now))
@@ -193,6 +193,7 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
 
     for passed, (kind, *arguments) in [*events, (1.0, ("take",))]:
         now += passed
+        sharing.book(passed * threads)
         by_root = defaultdict(list)
         for span in active:
             by_root[roots[span]].append(span)
@@ -201,18 +202,17 @@ def test_idle_is_shared_among_roots_and_then_among_their_spans(events: list) -> 
                 truth[span] += passed * threads / len(by_root) / len(members)
         true_unused += 0.0 if active else passed * threads
         if kind == "threads":
-            sharing.free_threads_changed(arguments[0] - threads, now)
             threads = arguments[0]
         elif kind == "take":
             sharing.settle()
             collect(sharing.closed_shares)
-            more_idle, more_unused, more = taken(sharing, now)
+            more_idle, more_unused, more = taken(sharing)
             idle, unused = idle + more_idle, unused + more_unused
             collect(more)
         elif kind == "close":
             sharing.settle()
             collect(sharing.closed_shares)
-            more_idle, more_unused = sharing.close(now)
+            more_idle, more_unused = sharing.close()
             idle, unused = idle + more_idle, unused + more_unused
         elif kind == "settle":
             sharing.settle(arguments[0])

@@ -15,19 +15,17 @@ from hypothesis import strategies as st
 
 from dask_otel import semconv
 from dask_otel.core.attributes import (
-    ARRAY_LIMIT,
     COUNT_LIMIT,
     KEY_LIMIT,
-    TEXT_LIMIT,
     TOTAL_LIMIT,
     bounded_attributes,
 )
 from dask_otel.core.life.blocks import DESCRIBED, Blocks
-from dask_otel.core.text import Sanitizer
+from dask_otel.core.text import ARRAY_LIMIT, ATTRIBUTE_LIMIT, Sanitizer
 from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from tests.contract.test_telemetry_page import EVERYTHING
-from tests.unit.test_blocks import Blocked, settle, work
+from tests.unit.test_blocks import Blocked
 from tests.unit.test_context import Hostile, anything
 from tests.unit.test_lifecycle_histories import LIMITS
 
@@ -50,8 +48,8 @@ def test_what_an_attribute_may_be_stays_as_it_is() -> None:
         (2**70, str(2**70)),
         ([1, "a", None], ("1", "a", "None")),
         (Broken(), "<unreadable>"),
-        (["x"] * 100, ("x",) * ARRAY_LIMIT),
-        ("x" * 5000, "x" * (TEXT_LIMIT - 1) + "…"),
+        (["x"] * 100, ("x",) * (ARRAY_LIMIT - 1) + ("…",)),
+        ("x" * 5000, "x" * (ATTRIBUTE_LIMIT - 1) + "…"),
         # What no comm of Dask's takes: with it, the message that has it would be lost.
         ("\ud800", "\ufffd"),
         (["a\0"], ("a\ufffd",)),
@@ -132,18 +130,19 @@ def test_they_are_on_the_span_and_overwrite_nothing() -> None:
     assert all("tenant" not in group.attributes for group in groups)
 
 
-@pytest.mark.parametrize("first", ["told", "opened"])
+@pytest.mark.parametrize("first", ["described", "opened"])
 def test_every_generation_has_them_whatever_comes_first(first: str) -> None:
     sim = Blocked(LIMITS)
-    if first == "told":
+    if first == "described":
         sim.blocks.described("s0", {"tenant": "acme"})
     root = sim.create(None)
     if first == "opened":
-        work(sim, root)
         sim.blocks.described("s0", {"tenant": "acme"})
     for _ in range(2):
-        work(sim, root)
-        settle(sim, 20.0)
+        sim.finish(sim.submit(root, "f"), "w0", 0.0, 0.0)
+        for _ in range(3):
+            sim.advance(LIMITS.settle_timeout)
+            sim.tick()
     assert [life.finished.attributes for life in sim.lives if life.finished] == [
         {"tenant": "acme"}
     ] * 2

@@ -1,16 +1,16 @@
-"""The benchmarks' statistics, and that a recording still fits the bridge."""
+"""The benchmarks' statistics, and that what they count is what the bridge does."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from math import comb
 
 import pytest
-from benchmarks import account, marked
-from benchmarks.instructions import run_tasks
-from benchmarks.recording import Call, Recorder, Replay
+from benchmarks import account, context, marked
+from benchmarks.instructions import count_work, run_tasks
 from benchmarks.results import balanced, interval
-from benchmarks.simulated import SimulatedCluster
+from benchmarks.spool import _spans
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,36 +44,19 @@ def test_a_steady_drift_cancels_out(ratio, drift):
     assert found == pytest.approx(ratio)
 
 
-def _replayed(without: str, settings: dict | None = None) -> Replay:
-    """Return a replay of 20 tasks into a bridge, without calls of one kind."""
-
-    async def replay() -> Replay:
-        async with SimulatedCluster(2) as cluster:
-            recorder = Recorder(cluster.scheduler)
-            run_tasks(cluster, 20)
-            recorder.calls.append(Call("tick"))
-            recorder.finish()
-            made = Replay(cluster.scheduler, recorder, True, settings)
-            made.calls = [call for call in recorder.calls if call.kind != without]
-            made.run()
-        return made
-
-    return asyncio.run(replay())
+def test_a_count_is_refused_unless_the_bridge_books_every_task():
+    asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20)))
+    with pytest.raises(RuntimeError, match="booked 20 of 21"):
+        asyncio.run(count_work({}, lambda cluster, _: run_tasks(cluster, 20) + 1))
 
 
-def test_a_replay_books_what_was_recorded():
-    _replayed(without="nothing").check()
+def test_the_hooks_that_are_measured_are_the_worker_s():
+    context._worker()
 
 
-def test_a_replay_that_lost_something_is_refused():
-    with pytest.raises(RuntimeError, match="booked 0 of 20"):
-        _replayed(without="metrics").check()
-
-
-def test_a_replay_with_a_spool_notes_the_open_span():
-    replayed = _replayed("nothing", {"spool": {"path": "/not/opened"}})
-    replayed.check()
-    assert replayed.notes == 1
+def test_with_a_spool_each_span_is_noted_while_it_is_open():
+    settings = {"spool": {"path": "/not/opened"}}
+    assert asyncio.run(count_work(settings, partial(_spans, spans=1))).notes == 1
 
 
 OUT = """fn=(1) eval

@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from dask_otel.core.life.blocks import Blocks
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Limits, OpenSpan, Phase
+from dask_otel.core.life.open_span import Limits, OpenSpan
 from tests.unit.simulation import Simulation
 from tests.unit.test_lifecycle_histories import LIMITS, Histories, picks
 
@@ -153,80 +153,6 @@ TestBlockHistories.settings = settings(
 )
 
 
-def work(sim: Blocked, dask_id: str, seconds: float = 1.0) -> None:
-    """One task, from its submission to its end."""
-    task = sim.submit(dask_id, "f")
-    sim.advance(seconds)
-    sim.finish(task, "w0", seconds, 0.0)
-
-
-def settle(sim: Blocked, seconds: float) -> None:
-    """Let time pass in which the workers report."""
-    for _ in range(int(seconds)):
-        sim.advance(1.0)
-        sim.heartbeat("w0", 0.1, 0)
-        sim.tick()
-
-
-def test_a_pause_longer_than_the_linger_splits_a_span_only_without_help():
-    for helped in (False, True):
-        sim = Blocked(LIMITS)
-        if helped:
-            sim.enter("c0", "s0")
-        root = sim.create(None)
-        start = sim.now
-        for _ in range(2):
-            work(sim, root)
-            settle(sim, 20.0)
-        if helped:
-            assert root in sim.lifecycle.open
-            sim.leave("c0", root)
-            left = sim.now
-            settle(sim, 3.0)
-            assert sim.lifecycle.open[root].phase is Phase.OPEN, "not heard to the end"
-            sim.hear("c0")
-            settle(sim, 4.0)
-        finished = [life.finished for life in sim.lives]
-        assert None not in finished
-        assert len(finished) == (1 if helped else 2)
-        if helped:
-            (span,) = finished
-            assert span is not None
-            assert (span.start, span.stop) == (start, left)
-            assert span.counts.tasks == 2
-
-
-def test_work_that_goes_on_after_the_block_is_the_end():
-    sim = Blocked(LIMITS)
-    root = sim.create(None)
-    sim.enter("c0", root)
-    task = sim.submit(root, "f")
-    sim.leave("c0", root)
-    sim.hear("c0")
-    sim.advance(5.0)
-    sim.finish(task, "w0", 5.0, 0.0)
-    end = sim.now
-    settle(sim, 5.0)
-    (life,) = sim.lives
-    assert life.finished is not None
-    assert life.finished.stop == end
-
-
-def test_a_graph_that_was_overtaken_joins_its_span():
-    sim = Blocked(LIMITS)
-    root = sim.create(None)
-    sim.enter("c0", root)
-    work(sim, root)
-    sim.leave("c0", root)
-    settle(sim, 20.0)
-    work(sim, root)
-    sim.hear("c0")
-    settle(sim, 5.0)
-    (life,) = sim.lives
-    assert life.finished is not None
-    assert life.finished.counts.tasks == 2
-
-
 def test_what_is_remembered_is_bounded():
     sim = Blocked(LIMITS, remember=10)
     for number in range(100):
@@ -242,16 +168,21 @@ def test_what_is_remembered_is_bounded():
     assert not sim.blocks.leaving
 
 
-def test_an_open_block_is_no_unfinished_work_at_close():
+def test_a_span_ends_when_its_block_was_left_not_when_that_is_certain():
     sim = Blocked(LIMITS)
-    root = sim.create(None)
-    sim.enter("c0", root)
-    work(sim, root)
-    sim.advance(7.0)
+    sim.enter("c0", sim.create(None))
+    sim.advance(5.0)
+    sim.leave("c0", "s0")
+    left = sim.now
+    sim.advance(3.0)
+    sim.hear("c0")
     sim.close()
-    (life,) = sim.lives
-    assert life.finished is not None
-    assert life.finished.complete
-    assert life.finished.result == "success"
-    assert life.finished.stop == sim.now
-    assert not sim.blocks._holding
+    assert [life.finished.stop for life in sim.lives if life.finished] == [left]
+
+
+def test_a_client_that_goes_after_the_close_changes_nothing():
+    sim = Blocked(LIMITS)
+    sim.enter("c0", sim.create(None))
+    sim.close()
+    sim.lose_client("c0")
+    assert [life.finished.complete for life in sim.lives if life.finished] == [True]

@@ -1,4 +1,4 @@
-"""What becomes of callers' contexts: adopted, linked, told to tasks, or left."""
+"""What becomes of callers' contexts: adopted, linked, given to tasks, or ignored."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_adopt() -> None:
     setup = Setup()
     root = setup.span("r", carrier(A, 7, state="x=1"))
     assert root.identity.trace_id == A
-    told = setup.callers.task_context(root, carrier(A, 7, state="x=1"))
-    assert told == (own(root), "x=1")
+    context = setup.callers.task_context(root, carrier(A, 7, state="x=1"))
+    assert context == (own(root), "x=1")
     # Of the same trace: nested work, or another span of the caller's.
     assert setup.callers.task_context(root, carrier(A, 8)).context == own(root)
     assert setup.callers.task_context(root, None).context == own(root)
@@ -126,7 +126,7 @@ def test_links_are_bounded_and_counted() -> None:
     assert setup.counts["dropped"] == 2 * (100 - MAX_LINKS)
 
 
-def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
+def test_the_samplers_decision_is_used_once_there_is_a_sampler() -> None:
     setup = Setup()
     one, other = setup.span("one"), setup.span("other")
     assert setup.callers.task_context(one, None).context == own(one)
@@ -136,11 +136,11 @@ def test_the_samplers_decision_is_told_once_there_is_a_sampler() -> None:
         asked.append((trace, trace.name))
         return trace.name == "other"
 
-    assert setup.callers.decide_with(decides), "that of one is another than it was told"
+    assert setup.callers.decide_with(decides), "one decides differently from its tasks"
     for _ in range(3):
         assert setup.callers.task_context(one, None).context == own(one, 0)
         assert setup.callers.task_context(other, None).context == own(other, 1)
-    # `other` has told nothing yet: it is asked with its first task.
+    # No task of `other` has a context yet: it is asked with its first task.
     assert [name for _, name in asked] == ["one", "one", "other"]
 
 
@@ -156,17 +156,18 @@ def test_before_there_is_a_sampler_a_caller_that_is_not_sampled_is_followed() ->
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"), [(0x00, 0x00), (0x01, 0x01), (0x02, 0x02), (0x03, 0x03), (0xFF, 0x03)]
+    ("flags", "expected"),
+    [(0x00, 0x00), (0x01, 0x01), (0x02, 0x02), (0x03, 0x03), (0xFF, 0x03)],
 )
 def test_the_flag_of_a_random_trace_id_goes_on_and_unknown_ones_do_not(
-    flags: int, told: int
+    flags: int, expected: int
 ) -> None:
     setup = Setup()
     theirs = carrier(A, 7, flags=flags)
     span = setup.span("r", theirs)
-    assert setup.callers.task_context(span, theirs).context == own(span, told)
+    assert setup.callers.task_context(span, theirs).context == own(span, expected)
     setup.callers.decide_with(lambda trace: True)
-    assert setup.callers.task_context(span, theirs).context == own(span, told | 1)
+    assert setup.callers.task_context(span, theirs).context == own(span, expected | 1)
     alone = setup.span("alone")
     assert setup.callers.task_context(alone, None).context == own(alone, 1)
 
@@ -229,7 +230,7 @@ def test_garbage_is_ignored_and_counted(garbage: Any) -> None:
 def test_carriers_of_other_versions_and_too_large_ones(newer: Any) -> None:
     setup = Setup()
     root = setup.span("r", newer)
-    told = setup.callers.task_context(root, newer)
+    context = setup.callers.task_context(root, newer)
     assert root.identity.trace_id == A
-    assert parse_traceparent(told.context) == (A, identity.span_id("r"), 1)
-    assert told.state == ""
+    assert parse_traceparent(context.context) == (A, identity.span_id("r"), 1)
+    assert context.state == ""

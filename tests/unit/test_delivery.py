@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from distributed.core import Status
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_otel._dask.workers import delivery as on_its_way
@@ -111,6 +112,7 @@ class Scheduler:
     def __init__(self, **answers: list[Any]) -> None:
         self.workers = {address: Reporting() for address in answers}
         self.worker_plugins: dict[str, bytes] = {"users": b""}
+        self.status = Status.running
         self.answers = answers
         self.sent: list[tuple[str, str]] = []
 
@@ -246,7 +248,8 @@ async def test_at_the_end_of_the_scheduler_nothing_is_sent():
     brought, boundary = delivery(scheduler)
     brought.begin()
     await settled()
-    brought.drop()
+    scheduler.status = Status.closing
+    await brought.end()
     await settled()
     assert set(scheduler.worker_plugins) == {"users"}
     assert scheduler.sent == [("good", "plugin-add")]

@@ -269,7 +269,7 @@ def test_each_failure_is_explained_once() -> None:
     findings = all_findings(said)
     page = " ".join(as_text(said, findings, 200).split())
     assert page.count("Connection refused") == page.count("Nothing listens at") == 1
-    assert "Nor was the test counter taken by http://collector:4317" in page
+    assert "Nor was the test counter accepted by http://collector:4317" in page
     assert "can't deliver metrics and spans to http://collector:4317" in page
     # For scripts, each finding is whole.
     assert {f.kind for f in findings if f.check.startswith("export.")} == {"refused"}

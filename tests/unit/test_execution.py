@@ -167,7 +167,7 @@ def test_which_tasks_have_spans_is_for_the_scheduler_to_say():
     worker.plugins = {"a": preloaded, "b": brought}
     preloaded.setup(worker)
     assert preloaded.hooks is not None
-    contexts = preloaded.hooks.context.contexts
+    contexts = preloaded.hooks.context
     assert contexts.ratio == 0.5
     brought.setup(worker)
     assert contexts.ratio == 0.25

@@ -21,7 +21,7 @@ from dask_otel._otel.sdk.environment import count, number
 from dask_otel.core.endpoints.address import Endpoint, oddities
 from dask_otel.core.life.open_span import Limits
 from dask_otel.core.masking import MASK, Mask, masked_headers, masked_url
-from dask_otel.core.metrics.batch import MetricBatch
+from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.translate import translate
@@ -150,8 +150,10 @@ def test_a_worker_that_reports_no_numbers_costs_no_other_its_metrics(wrong: dict
         "tcp://good": worker("good", GOOD),
     }
     scheduler: Any = SimpleNamespace(workers=workers)
-    batch = MetricBatch()
-    WorkerSamples(scheduler, 10).sample(batch)
+    batches = Batches()
+    batch = batches.open
+    for _ in WorkerSamples(scheduler, 10).sample(batches):
+        pass
     assert batch.levels[semconv.WORKER_MEMORY_SPILLED.name, "good"] == 7
     assert batch.levels[semconv.WORKER_CPU_UTILIZATION.name, "good"] == 0.25
     assert batch.levels[semconv.WORKER_THREAD_COUNT.name, "bad"] == 2
@@ -163,8 +165,10 @@ def test_workers_of_any_names_are_summed_and_none_is_taken_for_another() -> None
     names: list[Any] = ["", "_EMPTY", "a\0b", "a\ufffdb", 1, "1", "alone"]
     workers = {f"tcp://{i}": worker(name, GOOD) for i, name in enumerate(names)}
     scheduler: Any = SimpleNamespace(workers=workers)
-    batch = MetricBatch()
-    WorkerSamples(scheduler, 10).sample(batch)
+    batches = Batches()
+    batch = batches.open
+    for _ in WorkerSamples(scheduler, 10).sample(batches):
+        pass
     state = MetricState(0)
     state.apply(batch)
     points = {

@@ -13,7 +13,8 @@ from dask_otel.core import identity
 from dask_otel.core.context import Caller, Traceparent
 from dask_otel.core.life.generations import Generations
 from dask_otel.core.life.open_span import Limits
-from dask_otel.core.records import SpanIdentity
+from dask_otel.core.life.summaries import SpanSummary
+from dask_otel.core.records import SpanIdentity, TaskCounts
 from dask_otel.core.trace import Trace
 
 A, B = 0xA << 64, 0xB << 64
@@ -34,7 +35,24 @@ class Finished:
 
 def end(generations: Generations, ident: SpanIdentity, stop: float = 1.0) -> None:
     finished: Any = Finished(ident, stop)
-    generations.remember(finished)
+    generations.remember(finished, SpanSummary())
+
+
+def summary(first_start: float, stop: float, **more: Any) -> SpanSummary:
+    return SpanSummary(first_start, stop, TaskCounts(tasks=2, memory=1, erred=1), **more)
+
+
+def test_the_summaries_of_generations_add_up() -> None:
+    generations = Generations(Limits())
+    finished: Any = Finished(generations.first("a", ("a",), ()))
+    generations.remember(finished, summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
+    finished.identity = generations.next("a", ("a",), (), 3.0, ())
+    generations.remember(finished, summary(0.0, 4.0, idle=None))
+    for _ in range(2):
+        assert generations.summary("a", summary(5.0, 6.0, idle=1.0, capacity=3.0)) == SpanSummary(
+            1.0, 6.0, TaskCounts(6, 3, 3), 1.5, 3.0, frozenset({"w"})
+        )
+    assert generations.summary("b", summary(5.0, 6.0)) == summary(5.0, 6.0)
 
 
 def test_a_root_is_its_callers_child_and_all_below_is_in_that_trace() -> None:
@@ -86,7 +104,7 @@ def test_a_continuation_that_leaves_its_trace_is_decided_anew() -> None:
     assert adopted.first == (A, root.span_id)
     end(generations, adopted, 510.0)
     own = generations.next("r", ("root",), (), 1000.0, ())
-    assert own.trace_id == identity.continuation_trace_id("r", 3)
+    assert own.trace_id == identity.trace_id("r", 3)
     assert (own.parent_span_id, own.first) == (None, (A, root.span_id))
     # What a new span of the tree asks for is the root's trace, as before.
     assert generations.first("c", ("root", "c"), ("r",)).trace_id is root.trace_id
@@ -100,7 +118,7 @@ def test_a_full_trace_is_not_entered_again_and_counts_by_root() -> None:
     assert generations.claim(other), "as many for each root"
     end(generations, root)
     again = generations.next("r", ("root",), (), 2.0, (), caller(A, 7))
-    assert again.trace_id == identity.continuation_trace_id("r", 2)
+    assert again.trace_id == identity.trace_id("r", 2)
     end(generations, again)
     elsewhere = generations.next("r", ("root",), (), 3.0, (), caller(B, 7))
     assert elsewhere.trace_id == B
@@ -126,7 +144,7 @@ def test_where_an_adopted_trace_is_forgotten_no_parent_is_named_that_is_elsewher
     assert generations.trace_of("r", "r") is None
     again = generations.next("r", ("root",), (), 9.0, ())
     assert (again.parent_span_id, again.first) == (None, None)
-    assert again.trace_id == identity.continuation_trace_id("r", again.generation)
+    assert again.trace_id == identity.trace_id("r", again.generation)
 
 
 ids = st.sampled_from("abc")
@@ -184,7 +202,7 @@ class Histories(RuleBasedStateMachine):
         self.now += by
 
     @rule()
-    def put_on_again(self) -> None:
+    def install_again(self) -> None:
         for ident in sorted(self.open.values(), key=lambda i: -len(i.tags)):
             end(self.generations, ident, self.now)
         self.open.clear()
@@ -226,7 +244,7 @@ class Histories(RuleBasedStateMachine):
             assert len({id(i.trace_id) for i in firsts}) <= 1
 
     @invariant()
-    def lines_are_let_go(self) -> None:
+    def ended_roots_are_released(self) -> None:
         assert set(self.generations._live) == {i.root_id for i in self.open.values()}
         assert not set(self.generations._live) & set(self.generations._traces)
 

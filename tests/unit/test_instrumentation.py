@@ -118,12 +118,12 @@ def test_whoever_hooks_after_us_stays_and_ours_is_neither_active_nor_doubled() -
 
     setattr(Owner, METHOD, theirs)
     assert Owner()._graph_to_futures(1) == (1, {"ours": 1})
-    hook.take_off()
+    hook.remove()
     assert Owner.__dict__[METHOD] is theirs
     assert Owner()._graph_to_futures(2) == (2, {})
     again = hook_submissions(Owner, lambda client: {"ours": dask.get_annotations().get("ours", 2)})
     assert Owner()._graph_to_futures(3) == (3, {"ours": 2})
-    again.take_off()
+    again.remove()
     assert Owner.__dict__[METHOD] is theirs
     assert calls == [1, 2, 3]
 
@@ -134,7 +134,7 @@ def test_a_release_without_the_method_is_said_and_left_alone(
     class Other:
         pass
 
-    hook_submissions(Other, lambda client: None).take_off()
+    hook_submissions(Other, lambda client: None).remove()
     assert METHOD not in Other.__dict__
     assert "this release of distributed" in caplog.text
 

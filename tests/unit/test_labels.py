@@ -79,7 +79,7 @@ def test_denied_prefixes_are_counted_as_other():
     state = MetricState(START, rules=LabelRules(prefixes=Patterns(allow=["read-*"])))
     for prefix in ("read-csv", "sum", "mean"):
         state.apply(batch(("etl",), prefix))
-        state.increment(("dask.task.finished", ("etl",), prefix, "memory"), 2)
+        state.apply(MetricBatch(increments={("dask.task.finished", ("etl",), prefix, "memory"): 2}))
     # No prefix at all is no prefix to be denied.
     state.apply(MetricBatch(0, {"id": SpanDeltas(("etl",), (1, 2), {("gpu", "seconds"): 5})}))
     found = exported(state)
@@ -150,7 +150,7 @@ def test_spans_of_one_label_share_its_series():
 def test_tags_become_labels_of_every_metric_with_a_span():
     state = MetricState(START, rules=LabelRules(tags=["team", "env"]))
     state.apply(batch(("etl", "team:risk", "load")))
-    state.increment(("dask.span.active", ("etl",)), 1)
+    state.apply(MetricBatch(increments={("dask.span.active", ("etl",)): 1}))
     state.apply(MetricBatch(levels={("dask.cluster.worker.count",): 3}))
     points = {r.name: r.points[-1].attributes for r in state.collect(START + 60 * S)}
     assert points[TIME] == {
@@ -197,8 +197,8 @@ def test_values_of_a_tag_are_capped_and_their_places_come_back():
 
 def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth():
     limits = SeriesLimits(max_names=200, max_series=500)
-    told = []
-    state = MetricState(START, limits=limits, on_folded=lambda *said: told.append(said))
+    folded = []
+    state = MetricState(START, limits=limits, on_folded=lambda *given: folded.append(given))
     # The last value of every series that ever was, by its labels and start time.
     last: dict[str, dict[tuple[object, ...], float]] = defaultdict(dict)
     truth = 0.0
@@ -210,7 +210,11 @@ def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth
             value = float(number % 7 + 1)
             truth += value
             state.apply(batch((f"run-{number}", "load"), f"prefix-{number % 3}", value))
-            state.increment(("dask.task.finished", (f"run-{number}",), "inc", "memory"), 1)
+            state.apply(
+                MetricBatch(
+                    increments={("dask.task.finished", (f"run-{number}",), "inc", "memory"): 1}
+                )
+            )
         # Ten minutes apart, so that series retire all the time.
         records = list(state.collect(START + (export + 1) * 600 * S))
         state.settled(True)
@@ -226,7 +230,7 @@ def test_50_000_span_names_stay_within_the_caps_and_the_grand_total_is_the_truth
     names = {key[0] for key in last[TIME]}
     assert "_OTHER" in names
     assert len(names) > 1000, "places came back"
-    assert {kind for kind, _ in told} == {"names"}
+    assert {kind for kind, _ in folded} == {"names"}
     assert sum(last["dask.otel.folded"].values()) > 40_000
 
 

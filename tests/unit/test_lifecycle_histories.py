@@ -170,9 +170,9 @@ class Histories(RuleBasedStateMachine):
         self.sim.tick()
 
     @rule(dice=rarely)
-    def put_on_again(self, dice: int) -> None:
+    def install_again(self, dice: int) -> None:
         if dice < 2:
-            self.sim.put_on_again()
+            self.sim.install_again()
 
     @rule(dice=rarely)
     def close(self, dice: int) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from dask_otel import semconv
+from dask_otel._dask import wrapping
 from dask_otel._dask.workers import samples as _dask_workers
 from dask_otel._dask.workers.samples import LoopHealth
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.scheduler import own_cost as loop_time
 from dask_otel.scheduler.own_cost import SAMPLE, OwnCost
@@ -34,6 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(_dask_workers, "monotonic", made)
     monkeypatch.setattr(loop_time, "perf_counter", made)
+    monkeypatch.setattr(wrapping, "perf_counter", made)
     return made
 
 
@@ -200,10 +203,9 @@ class Scheduler:
         self.price = 0.001
         self.plugin: Any = SimpleNamespace(transition=self.hook)
         adapter: Any = SimpleNamespace(
-            transitions=lambda: self.count, transition=self.hook, spent=0.0
+            transitions=lambda: self.count, transition=self.hook, wrappers=Wrappers()
         )
         self.cost = OwnCost(adapter)
-        self.cost.watch(self.plugin)
 
     def hook(self, *args: Any, **kwargs: Any) -> None:
         self.seen.append((args, kwargs))
@@ -221,7 +223,7 @@ def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
     scheduler = Scheduler(clock)
     # Before the first sample nothing is guessed.
     assert scheduler.transitions(100) == 0.0
-    scheduler.cost.sample()
+    scheduler.cost.sample(scheduler.plugin)
     assert scheduler.transitions(0) == 0.0
     scheduler.seen.clear()
     assert scheduler.transitions(SAMPLE + 1000) == pytest.approx((SAMPLE + 1000) * 0.001)
@@ -232,22 +234,18 @@ def test_a_few_transitions_tell_what_all_of_them_cost(clock: Clock) -> None:
     # The last price goes on until there is a new one, which counts as much as all before.
     assert scheduler.transitions(50) == pytest.approx(50 * 0.001)
     scheduler.price = 0.003
-    scheduler.cost.sample()
+    scheduler.cost.sample(scheduler.plugin)
     assert scheduler.transitions(SAMPLE) == pytest.approx(SAMPLE * 0.002)
 
 
-def test_what_timers_and_the_adapter_take_is_added_once(clock: Clock) -> None:
-    adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, spent=2.0)
+def test_the_adapter_s_own_work_is_added_once(clock: Clock) -> None:
+    def work(seconds: float) -> None:
+        clock.now += seconds
+        raise RuntimeError("which is caught")
+
+    wrappers = Wrappers()
+    adapter: Any = SimpleNamespace(transitions=lambda: 0, transition=None, wrappers=wrappers)
     cost = OwnCost(adapter)
-    with cost.timed():
-        clock.now += 0.5
-    assert cost.take() == 2.5
-    adapter.spent = 2.25
-    assert cost.take() == 0.25
-
-
-def test_after_the_end_no_sample_begins(clock: Clock) -> None:
-    scheduler = Scheduler(clock)
-    scheduler.cost.unwatch()
-    scheduler.cost.sample()
-    assert scheduler.plugin.transition == scheduler.hook
+    for seconds in (2.0, 0.25):
+        wrappers.run("tick", work, seconds)
+        assert cost.take() == seconds

@@ -11,7 +11,7 @@ import pytest
 
 from dask_otel.core.records import FinishedSpan, Incident, Progress, SpanRecord
 from dask_otel.core.text import ATTRIBUTE_LIMIT, Sanitizer
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError
@@ -135,7 +135,7 @@ def test_no_answer_and_an_error_drop_the_text_and_not_the_span(answer):
 def test_the_children_of_a_long_span_are_asked_about_too():
     progress = Progress(make_identity(tags=(SECRET,)), 1, T, T + 1)
     limits = SpanLimits(redact=lambda name, text: text.replace(SECRET, "***"))
-    (record,) = translate_progress(progress, limits)
+    (record,) = translate(progress, limits)
     assert SECRET not in texts([record])
 
 

@@ -197,7 +197,7 @@ def test_a_zero_point_is_sent_at_most_once(state, rejected):
 def test_what_is_no_number_is_left_out_and_counted(state, bad):
     state.apply(span_batch({CPU: bad, ("execute", "f", "ok", "seconds"): 1.0}))
     state.apply(worker_batch({("gather-dep", "network", "seconds"): bad}))
-    state.increment(("dask.otel.exported", "traces"), bad)
+    state.apply(MetricBatch(increments={("dask.otel.exported", "traces"): bad}))
     state.apply(MetricBatch(levels={("dask.cluster.worker.count",): bad}))
     assert shown(state, 60) == {
         "dask.span.execute.time": {("workflow/load", "workflow", "f", "ok"): 1.0},
@@ -206,8 +206,8 @@ def test_what_is_no_number_is_left_out_and_counted(state, bad):
 
 
 def test_unknown_metrics_and_wrong_labels_are_counted(state):
-    state.increment(("no.such.metric",), 1)
-    state.increment(("dask.otel.exported",), 1)
+    state.apply(MetricBatch(increments={("no.such.metric",): 1}))
+    state.apply(MetricBatch(increments={("dask.otel.exported",): 1}))
     state.apply(MetricBatch(levels={("dask.otel.exported", "traces"): 1}))
     assert shown(state, 60) == {
         "dask.otel.exported": {("_EMPTY",): 1, ("traces",): 0},
@@ -221,8 +221,8 @@ def test_unknown_metrics_and_wrong_labels_are_counted(state):
 
 def test_levels_go_up_and_down_without_zero_points(state):
     state.apply(MetricBatch(levels={("dask.cluster.worker.count",): 4}))
-    state.increment(("dask.span.active", ("a",)), 2)
-    state.increment(("dask.span.active", ("a",)), -1)
+    state.apply(MetricBatch(increments={("dask.span.active", ("a",)): 2}))
+    state.apply(MetricBatch(increments={("dask.span.active", ("a",)): -1}))
     found = collect(state, 60)
     assert values(found["dask.cluster.worker.count"]) == [(60, 4)]
     assert values(found["dask.span.active"]) == [(60, 1)]
@@ -472,7 +472,7 @@ def test_a_first_delta_of_zero_then_what_came(delta_state):
 
 def test_up_down_counters_stay_cumulative(delta_state):
     for seconds in (60, 120):
-        delta_state.increment(("dask.span.active", ("a",)), 1)
+        delta_state.apply(MetricBatch(increments={("dask.span.active", ("a",)): 1}))
         (record,) = delta_state.collect(START + seconds * S)
         assert record.temporality == "cumulative"
         assert record.points[0].value == seconds // 60

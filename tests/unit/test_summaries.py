@@ -1,4 +1,4 @@
-"""What is kept of a span's own work, and what a client makes of it."""
+"""What a client makes of a span's metrics."""
 
 from __future__ import annotations
 
@@ -7,41 +7,6 @@ import math
 import pytest
 
 from dask_otel._wire import Refusal, SpanMetrics
-from dask_otel.core.life.summaries import SpanSummary, Summaries
-from dask_otel.core.records import TaskCounts
-
-
-def summary(first_start: float, stop: float, **more: object) -> SpanSummary:
-    return SpanSummary(first_start, stop, TaskCounts(tasks=2, memory=1, erred=1), **more)  # type: ignore[arg-type]
-
-
-def test_generations_add_up() -> None:
-    kept = Summaries(10)
-    kept.keep("a", summary(1.0, 2.0, idle=0.5, unreported=frozenset({"w"})))
-    kept.keep("a", summary(0.0, 4.0, idle=None))
-    total = kept.of("a", summary(5.0, 6.0, idle=1.0, capacity=3.0))
-    assert total is not None
-    assert (total.first_start, total.stop) == (1.0, 6.0)
-    assert (total.idle, total.capacity) == (1.5, 3.0)
-    assert (total.counts.tasks, total.counts.memory, total.counts.erred) == (6, 3, 3)
-    assert total.unreported == {"w"}
-
-
-def test_asking_changes_nothing() -> None:
-    kept = Summaries(10)
-    kept.keep("a", summary(1.0, 2.0))
-    present = summary(3.0, 4.0)
-    assert kept.of("a", present) == kept.of("a", present)
-    assert present == summary(3.0, 4.0)
-
-
-def test_the_oldest_are_forgotten() -> None:
-    kept = Summaries(2)
-    for name in ("a", "b", "a", "c"):
-        kept.keep(name, summary(1.0, 2.0))
-    assert len(kept) == 2
-    assert kept.of("b", None) is None
-    assert kept.of("a", None) is not None
 
 
 def test_a_frame_takes_keys_of_any_shape() -> None:

@@ -99,13 +99,13 @@ def test_junk_beside_a_decision_is_left_out_alone(junk: Any):
     contexts = TaskContexts()
     carrier = {"traceparent": DECIDED, "baggage": junk}
     for _ in range(2):
-        told = {DECISION_KEY: DECIDED, STATE_KEY: "vendor=1", CARRIER_KEY: carrier, "span": SPAN}
-        context = contexts.of(Task(told, "own-id"))
+        given = {DECISION_KEY: DECIDED, STATE_KEY: "vendor=1", CARRIER_KEY: carrier}
+        context = contexts.of(Task({**given, "span": SPAN}, "own-id"))
         assert ids(context) == (7, 8, 1)
         assert span_of(context).trace_state.to_header() == "vendor=1"
         assert baggage.get_all(context) == {}
-        told = {DECISION_KEY: DECIDED, STATE_KEY: junk, CARRIER_KEY: {"baggage": "tenant=a"}}
-        context = contexts.of(Task(told, "own-id"))
+        given = {DECISION_KEY: DECIDED, STATE_KEY: junk, CARRIER_KEY: {"baggage": "tenant=a"}}
+        context = contexts.of(Task(given, "own-id"))
         assert ids(context) == (7, 8, 1)
         assert baggage.get_all(context) == {"tenant": "a"}
     assert contexts.garbage == {"baggage": 2, "state": 2}

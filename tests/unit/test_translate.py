@@ -22,12 +22,13 @@ from dask_otel.core.records import (
     Link,
     Progress,
     SpanIdentity,
+    SpanRecord,
     TaskCounts,
     TaskRun,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.traces.exceptions import built_in_message, error_type
-from dask_otel.core.traces.translate import translate, translate_progress
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 
 T = 1_700_000_000.0
@@ -97,21 +98,19 @@ def make_failure(text="KeyError('b')", **changes) -> Failure:
     return replace(failure, **changes)
 
 
+def make_task(failure: Failure | None = None, group: str = "load-123", **changes) -> FinishedTask:
+    run = TaskRun(2.0, 7, "load-1", "w-1", T + 3, T + 5, 1, 0.5, 100, "numpy.ndarray")
+    prefix = changes.pop("prefix", "load")
+    return FinishedTask(run._replace(**changes), group, prefix, 1, failure)
+
+
 def failed(**changes) -> FinishedSpan:
     failures = changes.pop("failures", (make_failure(),))
     return make_span(result="failure", failures=failures, tree_failure=failures[0], **changes)
 
 
 def test_a_span_that_went_well():
-    (record,) = translate(make_span())
-    assert record.name == record.root_name == "workflow"
-    assert record.kind == "server"
-    assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 10 * 10**9)
-    assert record.parent_span_id is None
-    assert record.error is None
-    assert record.events == (Event("dask.span.start", T_NS + 2_500_000_000, {}),)
-    assert record.links == ()
-    assert record.attributes == {
+    attributes: dict[str, Any] = {
         "dask.span.type": "span",
         "dask.span.id": "root",
         "dask.span.root.id": "root",
@@ -141,36 +140,67 @@ def test_a_span_that_went_well():
         "dask.worker.count": 2,
         "dask.thread.count": 4,
     }
+    assert translate(make_span()) == [
+        SpanRecord(
+            trace_id=identity.trace_id("root"),
+            span_id=identity.span_id("root"),
+            parent_span_id=None,
+            name="workflow",
+            kind="server",
+            start_ns=T_NS,
+            end_ns=T_NS + 10 * 10**9,
+            attributes=attributes,
+            events=(Event("dask.span.start", T_NS + 2_500_000_000, {}),),
+            links=(),
+            error=None,
+            root_name="workflow",
+        )
+    ]
+
+
+def child(**fields) -> SpanRecord:
+    """A record below the span."""
+    return SpanRecord(
+        **{
+            "trace_id": identity.trace_id("root"),
+            "parent_span_id": identity.span_id("root"),
+            "kind": "internal",
+            "events": (),
+            "links": (),
+            "error": None,
+            "root_name": "workflow",
+            **fields,
+        }
+    )
 
 
 def test_a_group_is_a_child_named_by_its_prefix_and_what_it_is():
-    span, group = translate(make_span(groups=(make_group(),)))
-    assert group.name == "load tasks"
-    assert group.kind == "internal"
-    assert group.parent_span_id == span.span_id
-    assert group.trace_id == span.trace_id
-    assert group.span_id == identity.group_span_id("root", 1, "load-123", 1)
-    assert (group.start_ns, group.end_ns) == (T_NS + 2 * 10**9, T_NS + 6 * 10**9)
-    assert group.attributes == {
-        "dask.span.type": "group",
-        "dask.span.id": "root",
-        "dask.span.root.id": "root",
-        "dask.span.root.name": "workflow",
-        "dask.task_group.name": "load-123",
-        "dask.task.prefix": "load",
-        "dask.task.count": 3,
-        "dask.task.memory.count": 3,
-        "dask.task.erred.count": 0,
-        "dask.task.cancelled.count": 0,
-        "dask.task.retried.count": 0,
-        "dask.task.lost.count": 0,
-        "dask.task.recomputed.count": 0,
-        "dask.task.rescheduled.count": 0,
-        "dask.span.output.size": 300,
-        "dask.task_group.duration.compute": 6.5,
-        "dask.task_group.duration.transfer": 1.0,
-        "dask.task_group.types": ("numpy.ndarray",),
-    }
+    assert translate(make_span(groups=(make_group(),)))[1] == child(
+        name="load tasks",
+        span_id=identity.group_span_id("root", 1, "load-123", 1),
+        start_ns=T_NS + 2 * 10**9,
+        end_ns=T_NS + 6 * 10**9,
+        attributes={
+            "dask.span.type": "group",
+            "dask.span.id": "root",
+            "dask.span.root.id": "root",
+            "dask.span.root.name": "workflow",
+            "dask.task_group.name": "load-123",
+            "dask.task.prefix": "load",
+            "dask.task.count": 3,
+            "dask.task.memory.count": 3,
+            "dask.task.erred.count": 0,
+            "dask.task.cancelled.count": 0,
+            "dask.task.retried.count": 0,
+            "dask.task.lost.count": 0,
+            "dask.task.recomputed.count": 0,
+            "dask.task.rescheduled.count": 0,
+            "dask.span.output.size": 300,
+            "dask.task_group.duration.compute": 6.5,
+            "dask.task_group.duration.transfer": 1.0,
+            "dask.task_group.types": ("numpy.ndarray",),
+        },
+    )
 
 
 BELOW = {"dask_id": "child", "tags": ("workflow", "a/b"), "parent_span_id": 7}
@@ -216,6 +246,35 @@ BELOW = {"dask_id": "child", "tags": ("workflow", "a/b"), "parent_span_id": 7}
                 "dask.span.requested.name": "other/x",
                 "dask.span.late": True,
             },
+        ),
+        "activities that get one name are summed": (
+            {"activities": {"a b": 1, "a.b": 2.5, 1: 3, "": 4}},
+            {},
+            {
+                "dask.span.activity.time.a_b": 3.5,
+                "dask.span.activity.time.1": 3.0,
+                "dask.span.activity.time._EMPTY": 4.0,
+            },
+        ),
+        "beyond the largest activities the rest is one": (
+            {"activities": {f"a{n}": float(n) for n in range(40)}},
+            {},
+            {
+                "dask.span.activity.time._OTHER": sum(range(9)),
+                "dask.span.activity.time.a8": None,
+                **{f"dask.span.activity.time.a{n}": float(n) for n in range(9, 40)},
+            },
+        ),
+        "what is left out is counted": (
+            {
+                "result": "failure",
+                "failures": (make_failure(),) * 20,
+                "dropped_failures": 100,
+                "dropped_incidents": 3,
+                "dropped_groups": 5,
+            },
+            {},
+            {"dask.span.dropped_event.count": 4 + 100 + 3, "dask.span.dropped.count": 5},
         ),
         "where it was submitted": (
             {"code": ("a.py", 3, None), "collections": ("Array", "Array", "Bag")},
@@ -273,11 +332,8 @@ def test_a_failure_has_status_type_and_an_exception_event():
 )
 def test_the_type_is_the_leading_dotted_name(text, name):
     assert error_type(make_failure(text), Sanitizer()) == name
-
-
-def test_what_the_scheduler_decided_has_its_own_name():
-    failure = make_failure(None, scheduler_error="KilledWorker")
-    assert error_type(failure, Sanitizer()) == "KilledWorker"
+    decided = make_failure(text, scheduler_error="KilledWorker")
+    assert error_type(decided, Sanitizer()) == "KilledWorker", "by the scheduler"
 
 
 def exported(failure: Failure, limits: SpanLimits | None = None) -> tuple[str | None, Any]:
@@ -407,51 +463,6 @@ def test_incidents_are_events_in_the_order_of_time():
     assert "exception.message" not in record.events[3].attributes
 
 
-def test_what_is_left_out_is_counted():
-    finished = make_span(
-        result="failure",
-        failures=(make_failure(),) * 20,
-        dropped_failures=100,
-        dropped_incidents=3,
-        dropped_groups=5,
-    )
-    (record,) = translate(finished)
-    assert sum(event.name == "exception" for event in record.events) == 16
-    assert record.attributes["dask.span.dropped_event.count"] == 4 + 100 + 3
-    assert record.attributes["dask.span.dropped.count"] == 5
-
-
-def test_messages_and_stacktraces_can_be_left_out():
-    (record,) = translate(failed(), SpanLimits(message=0, stacktrace=0))
-    assert record.error == "Task load-1 failed: KeyError"
-    assert set(record.events[1].attributes) == {
-        "exception.type",
-        "dask.task.key",
-        "dask.task.prefix",
-        "dask.worker.name",
-    }
-
-
-def activities(record) -> dict[str, float]:
-    head = "dask.span.activity.time."
-    return {
-        key[len(head) :]: value for key, value in record.attributes.items() if key.startswith(head)
-    }
-
-
-def test_activities_that_get_one_name_are_summed():
-    (record,) = translate(make_span(activities={"a b": 1, "a.b": 2.5, 1: 3, "": 4}))
-    assert activities(record) == {"a_b": 3.5, "1": 3.0, "_EMPTY": 4.0}
-
-
-def test_beyond_the_largest_activities_the_rest_is_one():
-    (record,) = translate(make_span(activities={f"a{n}": float(n) for n in range(40)}))
-    found = activities(record)
-    assert len(found) == 32
-    assert found.pop("_OTHER") == sum(range(9))
-    assert found == {f"a{n}": float(n) for n in range(9, 40)}
-
-
 def test_the_first_attributes_stay_under_a_limit():
     (record,) = translate(failed(), SpanLimits(attributes=7))
     assert list(record.attributes) == [
@@ -469,9 +480,7 @@ def test_no_name_of_a_child_is_that_of_its_span():
     """They would be one operation in Jaeger, and one series of Tempo's span metrics."""
     group = make_group(prefix="workflow")
     span, child = translate(make_span(groups=(group,)))
-    signs = [
-        translate_progress(Progress(make_identity(), ordinal, T, T + 1))[0] for ordinal in (0, 1)
-    ]
+    signs = [translate(Progress(make_identity(), ordinal, T, T + 1))[0] for ordinal in (0, 1)]
     names = [record.name for record in (span, child, *signs)]
     assert names == ["workflow", "workflow tasks", "workflow started", "workflow running"]
 
@@ -481,29 +490,26 @@ def test_what_tells_a_child_from_its_span_is_never_cut_off(limit, subject):
     long = "x" * 5000
     limits = SpanLimits(text=limit)
     _, group = translate(make_span(groups=(make_group(prefix=long),)), limits)
-    (sign,) = translate_progress(Progress(make_identity(tags=(long,)), 0, T, T), limits)
+    (sign,) = translate(Progress(make_identity(tags=(long,)), 0, T, T), limits)
     for name, what in ((group.name, " tasks"), (sign.name, " started")):
         assert name == (subject or "x" * (limit - len(what) - 1) + "…") + what
 
 
-@pytest.mark.parametrize("at", [T, T + 4, T + 10], ids=["start", "middle", "end"])
-def test_nothing_is_of_no_length_nor_leaves_its_span(at):
+@pytest.mark.parametrize(
+    "item",
+    [
+        *[make_span(groups=(make_group(start=at, stop=at),)) for at in (T, T + 4, T + 10)],
+        make_span(start=T, stop=T, groups=(make_group(start=T, stop=T),)),
+        make_span(tasks=(make_task(start=T + 10, stop=T + 10, seconds=0.0),)),
+        *[Progress(make_identity(), ordinal, T, T) for ordinal in (0, 1)],
+    ],
+)
+def test_nothing_is_of_no_length_nor_leaves_its_span(item):
     """Jaeger calls that a negative duration, and what leaves its parent a clock skew."""
-    span, group = translate(make_span(groups=(make_group(start=at, stop=at),)))
-    assert group.end_ns - group.start_ns == 1
-    assert span.start_ns <= group.start_ns < group.end_ns <= span.end_ns
-
-
-def test_a_span_of_no_length_is_one_nanosecond_long_and_its_group_with_it():
-    group = make_group(start=T, stop=T)
-    for record in translate(make_span(start=T, stop=T, groups=(group,))):
-        assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
-
-
-@pytest.mark.parametrize("ordinal", [0, 1])
-def test_a_sign_of_no_length_is_one_nanosecond_long(ordinal):
-    (record,) = translate_progress(Progress(make_identity(), ordinal, T, T))
-    assert (record.start_ns, record.end_ns) == (T_NS, T_NS + 1)
+    span, *_ = records = translate(item)
+    last = records[-1]
+    assert last.end_ns - last.start_ns == 1
+    assert span.start_ns <= last.start_ns < last.end_ns <= span.end_ns
 
 
 class Unprintable:
@@ -682,47 +688,36 @@ def test_whatever_comes_the_records_are_valid(finished):
 # ------------------------------------------------------------------------------ tasks
 
 
-def make_task(failure: Failure | None = None, group: str = "load-123", **changes) -> FinishedTask:
-    run = TaskRun(2.0, 7, "load-1", "w-1", T + 3, T + 5, 1, 0.5, 100, "numpy.ndarray")
-    prefix = changes.pop("prefix", "load")
-    return FinishedTask(run._replace(**changes), group, prefix, 1, failure)
-
-
 def test_a_task_below_its_group() -> None:
-    span, group, task = translate(make_span(groups=(make_group(),), tasks=(make_task(),)))
-    assert (task.name, task.kind) == ("load task", "internal")
-    assert task.trace_id == span.trace_id
-    assert task.parent_span_id == group.span_id
-    assert task.span_id == identity.task_span_id("root", "load-1", 7)
-    assert (task.start_ns, task.end_ns) == (T_NS + 3 * 10**9, T_NS + 5 * 10**9)
-    assert task.attributes == {
-        "dask.span.type": "task",
-        "dask.span.id": "root",
-        "dask.span.root.id": "root",
-        "dask.span.root.name": "workflow",
-        "dask.task.key": "load-1",
-        "dask.task.prefix": "load",
-        "dask.task_group.name": "load-123",
-        "dask.worker.name": "w-1",
-        "dask.task.attempt": 1,
-        "dask.task.queue.time": 0.5,
-        "dask.task.output.size": 100,
-        "dask.task.output.type": "numpy.ndarray",
-    }
-    assert task.events == (Event("dask.task.compute", task.start_ns, {"dask.task.part.time": 2.0}),)
-    assert task.error is None
-    assert task.root_name == span.root_name
+    _, group, task = translate(make_span(groups=(make_group(),), tasks=(make_task(),)))
+    assert task == child(
+        name="load task",
+        span_id=identity.task_span_id("root", "load-1", 7),
+        parent_span_id=group.span_id,
+        start_ns=T_NS + 3 * 10**9,
+        end_ns=T_NS + 5 * 10**9,
+        attributes={
+            "dask.span.type": "task",
+            "dask.span.id": "root",
+            "dask.span.root.id": "root",
+            "dask.span.root.name": "workflow",
+            "dask.task.key": "load-1",
+            "dask.task.prefix": "load",
+            "dask.task_group.name": "load-123",
+            "dask.worker.name": "w-1",
+            "dask.task.attempt": 1,
+            "dask.task.queue.time": 0.5,
+            "dask.task.output.size": 100,
+            "dask.task.output.type": "numpy.ndarray",
+        },
+        events=(Event("dask.task.compute", T_NS + 3 * 10**9, {"dask.task.part.time": 2.0}),),
+    )
 
 
 @pytest.mark.parametrize("groups", [(), (make_group(ordinal=2),), (make_group(name="x"),)])
 def test_a_task_whose_group_is_not_exported_hangs_below_the_span(groups) -> None:
-    span, *_, task = translate(make_span(groups=groups, tasks=(make_task(),)))
-    assert task.parent_span_id == span.span_id
-
-
-def test_a_task_in_another_trace_and_generation_has_the_trace_of_its_span() -> None:
     who = make_identity(trace_id=77, span_id=88, generation=3, parent_span_id=99)
-    _, task = translate(make_span(identity=who, tasks=(make_task(),)))
+    *_, task = translate(make_span(identity=who, groups=groups, tasks=(make_task(),)))
     assert (task.trace_id, task.parent_span_id) == (77, 88)
 
 
@@ -755,9 +750,12 @@ def test_a_task_that_failed() -> None:
     assert exception.name == "exception"
     assert exception.attributes["exception.message"] == "no"
     assert exception.attributes["exception.stacktrace"].endswith("ValueError: no")
-    (_, silent) = translate(make_span(tasks=(task,)), SpanLimits(message=0, stacktrace=0))
-    assert silent.error == "ValueError"
-    assert silent.events[1].attributes.keys() == {
+    silent = translate(
+        failed(failures=(failure,), tasks=(task,)), SpanLimits(message=0, stacktrace=0)
+    )
+    assert [record.error for record in silent] == ["Task load-1 failed: ValueError", "ValueError"]
+    assert silent[0].events[1].attributes == silent[1].events[1].attributes
+    assert silent[1].events[1].attributes.keys() == {
         "exception.type",
         "dask.task.key",
         "dask.task.prefix",
@@ -782,9 +780,3 @@ def test_keys_of_any_kind(key, shown: str, counted: dict[str, int]) -> None:
     _, task = translate(make_span(tasks=(make_task(key=key),)), sanitizer=sanitizer)
     assert task.attributes["dask.task.key"] == shown
     assert sanitizer.counts == counted
-
-
-def test_a_task_of_no_length_stays_in_its_span() -> None:
-    task = make_task(start=T + 10, stop=T + 10, seconds=0.0)
-    span, record = translate(make_span(tasks=(task,)))
-    assert span.start_ns <= record.start_ns < record.end_ns <= span.end_ns

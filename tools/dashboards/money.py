@@ -8,12 +8,12 @@ from .meanings import BAD, TEXT
 from .parts import Column, Line, Panel, line, number, rows
 from .queries import CLUSTER, grown, selector
 
-_CLUSTER_TIME = "dask_cluster_time_seconds_total"
+CLUSTER_TIME = "dask_cluster_time_seconds_total"
 CAPACITY = selector("dask_cluster_capacity_time_seconds_total", CLUSTER)
-IDLE = selector(_CLUSTER_TIME, CLUSTER, 'dask_activity="idle"')
-UNUSED = selector(_CLUSTER_TIME, CLUSTER, 'dask_activity="unused"')
+IDLE = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="idle"')
+UNUSED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="unused"')
 WASTED = selector(
-    _CLUSTER_TIME, CLUSTER, f'dask_activity=~"{meanings.names("failed", "cancelled", "lost")}"'
+    CLUSTER_TIME, CLUSTER, f'dask_activity=~"{meanings.names("failed", "cancelled", "lost")}"'
 )
 
 #: Only where tags are labels: without the label there is no team to speak of.

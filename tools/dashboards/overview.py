@@ -8,6 +8,7 @@ from typing import Any
 from . import limits, links, meanings, money
 from .limits import limit
 from .meanings import BAD, PARTS, TEXT, Part
+from .money import CLUSTER_TIME, IDLE, UNUSED
 from .parts import (
     FIRING,
     Column,
@@ -37,19 +38,14 @@ from .queries import (
     whole,
 )
 
-CLUSTER_TIME = "dask_cluster_time_seconds_total"
 EXECUTE = "dask_span_execute_time_seconds_total"
-CAPACITY = "dask_span_capacity_time_seconds_total"
 TRANSFER = "dask_cluster_transfer_time_seconds_total"
 READ = "dask_span_execute_io_bytes_total"
-BLOCKED = "dask_event_loop_blocked_time_seconds_total"
 
 TIME = selector(CLUSTER_TIME, CLUSTER)
 TASKS = selector(EXECUTE, CLUSTER)
-SPAN_TIME = selector(CAPACITY, CLUSTER)
-IDLE = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="idle"')
+SPAN_TIME = selector("dask_span_capacity_time_seconds_total", CLUSTER)
 WORKED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity!="unused"')
-UNUSED = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="unused"')
 LOST = selector(CLUSTER_TIME, CLUSTER, 'dask_activity="lost"')
 READING = selector(EXECUTE, CLUSTER, 'dask_activity="disk-read"')
 CPU = selector(EXECUTE, CLUSTER, 'dask_activity="thread-cpu"')
@@ -60,7 +56,9 @@ NO_RESULT = selector(EXECUTE, CLUSTER, 'dask_activity=~"failed|cancelled"')
 RECEIVING = selector(TRANSFER, CLUSTER, 'network_io_direction="receive"')
 FROM_DISK = selector(READ, CLUSTER, 'dask_activity="disk-read"')
 FROM_ANYWHERE = selector(READ, CLUSTER, 'dask_activity=~"(memory|disk)-read"')
-LOOP = selector(BLOCKED, CLUSTER, 'dask_process_role="scheduler"')
+LOOP = selector(
+    "dask_event_loop_blocked_time_seconds_total", CLUSTER, 'dask_process_role="scheduler"'
+)
 
 #: Runs of workflows: ends of root spans themselves. Ends of the spans inside are not runs.
 ENDED = selector("dask_span_duration_seconds_count", CLUSTER, ITSELF)

@@ -7,7 +7,8 @@ this one assembles them, and gives the lifecycle its facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
+from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,18 +29,19 @@ from dask_otel._dask.task_spans import TaskSpans
 from dask_otel._dask.tasks import TaskEvents
 from dask_otel._dask.threads import ThreadTime
 from dask_otel._dask.workers.samples import LoopHealth, WorkerSamples
+from dask_otel._dask.wrapping import Wrappers
 from dask_otel.core.life.blocks import TOPIC
 from dask_otel.core.life.callers import Callers, Propagation
 from dask_otel.core.life.clock_offsets import ClockOffsets
 from dask_otel.core.life.lifecycle import Lifecycle
-from dask_otel.core.life.open_span import Group, GroupFacts, Limits, OpenSpan, SpanFacts
-from dask_otel.core.life.summaries import SpanSummary, Summaries, summarize
+from dask_otel.core.life.open_span import Limits, OpenSpan, SpanFacts
+from dask_otel.core.life.summaries import SpanSummary, summarize
 from dask_otel.core.metrics.batch import Batches, MetricBatch
 from dask_otel.core.records import FinishedSpan, Progress, Tags
 from dask_otel.core.trace import Trace
 
 if TYPE_CHECKING:
-    from distributed.scheduler import Scheduler
+    from distributed.scheduler import Scheduler, WorkerState
 
 #: States of a scheduler whose work is about to end with it.
 _ENDING: Final = frozenset(
@@ -108,8 +110,6 @@ class SchedulerAdapter:
         self.boundary = boundary
         #: State of the last bridge on this scheduler.
         self._past = past = PASTS.get(scheduler)
-        self._summaries = Summaries(limits.remember) if past is None else past.summaries
-        self._summaries.resume(limits.remember)
         self.batches = Batches()
         self.lifecycle = Lifecycle(limits, self, None if past is None else past.generations)
         self.blocks = ClientBlocks(scheduler, self.lifecycle, limits)
@@ -118,11 +118,13 @@ class SchedulerAdapter:
         self.clocks = ClockOffsets(stimulus_time)
         self.callers = Callers(propagation, self._count_caller, baggage)
         self.contexts = TaskContexts(self.callers)
-        self.spans = DaskSpans(
-            scheduler, self.lifecycle, self._summaries, self.contexts, self.batches, boundary
-        )
+        self.spans = DaskSpans(scheduler, self.lifecycle, self.contexts, self.batches, boundary)
+        # For the lifecycle; see `Cluster`.
+        self.group_facts = self.spans.group_facts
+        self.thread_seconds = partial(facts.thread_seconds, scheduler)
+        self.threads_at = partial(facts.threads_at, scheduler)
         under_way = RunsUnderWay(self.lifecycle)
-        self.time = ThreadTime(scheduler, boundary, under_way)
+        self.time = ThreadTime(scheduler, under_way)
         shown = TaskSpans(scheduler, limits.tasks, self.clocks)
         self.tasks = TaskEvents(
             self.lifecycle, self.time, self.clocks, self.spans, shown, under_way
@@ -130,23 +132,20 @@ class SchedulerAdapter:
         #: See ``SchedulerPlugin.transition``.
         self.transition = self.tasks.transition
         self.heartbeats = Heartbeats(self.lifecycle, self.time, self.clocks, self.loops, self.spans)
-        self._wrappers = (self.time.wrappers, self.heartbeats.wrappers, self.spans.wrappers)
-        self.attached = False
+        self.wrappers = Wrappers(boundary)
         #: Whether the scheduler continues without the bridge; set by `close`.
-        self.taken_off = False
+        self.removed = False
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
         """Begin to observe: adopt the present work, then wrap Dask's methods."""
-        self.time.attach()
         for ws in self.scheduler.workers.values():
-            self.heartbeats.first_report(ws)
-        self.tasks.attach()
+            self._worker_added(ws)
         self.spans.attach(self._past)
-        self.time.add_tasks()
-        self.heartbeats.attach()
-        self.attached = True
+        self.tasks.attach()
+        for part in (self.time, self.spans, self.heartbeats):
+            part.wrap(self.wrappers)
 
     def decide_with(self, sampled: Callable[[Trace], bool]) -> None:
         """Set the sampler, and annotate waiting tasks again if its decisions differ."""
@@ -156,21 +155,18 @@ class SchedulerAdapter:
     def close(self, now: float) -> None:
         """Export the open spans: the scheduler closes, or the bridge is being removed."""
         self.tasks.close(now)
-        self.taken_off = self.scheduler.status not in _ENDING
-        self.lifecycle.close(now, "unknown" if self.taken_off else "error")
+        self.removed = self.scheduler.status not in _ENDING
+        self.lifecycle.close(now, "unknown" if self.removed else "error")
 
     def detach(self, exported: bool = True) -> None:
         """Restore Dask's methods, and release its objects.
 
         `exported`, whether anything was exported, is for the next bridge.
         """
-        if exported and self.attached:
-            PASTS[self.scheduler] = Past(
-                self.lifecycle.generations, self._summaries, len(self.spans.extension.spans)
-            )
-        self.attached = False
-        for wrappers in self._wrappers:
-            wrappers.take_off()
+        if exported and self.wrappers.attached:
+            seen = len(self.spans.extension.spans)
+            PASTS[self.scheduler] = Past(self.lifecycle.generations, seen)
+        self.wrappers.remove()
         self.spans.release()
         self.tasks.all_gone()
 
@@ -209,8 +205,13 @@ class SchedulerAdapter:
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """See ``SchedulerPlugin.add_worker``."""
         ws = self.scheduler.workers[worker]
-        self.time.worker_added(ws)
-        self.heartbeats.first_report(ws)
+        self._worker_added(ws)
+        self.heartbeats.worker_deltas(ws.metrics)
+
+    def _worker_added(self, ws: WorkerState) -> None:
+        self.time.accounting.worker_added(ws.address, ws.nthreads, monotonic())
+        # A registration is not a heartbeat of the spans extension.
+        self.heartbeats.report(ws)
 
     @_guarded
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
@@ -230,9 +231,8 @@ class SchedulerAdapter:
         Only then are Dask's counts consistent; ours are repaired from them after an error.
         """
         self.spans.submission_over()
-        if self.blocks.leaving:
-            with self.boundary.guarding("blocks"):
-                self.blocks.tick(now)
+        with self.boundary.guarding("blocks"):
+            self.blocks.tick(now)
         if self.spans.drifted:
             with self.boundary.guarding("repair"):
                 self.lifecycle.repair(self.spans.unfinished_by_span(now), now)
@@ -255,29 +255,11 @@ class SchedulerAdapter:
         """Return the number of transitions since the scheduler's start."""
         return int(self.scheduler.transition_counter)
 
-    @property
-    def spent(self) -> float:
-        """Seconds of the event loop that heartbeats and submissions took, up to now."""
-        return sum(wrappers.spent for wrappers in self._wrappers)
-
     # ------------------------------------------------------------ `Cluster`, for the lifecycle
-
-    def thread_seconds(self, start: float, stop: float) -> float:
-        """Return the integral of ``total_nthreads`` over the interval."""
-        return facts.thread_seconds(self.scheduler, start, stop)
-
-    def threads_at(self, time: float) -> int:
-        """Return ``total_nthreads`` at that time."""
-        return facts.threads_at(self.scheduler, time)
-
-    def group_facts(self, group: Group) -> GroupFacts:
-        """Return the TaskGroup's sums; empty ones if they cannot be read."""
-        return self.spans.facts_of(group)
 
     def span_facts(self, span: OpenSpan) -> SpanFacts:
         """Return a span's idle time, callers, and facts from Dask, which may be invalid."""
-        # A span without own tasks has no idle time, rather than 0.
-        idle, capacity = self.time.span_totals(span) if span.groups else (None, None)
+        idle, capacity = self._span_totals(span)
         links, baggage = self.callers.links(span), self.callers.baggage(span)
         found = SpanFacts(idle=idle, capacity=capacity, callers=links, baggage=baggage)
         with self.boundary.guarding("span_facts"):
@@ -306,19 +288,20 @@ class SchedulerAdapter:
     def summary(self, span_id: str) -> SpanSummary | None:
         """Return the summary of a span's own work, exported or not; None if it is unknown."""
         span = self.lifecycle.open.get(span_id)
-        return self._summaries.of(span_id, None if span is None else self._summarized(span))
+        present = None if span is None else summarize(span, *self._span_totals(span))
+        return self.lifecycle.generations.summary(span_id, present)
 
-    def _summarized(self, span: OpenSpan) -> SpanSummary:
-        return summarize(span, *(self.time.span_totals(span) if span.groups else (None, None)))
+    def _span_totals(self, span: OpenSpan) -> tuple[float, float] | tuple[None, None]:
+        # A span without own tasks has no idle time, rather than 0.
+        return self.time.span_totals(span) if span.groups else (None, None)
 
     def span_exported(self, span: OpenSpan) -> None:
-        """Keep the span's summary, and release its block and TaskGroups."""
+        """Release the span's block and TaskGroups."""
         self.blocks.blocks.span_exported(span)
         self.contexts.exported(span)
-        self._summaries.keep(span.identity.dask_id, self._summarized(span))
         for group in span.groups:
-            self.spans.let_go(group)
-            self.tasks.let_go(group)
+            self.spans.forget(group)
+            self.tasks.flush(group)
 
     # -------------------------------------------------------------------------- metrics
 
@@ -332,40 +315,36 @@ class SchedulerAdapter:
 
     def swap(self, time_ns: int) -> MetricBatch:
         """Return the metrics since the last call, with the present levels."""
-        batch = self.batch
-        self._fold_time()
-        batch.levels.update(self._levels())
-        self.loops.export(batch)
-        # Users can put any value into workers' reports.
-        with self.boundary.guarding("workers"):
-            self._workers.sample(batch)
-        self.tasks.book(batch)
-        self.batches.swap(time_ns)
-        self.heartbeats.own_keys.clear()
-        return batch
+        for _ in self.prepare():
+            pass
+        return self.take_batch(time_ns)
 
     def prepare(self) -> Iterator[None]:
-        """Prepare the next `swap` in short steps."""
+        """Add to the batch what takes many short steps, before `take_batch`."""
+        # Users can put any value into workers' reports.
         with self.boundary.guarding("workers"):
-            yield from self._workers.prepare()
+            yield from self._workers.sample(self.batches)
         yield
-        yield from self.time.prepare(self.lifecycle.open, self.tags_of)
+        yield from self.fold_time()
+
+    def take_batch(self, time_ns: int) -> MetricBatch:
+        """Complete the batch and return it; the next one begins."""
+        batch = self.batch
+        batch.levels.update(self._levels())
+        self.loops.export(batch)
+        self.tasks.book(batch)
+        self.heartbeats.own_keys.clear()
+        return self.batches.swap(time_ns)
 
     def fold_time(self) -> Iterator[None]:
-        """Add the elapsed time to the batch without a `swap`, in short steps."""
-        yield from self.time.prepare(self.lifecycle.open, self.tags_of)
-        yield
-        self._fold_time()
+        """Add the elapsed time to the batch and the open spans, in short steps."""
+        return self.time.fold(self.batches, self.lifecycle.open, self.tags_of)
 
     def fold_time_now(self) -> None:
-        """Add the elapsed time to the batch and to the open spans."""
-        if self.time.prepared:
-            # The interval of an unfinished hand-over.
-            self._fold_time()
-        self._fold_time()
-
-    def _fold_time(self) -> None:
-        self.time.export(self.batch, self.lifecycle.open, self.tags_of)
+        """Add the time up to now to the batch and the open spans."""
+        # The first time for the interval of an interrupted hand-over.
+        for _ in chain(self.fold_time(), self.fold_time()):
+            pass
 
     def tags_of(self, span_id: str) -> Tags:
         """Return the full name of a Dask span."""

@@ -52,13 +52,11 @@ class TaskContexts:
                 continue
             span = annotations.get("span")
             # The default span has no annotation; it gets links from its tasks.
-            if span is None or waiting.isdisjoint(span["ids"]):
-                continue
-            caller = self.callers.read(annotations[CARRIER_KEY])
+            found = set() if span is None else waiting.intersection(span["ids"])
+            caller = self.caller(task) if found else None
             if caller is not None:
-                for dask_id in waiting.intersection(span["ids"]):
-                    openers[dask_id] = caller
-                waiting.difference_update(span["ids"])
+                openers.update(dict.fromkeys(found, caller))
+                waiting -= found
 
     def caller(self, task: TaskState) -> Caller | None:
         """Return the caller of a task."""

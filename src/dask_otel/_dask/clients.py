@@ -38,12 +38,8 @@ class ClientBlocks:
         self.blocks = Blocks(lifecycle, limits.remember)
         self._scheduler = scheduler
         self._patience = limits.settle_timeout
-        self._leaving: dict[str, _Leaving] = {}
-
-    @property
-    def leaving(self) -> bool:
-        """Whether a client left a block and its earlier messages may not have arrived."""
-        return bool(self._leaving)
+        #: Clients that left a block and whose earlier messages may not have arrived.
+        self.leaving: dict[str, _Leaving] = {}
 
     def handle_message(self, message: Any, now: float) -> int:
         """Read a client's message, which can be any object; return the number of bad parts.
@@ -72,23 +68,23 @@ class ClientBlocks:
                     self.blocks.entered(client, span_id)
                 case [str(what), str(span_id)] if what == LEFT:
                     self.blocks.left(client, span_id, now)
-                    self._leaving[client] = _Leaving(state.last_seen, now)
+                    self.leaving[client] = _Leaving(state.last_seen, now)
                 case _:
                     wrong += 1
         return wrong
 
     def tick(self, now: float) -> None:
         """Release blocks of clients whose earlier messages have arrived."""
-        for client, leaving in list(self._leaving.items()):
+        for client, leaving in list(self.leaving.items()):
             state = self._scheduler.clients.get(client)
             arrived = state is None or state.last_seen != leaving.last_seen
             # If an older heartbeat was handled late, a graph may still follow.
             clear = not self._scheduler._active_graph_updates
             if arrived and (clear or not 0 <= now - leaving.since < self._patience):
-                del self._leaving[client]
+                del self.leaving[client]
                 self.blocks.messages_arrived(client, now)
 
     def client_gone(self, client: str, now: float) -> None:
         """End the blocks of a client that closed or died."""
-        self._leaving.pop(client, None)
+        self.leaving.pop(client, None)
         self.blocks.client_gone(client, now)

@@ -35,34 +35,28 @@ STATES: Final = (*sorted(UNFINISHED), "released", "memory", "erred")
 _DEFINITION: Final = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
 
 
-class Continued:
-    """A TaskGroup with work before the generation began, and its sums at that time."""
+class GroupSums:
+    """A TaskGroup's sums since the generation began."""
 
-    __slots__ = ("durations", "group", "nbytes")
+    __slots__ = ("_durations", "_nbytes", "group")
 
     def __init__(self, group: TaskGroup) -> None:
         self.group = group
-        self.nbytes: int = group.nbytes_total
-        self.durations: Mapping[str, float] = group.all_durations
+        self._nbytes: int = group.nbytes_total
+        self._durations: Mapping[str, float] = group.all_durations if group.duration else {}
 
     def facts(self) -> GroupFacts:
-        """Return the sums since then."""
-        whole = group_facts(self.group)
+        """Return the sums of all later work."""
+        before = self._durations
         durations = {
-            action: seconds - self.durations.get(action, 0.0)
-            for action, seconds in whole.durations.items()
+            action: seconds - before.get(action, 0.0)
+            for action, seconds in self.group.all_durations.items()
         }
         return GroupFacts(
-            output_bytes=max(0, whole.output_bytes - self.nbytes),
+            output_bytes=max(0, self.group.nbytes_total - self._nbytes),
             durations={action: seconds for action, seconds in durations.items() if seconds > 0},
-            types=whole.types,
+            types=tuple(self.group._types),
         )
-
-
-def group_facts(group: TaskGroup) -> GroupFacts:
-    """Return the sums of a TaskGroup."""
-    durations = {action: seconds for action, seconds in group.all_durations.items() if seconds > 0}
-    return GroupFacts(max(0, group.nbytes_total), durations, tuple(group._types))
 
 
 def unfinished(group: TaskGroup) -> int:

@@ -43,14 +43,13 @@ class Heartbeats:
         self._clocks = clocks
         self._loops = loops
         self._batches = spans.batches
-        self.wrappers = Wrappers()
         #: Interned batch keys without the span id.
         self.own_keys: dict[tuple[Hashable, ...], tuple[Hashable, ...]] = {}
 
-    def attach(self) -> None:
+    def wrap(self, wrappers: Wrappers) -> None:
         """Wrap the extension's method; in it, an error of ours would close the worker."""
-        make = self.wrappers.then(self._heartbeat, self._spans.boundary, "heartbeat")
-        self.wrappers.method(self._spans.extension, "heartbeat", make)
+        make = wrappers.then(self._heartbeat, "heartbeat")
+        wrappers.method(self._spans.extension, "heartbeat", make)
 
     def _heartbeat(self, ws: WorkerState, data: dict[tuple[Hashable, ...], float]) -> None:
         metrics = ws.metrics
@@ -58,27 +57,25 @@ class Heartbeats:
         cancelled = counts.get("cancelled", 0) if isinstance(counts, Mapping) else 0
         # The worker's wait for the answer to its previous heartbeat.
         waited = metrics.get("digests_total_since_heartbeat", {}).get("latency")
-        self._read(
+        travelled = self.report(
             ws,
             cancelled if type(cancelled) is int else 0,
             waited if type(waited) is float else None,
         )
-        self._worker_deltas(metrics)
+        self._time.begin_heartbeat(travelled)
+        self.worker_deltas(metrics)
         if data:
             self._span_deltas(ws.address, data)
 
-    def first_report(self, ws: WorkerState) -> None:
-        """Read a worker's registration, which is not a heartbeat of the spans extension."""
-        self._read(ws, 0, None)
-        if self.wrappers.attached:
-            self._worker_deltas(ws.metrics)
-
-    def _read(self, ws: WorkerState, cancelled: int, waited: float | None) -> None:
-        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen, ws.time_delay, cancelled)
-        self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+    def report(self, ws: WorkerState, cancelled: int = 0, waited: float | None = None) -> float:
+        """Read the clocks of a heartbeat or a registration; return how long it travelled."""
+        travelled = self._clocks.heartbeat(ws.address, ws.last_seen, ws.time_delay, waited)
+        self._lifecycle.reports.heartbeat(ws.address, ws.last_seen - travelled, cancelled)
         self._loops.heartbeat(ws)
+        return travelled
 
-    def _worker_deltas(self, metrics: Mapping[str, Any]) -> None:
+    def worker_deltas(self, metrics: Mapping[str, Any]) -> None:
+        """Add a worker's metrics outside of spans."""
         batch = self._batches.open
         for key, value in metrics.get("digests_total_since_heartbeat", {}).items():
             if type(key) is tuple and key and key[0] not in _SPAN_CONTEXTS:

@@ -74,13 +74,12 @@ class MetricRoutes:
     `boundary` catches our errors on Dask's page, so that it always has Dask's own series.
     """
 
-    def __init__(self, scheduler: Scheduler, page: MetricPage, boundary: ErrorBoundary) -> None:
+    def __init__(self, scheduler: Scheduler, boundary: ErrorBoundary) -> None:
         self._application = scheduler.http_application
-        self._page = page
         self._boundary = boundary
         self._rules: list[Any] = []
 
-    def add(self) -> str:
+    def add(self, page: MetricPage) -> str:
         """Add the routes; return the path of our own page.
 
         Raises
@@ -104,8 +103,8 @@ class MetricRoutes:
         self._application.add_handlers(
             ".*$",
             [
-                (path, _extended(handler, self._page, self._boundary), own[0].target_kwargs),
-                (path + SUFFIX, OtelMetricsHandler, {"page": self._page}),
+                (path, _extended(handler, page, self._boundary), own[0].target_kwargs),
+                (path + SUFFIX, OtelMetricsHandler, {"page": page}),
             ],
         )
         self._rules = [rule for rule in rules if rule not in before]
@@ -114,7 +113,5 @@ class MetricRoutes:
     def remove(self) -> None:
         """Remove the routes."""
         rules = self._application.default_router.rules
-        for rule in self._rules:
-            if rule in rules:
-                rules.remove(rule)
+        rules[:] = [rule for rule in rules if rule not in self._rules]
         self._rules = []

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from dask_otel.core.life.generations import Generations
-from dask_otel.core.life.summaries import Summaries
 
 if TYPE_CHECKING:
     from distributed.scheduler import Scheduler
@@ -21,7 +20,6 @@ class Past(NamedTuple):
     """The exported spans, in bounded tables of plain data (``otel.spans.remember``)."""
 
     generations: Generations
-    summaries: Summaries
     #: Number of Dask's spans at the removal of the bridge. Dask appends new ones.
     seen: int
 

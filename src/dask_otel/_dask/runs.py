@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, Phase, Run
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 #: Heartbeats to search for a cancelled run: the first one may precede the cancellation; by the
 #: second, the run has ended or is listed.
 _HEARTBEATS = 2
+
+#: The worker of a task in processing, and when the task was sent to it; 0.0 if unknown.
+Assignment: TypeAlias = "tuple[WorkerState, float]"
+#: In its place.
+NOT_ASSIGNED: Final = (None, 0.0)
 
 
 class Seen(NamedTuple):
@@ -48,8 +53,8 @@ class RunsUnderWay:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        #: Workers of the tasks in processing.
-        self.assigned: dict[Hashable, WorkerState] = {}
+        #: The tasks in processing.
+        self.assigned: dict[Hashable, Assignment] = {}
         #: Listed runs by key; removed when the task leaves processing.
         self.seen: dict[Hashable, Seen] = {}
         #: By worker and key.
@@ -65,7 +70,7 @@ class RunsUnderWay:
         cancelled = self._cancelled.get(worker, {})
         for key, seconds in executing.items():
             start = began - seconds
-            ws = self.assigned.get(key)
+            ws, _ = self.assigned.get(key, NOT_ASSIGNED)
             if ws is not None and ws.address == worker:
                 before = self.seen.get(key)
                 # The fastest message is the most accurate.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from dask_otel._dask.facts import root_of, trace_of
 from dask_otel.core import identity
+from dask_otel.core.life.completion import worst
 from dask_otel.core.life.open_span import OpenSpan, Phase
 from dask_otel.core.life.summaries import SpanSummary
-from dask_otel.core.records import Result, TaskCounts
 from dask_otel.core.traces.link import span_hex, trace_hex
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ class SettledSpans:
         self._spans = adapter.scheduler.extensions["spans"].spans
         #: Set at the next change.
         self._changed = asyncio.Event()
-        #: Number of unanswered requests.
-        self.waiting = 0
         self._closed = False
 
     async def answer(
@@ -54,13 +52,10 @@ class SettledSpans:
         """
         if span_id not in self._spans and not submitted:
             return _unknown(span_id)
-        self.waiting += 1
         try:
             await asyncio.wait_for(self._settled(span_id), timeout)
         except (TimeoutError, asyncio.TimeoutError):  # two classes on Python 3.10
             return self._timed_out(span_id, timeout)
-        finally:
-            self.waiting -= 1
         if self._closed:
             return "closed", f"the bridge was stopped before span {span_id} had settled"
         return self._read(self._spans[span_id])
@@ -127,7 +122,10 @@ class SettledSpans:
         # A span without a summary may have failed.
         complete = None not in known
         seen = complete and not summary.partial
-        result = _result(summary.counts)
+        result = worst(
+            "failure" if summary.counts.erred else "success",
+            "cancellation" if summary.counts.cancelled else "success",
+        )
         where = self.trace_context(dask_span.id)
         assert where is not None
         return {
@@ -167,12 +165,6 @@ class SettledSpans:
         if span.phase is Phase.OPEN:
             return f"{name} waits for the spans below it"
         return f"{name} waits for the heartbeats of {_listed(sorted(span.owing or ['workers']))}"
-
-
-def _result(counts: TaskCounts) -> Result:
-    if counts.erred:
-        return "failure"
-    return "cancellation" if counts.cancelled else "success"
 
 
 def _unknown(span_id: str) -> Refused:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Set
 from itertools import islice
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from distributed.metrics import time
 
@@ -15,9 +13,8 @@ from dask_otel._dask.boundary import ErrorBoundary
 from dask_otel._dask.callers import TaskContexts
 from dask_otel._dask.facts import (
     UNFINISHED,
-    Continued,
+    GroupSums,
     ancestors,
-    group_facts,
     has_ended,
     unfinished,
 )
@@ -27,7 +24,6 @@ from dask_otel.core.context import Caller
 from dask_otel.core.life.callers import DEFAULT_SPAN
 from dask_otel.core.life.lifecycle import Lifecycle
 from dask_otel.core.life.open_span import Group, GroupFacts, OpenSpan
-from dask_otel.core.life.summaries import Summaries
 from dask_otel.core.metrics.batch import Batches
 from dask_otel.core.records import Tags
 
@@ -43,7 +39,6 @@ class DaskSpans:
         self,
         scheduler: Scheduler,
         lifecycle: Lifecycle,
-        summaries: Summaries,
         contexts: TaskContexts,
         batches: Batches,
         boundary: ErrorBoundary,
@@ -52,11 +47,8 @@ class DaskSpans:
         self.extension: SpansSchedulerExtension = scheduler.extensions["spans"]
         self.contexts = contexts
         self.batches = batches
-        #: Guards ``observe_tasks``, where an error of ours would fail the user's graph.
         self.boundary = boundary
         self._lifecycle = lifecycle
-        self._summaries = summaries
-        self.wrappers = Wrappers()
         #: Our record of each task group with an open span; read at every transition.
         self.groups: dict[TaskGroup, Group] = {}
         #: By group, the span that the client requested in the present submission.
@@ -69,15 +61,16 @@ class DaskSpans:
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self, past: Past | None) -> None:
-        """Adopt the unfinished work, and wrap the extension's method."""
+        """Adopt the unfinished work."""
         now = time()
-        known = self._known_before(past)
+        may_have_exported = self._lifecycle.generations.may_have_exported
+        seen = () if past is None else islice(self.extension.spans, past.seen)
+        known = {dask_id for dask_id in seen if may_have_exported(dask_id)}
         self.contexts.submitted(self.scheduler.tasks.values(), self.extension.spans)
         for group in self.scheduler.task_groups.values():
             self._take_in(group, now, known)
         self.annotate_all()
         self._seen = len(self.extension.spans)
-        self.wrappers.method(self.extension, "observe_tasks", self._wrapped)
 
     def release(self) -> None:
         """Release Dask's objects."""
@@ -87,29 +80,23 @@ class DaskSpans:
         """Forget the facts of the last submission."""
         self.requested = {}
 
-    def _known_before(self, past: Past | None) -> Callable[[str], bool]:
-        """Return a test for spans that an earlier bridge may have exported."""
-        if past is None:
-            return lambda _: False
-        spans = self.extension.spans
-        since = set(islice(reversed(spans), len(spans) - past.seen))
-        may_have_exported = self._lifecycle.generations.may_have_exported
-        return lambda dask_id: dask_id not in since and may_have_exported(dask_id)
+    def _take_in(self, group: TaskGroup, now: float, known: Set[str]) -> None:
+        """Adopt a group's unfinished work from before the bridge.
 
-    def _take_in(self, group: TaskGroup, now: float, known: Callable[[str], bool]) -> None:
-        """Adopt a group's unfinished work from before the bridge."""
+        `known` are the ids of the spans that an earlier bridge may have exported.
+        """
         count = unfinished(group)
         if not count or not group.span_id:
             return
         dask_span = self.extension.spans[group.span_id]
         span = self._lifecycle.open.get(dask_span.id)
         if span is None:
-            if known(dask_span.id):
+            if dask_span.id in known:
                 span = self._reopened(dask_span, now)
             else:
                 span = self._created(dask_span, known)
             if any(has_ended(group) for group in dask_span.groups):
-                span.mark_partial()
+                span.partial = True
         own = self._add_group(span, group)
         self._lifecycle.tasks.taken_in(own, count, now)
 
@@ -127,31 +114,33 @@ class DaskSpans:
 
     # --------------------------------------------------------------------- submissions
 
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
-            if not self.wrappers.attached:
-                return original(tss, *args, **kwargs)
-            tss = tss if isinstance(tss, list) else list(tss)
-            with self._own_work():
-                self.requested = {}
-                self.requested = self._collisions(tss)
-                for tags in {*self.requested.values()}:
-                    self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
-            result = original(tss, *args, **kwargs)
-            with self._own_work():
-                drifted, self.drifted = self.drifted, True
-                self._take_in_spans(tss)
-                self.drifted = drifted
-            return result
+    def wrap(self, wrappers: Wrappers) -> None:
+        """Wrap the extension's method; in it, an error of ours would fail the user's graph."""
 
-        return observe_tasks
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def observe_tasks(tss: Iterable[TaskState], *args: Any, **kwargs: Any) -> Any:
+                if not wrappers.attached:
+                    return original(tss, *args, **kwargs)
+                tss = tss if isinstance(tss, list) else list(tss)
+                wrappers.run("observe_tasks", self._submitted, tss)
+                result = original(tss, *args, **kwargs)
+                wrappers.run("observe_tasks", self._observed, tss)
+                return result
 
-    @contextmanager
-    def _own_work(self) -> Iterator[None]:
-        began = perf_counter()
-        with self.boundary.guarding("observe_tasks"):
-            yield
-        self.wrappers.spent += perf_counter() - began
+            return observe_tasks
+
+        wrappers.method(self.extension, "observe_tasks", make)
+
+    def _submitted(self, tasks: list[TaskState]) -> None:
+        self.requested = {}
+        self.requested = self._collisions(tasks)
+        for tags in {*self.requested.values()}:
+            self.batches.open.add(semconv.SPAN_COLLIDED.name, tags)
+
+    def _observed(self, tasks: list[TaskState]) -> None:
+        drifted, self.drifted = self.drifted, True
+        self._take_in_spans(tasks)
+        self.drifted = drifted
 
     def _collisions(self, tasks: list[TaskState]) -> dict[TaskGroup, Tags]:
         """Return, by group, the requested spans that the tasks will not get.
@@ -175,26 +164,26 @@ class DaskSpans:
 
     def adopt(self, task: TaskState, now: float) -> Group | None:
         """Return our record of a task's group, on its span's open generation."""
-        return self._adopt(task.group, now, self.contexts.caller(task))
-
-    def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group | None:
-        if not group.span_id:
+        if not task.group.span_id:
             # Data announced by a Variable or Queue has no span, and no work yet.
             return None
+        return self._adopt(task.group, now, self.contexts.caller(task))
+
+    def _adopt(self, group: TaskGroup, now: float, caller: Caller | None = None) -> Group:
         self._take_in_spans()
         dask_span = self.extension.spans[group.span_id]
         return self._add_group(self._reopened(dask_span, now, caller), group)
 
-    def let_go(self, group: Group) -> None:
+    def forget(self, group: Group) -> None:
         """Forget a group whose generation is over."""
-        source: Any = group.source
-        self.groups.pop(source.group if type(source) is Continued else source, None)
+        sums = cast(GroupSums, group.source)
+        self.groups.pop(sums.group, None)
 
-    def facts_of(self, group: Group) -> GroupFacts:
+    def group_facts(self, group: Group) -> GroupFacts:
         """Return the TaskGroup's sums; empty ones if they cannot be read."""
+        sums = cast(GroupSums, group.source)
         with self.boundary.guarding("group_facts"):
-            source: Any = group.source
-            return source.facts() if type(source) is Continued else group_facts(source)
+            return sums.facts()
         return GroupFacts(0, {}, ())
 
     def unfinished_by_span(self, now: float) -> dict[str, int]:
@@ -221,11 +210,12 @@ class DaskSpans:
                 self._created(dask_span)
             self._seen += 1
 
-    def _created(self, dask_span: Span, known: Callable[[str], bool] | None = None) -> OpenSpan:
+    def _created(self, dask_span: Span, known: Set[str] | None = None) -> OpenSpan:
         above = ancestors(dask_span)
         for ancestor in above:
             # Only if the bridge started on a running cluster: otherwise they are open, or gone.
-            if known and ancestor.id not in self._lifecycle.open and not known(ancestor.id):
+            is_new = ancestor.id not in self._lifecycle.open
+            if is_new and known is not None and ancestor.id not in known:
                 self._created(ancestor, known)
         opener = self.contexts.openers.get(dask_span.id)
         return self._opened(
@@ -237,9 +227,9 @@ class DaskSpans:
         if span is None:
             reopen, above = self._lifecycle.span_reopened, ancestors(dask_span)
             span = self._opened(reopen, dask_span, above, now, caller)
-            if not self._summaries.knows(dask_span.id):
+            if not self._lifecycle.generations.knows(dask_span.id):
                 # Its earlier work was forgotten or never observed.
-                span.mark_partial()
+                span.partial = True
         return span
 
     def _opened(
@@ -257,7 +247,8 @@ class DaskSpans:
         return span
 
     def _add_group(self, span: OpenSpan, group: TaskGroup) -> Group:
-        source = Continued(group) if group.duration or group.nbytes_total else group
-        own = self._lifecycle.add_group(span, group.name, group.prefix.name, source)
-        self.groups[group] = own
+        sums = GroupSums(group)
+        own = self.groups[group] = self._lifecycle.add_group(
+            span, group.name, group.prefix.name, sums
+        )
         return own

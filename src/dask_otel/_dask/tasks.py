@@ -12,7 +12,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import UNFINISHED, pickled_class, run_times
-from dask_otel._dask.runs import RunsUnderWay
+from dask_otel._dask.runs import NOT_ASSIGNED, RunsUnderWay
 from dask_otel._dask.spans import DaskSpans
 from dask_otel._dask.stimuli import LENGTH, RETRY, SUBMISSION, interruption
 from dask_otel._dask.task_spans import Ended, TaskSpans
@@ -51,7 +51,6 @@ class TaskEvents:
         self._scheduler = spans.scheduler
         self._spans = spans
         self._groups = spans.groups
-        self._batches = spans.batches
         self._outcomes = lifecycle.tasks
         self._time = time
         self._accounting = time.accounting
@@ -63,27 +62,32 @@ class TaskEvents:
         #: Runs whose end is in no transition, and the workers of the tasks in processing.
         self.under_way = under_way
         self.assigned = under_way.assigned
-        #: When the tasks in processing were sent.
-        self._sent: dict[Hashable, float] = {}
         #: Compute seconds of ended runs, by prefix.
         self._durations: defaultdict[str, Distribution] = defaultdict(Distribution)
         #: Number of runs that ended in memory and are not in the batch yet. It is counted for every
         #: task by group, because hashing a group is fast, and hashing its series is not.
         self._in_memory: dict[Group, int] = {}
+        #: The last stimulus of a task with work left, and whether it was a submission.
+        self._stimulus, self._submitted = "", False
         #: The time of the last event. Further events of the same stimulus have the same time.
         self._now = 0.0
 
     # ------------------------------------------------------------------ attach, detach
 
     def attach(self) -> None:
-        """Add the tasks that are processing."""
+        """Add the tasks that are processing; the active spans must be known."""
+        accounting = self._accounting
         for ws in self._scheduler.workers.values():
-            self.assigned.update((task.key, ws) for task in ws.processing)
+            for task in ws.processing:
+                self.assigned[task.key] = (ws, 0.0)
+                accounting.task_assigned(ws.address, task.key, task.group.span_id, monotonic())
+                if task in ws.long_running:
+                    accounting.task_seceded(ws.address, task.key, None, monotonic())
         self._shown.attach()
 
     def close(self, now: float) -> None:
         """Record the runs that are still under way."""
-        for key, ws in self.assigned.items():
+        for key, (ws, _) in self.assigned.items():
             seen = self.under_way.seen.pop(key, None)
             group = self._groups.get(self._scheduler.tasks[key].group)
             if seen is not None and group is not None:
@@ -92,7 +96,6 @@ class TaskEvents:
     def all_gone(self) -> None:
         """Forget all tasks: the scheduler was restarted, or the bridge releases it."""
         self.under_way.clear()
-        self._sent.clear()
         self._shown.clear()
 
     def repair(self) -> None:
@@ -100,8 +103,8 @@ class TaskEvents:
         workers = self._scheduler.workers.values()
         processing = {task.key for ws in workers for task in ws.processing}
         for key in self.assigned.keys() - processing:
-            for table in (self.assigned, self.under_way.seen, self._sent):
-                table.pop(key, None)
+            del self.assigned[key]
+            self.under_way.seen.pop(key, None)
         self._shown.repair()
 
     # ------------------------------------------------------------------------- metrics
@@ -112,16 +115,16 @@ class TaskEvents:
             batch.distributions[semconv.TASK_DURATION.name, prefix] = durations
         self._durations = defaultdict(Distribution)
         for group in list(self._in_memory):
-            self.let_go(group)
+            self.flush(group)
 
-    def let_go(self, group: Group) -> None:
+    def flush(self, group: Group) -> None:
         """Add a group's counts to the batch: at an export, or when its generation is over."""
         if runs := self._in_memory.pop(group, 0):
             self._count(semconv.TASK_FINISHED.name, group, "memory", value=runs)
 
     def _count(self, metric: str, group: Group, *labels: str, value: float = 1) -> None:
         tags = group.span.identity.tags
-        self._batches.open.add(metric, tags, group.prefix, *labels, value=value)
+        self._spans.batches.open.add(metric, tags, group.prefix, *labels, value=value)
 
     # --------------------------------------------------------------------- transitions
 
@@ -134,8 +137,8 @@ class TaskEvents:
                     self._entered(key, info["stimulus_id"])
                 elif finish == "processing":
                     task = self._scheduler.tasks[key]
-                    ws = self.assigned[key] = task.processing_on
-                    self._sent[key] = time()
+                    ws = task.processing_on
+                    self.assigned[key] = (ws, time())
                     self._accounting.task_assigned(ws.address, key, task.group.span_id, monotonic())
                 elif finish != "waiting":
                     # It is ready to run, and waits for a worker.
@@ -158,16 +161,16 @@ class TaskEvents:
         """Record that a task has work left to do."""
         now = self._now = time()
         task = self._scheduler.tasks[key]
-        group = self._groups.get(task.group)
+        group = self._groups.get(task.group) or self._spans.adopt(task, now)
         if group is None:
-            group = self._spans.adopt(task, now)
-            if group is None:
-                return
+            return
         self._spans.contexts.annotate(task, group.span)
-        if stimulus_id[:LENGTH] == SUBMISSION:
+        if stimulus_id is not self._stimulus:
+            self._stimulus, self._submitted = stimulus_id, stimulus_id[:LENGTH] == SUBMISSION
+        if self._submitted:
             reason = self._outcomes.added(group, key, now)
             if self._spans.requested and (tags := self._spans.requested.get(task.group)):
-                group.span.note_requested(tags)
+                group.span.requested = tags
         else:
             reason = self._outcomes.added(group, key, now, _cause(task, stimulus_id))
         if reason is not None:
@@ -197,19 +200,16 @@ class TaskEvents:
         computed = stopped - started
         task = self._scheduler.tasks[key]
         group = self._groups.get(task.group)
-        assigned = run = None
-        sent = 0.0
+        run = None
         processed = start == "processing"
-        if processed:
-            assigned = self.assigned.pop(key, None)
-            sent = self._sent.pop(key, 0.0)
-            if assigned is not None:
-                if startstops:
-                    if self.under_way.seen:
-                        self.under_way.seen.pop(key, None)
-                    self._accounting.task_done(assigned.address, key, seconds, monotonic())
-                else:
-                    run = self._interrupted(key, assigned, stimulus_id, sent, group)
+        assigned, sent = self.assigned.pop(key, NOT_ASSIGNED) if processed else NOT_ASSIGNED
+        if assigned is not None:
+            if startstops:
+                if self.under_way.seen:
+                    self.under_way.seen.pop(key, None)
+                self._accounting.task_done(assigned.address, key, seconds, monotonic())
+            else:
+                run = self._interrupted(key, assigned, stimulus_id, sent, group)
         queued = self.queued_since.pop(key, 0.0)
         if group is None:
             return
@@ -230,12 +230,13 @@ class TaskEvents:
                     first = sent < group.start and len(startstops) > 1
                     if computed > group.floor or self._shown.sampling or first:
                         times = (computed, sent, started, stopped, queued)
-                        ended = Ended(info, *times, stimulus_id, assigned)
-                        self._shown.succeeded(group, task, ended)
+                        self._shown.succeeded(
+                            group, task, Ended(info, *times, stimulus_id, assigned)
+                        )
         else:
             times = (computed, sent, started, stopped, queued)
-            ended = Ended(info, *times, stimulus_id, assigned)
-            self._without_result(group, task, finish, ended, run, processed, now)
+            end = Ended(info, *times, stimulus_id, assigned)
+            self._without_result(group, task, finish, end, run, processed, now)
 
     def _without_result(
         self,
@@ -287,18 +288,17 @@ class TaskEvents:
             self._outcomes.lost(group)
             self._count(semconv.TASK_LOST.name, group)
         how = interruption(stimulus_id)
-        startstops = self._time.failure_of(key).get("startstops")
+        startstops = self._time.failure_of(key).get("startstops") or ()
+        started, stopped, seconds = run_times(startstops)
         if how in ("error", "rescheduled"):
             # The run has ended, and a retry follows.
-            seconds = run_times(startstops)[2] if startstops else None
-            self._accounting.task_done(address, key, seconds, monotonic())
+            known = seconds if startstops else None
+            self._accounting.task_done(address, key, known, monotonic())
         else:
             self._accounting.task_released(address, key, monotonic())
-        if how == "error":
-            started, stopped, _ = run_times(startstops or ())
-            if stopped:
-                shown = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
-                return Run(address, *shown)
+        if how == "error" and stopped:
+            times = self._clocks.corrected(address, started, stopped, stimulus_id, sent, time())
+            return Run(address, *times)
         if seen is None:
             return None
         # It ran until now, or until its worker was lost at an unknown time.
@@ -366,14 +366,15 @@ class TaskEvents:
     def stolen(self, message: Any) -> None:
         """Record that a task moved to another worker, which is not a transition."""
         if type(message) is tuple and len(message) > 4 and message[0] == "confirm":
-            key, thief = message[1], message[4]
+            _, key, _, _, thief, *_ = message
             try:
-                victim, ws = self.assigned.get(key), self._scheduler.workers.get(thief)
+                victim, sent = self.assigned.get(key, NOT_ASSIGNED)
+                ws = self._scheduler.workers.get(thief)
             except TypeError:
                 # Any client may log any event.
                 return
             if victim is not None and ws is not None:
-                self.assigned[key] = ws
+                self.assigned[key] = (ws, sent)
                 self._accounting.task_stolen(key, victim.address, ws.address, monotonic())
 
 

@@ -153,7 +153,6 @@ OF_ANYTHING: Final = frozenset(
         "matcher",
         "pattern",
         "regex",
-        "remove",
         "rstrip",
         "rules",
         "spans",

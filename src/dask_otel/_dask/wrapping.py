@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -21,26 +21,32 @@ class Wrappers:
     `attached`; if that is false, it only calls its original.
     """
 
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+    def __init__(self, boundary: ErrorBoundary | None = None) -> None:
+        self._boundary = boundary or ErrorBoundary()
+        #: The table that has each wrapper, its name there, and how to restore the original.
+        self._undo: list[tuple[Mapping[str, Any], str, Called, Callable[[], None]]] = []
         #: Whether the wrappers are active; read at each call.
         self.attached = False
-        #: Seconds of the event loop for the wrappers' own work.
+        #: Seconds of the event loop for our own work, except transitions.
         self.spent = 0.0
 
-    def then(self, ours: Callable[..., None], boundary: ErrorBoundary, kind: str) -> Make:
+    def run(self, kind: str, ours: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call code of ours: count its seconds, and catch its errors."""
+        began = perf_counter()
+        try:
+            ours(*args, **kwargs)
+        except Exception:
+            self._boundary.failed(kind)
+        self.spent += perf_counter() - began
+
+    def then(self, ours: Callable[..., None], kind: str) -> Make:
         """Return the maker of a wrapper that calls the original, then `ours`, guarded."""
 
         def make(original: Called) -> Called:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if self.attached:
-                    began = perf_counter()
-                    try:
-                        ours(*args, **kwargs)
-                    except Exception:
-                        boundary.failed(kind)
-                    self.spent += perf_counter() - began
+                    self.run(kind, ours, *args, **kwargs)
                 return result
 
             return wrapper
@@ -52,32 +58,29 @@ class Wrappers:
         shadowed = vars(owner).get(name)
         wrapper = make(getattr(owner, name))
         setattr(owner, name, wrapper)
-
-        def undo() -> None:
-            if vars(owner).get(name) is wrapper:
-                if shadowed is None:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, shadowed)
-
-        self._undo.append(undo)
-        self.attached = True
+        if shadowed is None:
+            restore = partial(delattr, owner, name)
+        else:
+            restore = partial(setattr, owner, name, shadowed)
+        self._wrapped(vars(owner), name, wrapper, restore)
 
     def handler(self, handlers: dict[str, Called], name: str, make: Make) -> None:
         """Wrap the handler of an operation."""
         original = handlers[name]
         # Dask reads a handler's signature; `wraps` preserves it.
         wrapper = handlers[name] = wraps(original)(make(original))
+        self._wrapped(handlers, name, wrapper, partial(handlers.__setitem__, name, original))
 
-        def undo() -> None:
-            if handlers.get(name) is wrapper:
-                handlers[name] = original
-
-        self._undo.append(undo)
+    def _wrapped(
+        self, table: Mapping[str, Any], name: str, wrapper: Called, restore: Callable[[], None]
+    ) -> None:
+        self._undo.append((table, name, wrapper, restore))
         self.attached = True
 
-    def take_off(self) -> None:
+    def remove(self) -> None:
         """Restore everything, the last wrapper first."""
         self.attached = False
         while self._undo:
-            self._undo.pop()()
+            table, name, wrapper, restore = self._undo.pop()
+            if table.get(name) is wrapper:
+                restore()

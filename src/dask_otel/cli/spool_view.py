@@ -63,7 +63,7 @@ def listing(path: Path, width: int) -> str:
         count = words.counted(0 if live is None else by_run[live, True], "open span")
         lines.append(f"  {holder} has it and sends them; it has {count}")
     elif total:
-        lines.append("  nobody has it; the next scheduler with this path sends them, as does")
+        lines.append("  no scheduler uses it; the next one with this path sends them, as does")
         lines.append(f"  dask-otel spool --send {_clean(str(path), 4096)}")
     return "\n".join([*lines, *_runs(runs, by_run, live, width), *_names(waiting, width)])
 

@@ -73,7 +73,7 @@ class ImportHook:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
-    def take_off(self) -> None:
+    def remove(self) -> None:
         """Stop waiting."""
         # Another thread may have removed it.
         if self in sys.meta_path:
@@ -105,7 +105,7 @@ class ImportHook:
             # On the instance, so that the loader keeps its type.
             del loader.exec_module
             execute(module)
-            self.take_off()
+            self.remove()
             self._imported(module)
 
         try:

@@ -67,7 +67,7 @@ class _Instrumentation:
                 # Before the check of sys.modules, so that no import is missed.
                 self._waiting.put()
             else:
-                self._waiting.take_off()
+                self._waiting.remove()
         if MODULE in sys.modules:
             try:
                 # Waits while another thread imports it; that import may fail.
@@ -90,7 +90,7 @@ class _Instrumentation:
             if not self.on:
                 carriers.prepare()
             with self._lock:
-                self._waiting.take_off()
+                self._waiting.remove()
                 if self._wanted() == self.on:
                     return
                 ROOTS.callers_travel = not ROOTS.callers_travel
@@ -100,7 +100,7 @@ class _Instrumentation:
                 else:
                     blocks.leave_distributed_span()
                     if self._hook is not None:
-                        self._hook.take_off()
+                        self._hook.remove()
         except Exception:
             logger.warning("dask-otel could not instrument Dask's client", exc_info=True)
 

@@ -10,27 +10,20 @@ anything can arrive.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import islice
-from numbers import Integral, Real
 from typing import Final
 
 from dask_otel.core.records import AttributeValue
-from dask_otel.core.text import Sanitizer, attribute_text
+from dask_otel.core.text import Sanitizer, attribute_text, attribute_value
 
-#: Limits: attributes of one span; characters of a key and of a string; elements of an array;
-#: characters of all attributes together.
+#: Limits: attributes of one span; characters of a key, and of all attributes together.
 COUNT_LIMIT: Final = 32
 KEY_LIMIT: Final = 128
-TEXT_LIMIT: Final = 1024
-ARRAY_LIMIT: Final = 64
 TOTAL_LIMIT: Final = 8192
 
 #: Namespaces of the bridge and of OpenTelemetry.
 RESERVED: Final = ("dask.", "otel.")
-
-_INT64: Final = 2**63
 
 
 def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
@@ -52,7 +45,7 @@ def bounded_attributes(given: object) -> tuple[dict[str, AttributeValue], int]:
         # Users hardly write more attributes by hand.
         for raw, value in islice(given.items(), 4 * COUNT_LIMIT):
             key = _key(raw, sanitizer)
-            clean = None if key is None or key in kept else _value(value, sanitizer)
+            clean = None if key is None or key in kept else attribute_value(value, sanitizer)
             if key is None or clean is None or len(kept) == COUNT_LIMIT:
                 continue
             length = len(key) + _length(clean)
@@ -70,27 +63,6 @@ def _key(raw: object, sanitizer: Sanitizer) -> str | None:
         return None
     key = attribute_text(raw, sanitizer)
     return None if key.startswith(RESERVED) else key
-
-
-def _value(value: object, sanitizer: Sanitizer) -> AttributeValue | None:
-    """Return an attribute's value; None if it has no equivalent."""
-    if value is None:
-        return None
-    if isinstance(value, (list, tuple)):
-        return tuple([attribute_text(item, sanitizer, TEXT_LIMIT) for item in value[:ARRAY_LIMIT]])
-    if isinstance(value, bool):
-        return value
-    # Including NumPy's.
-    if isinstance(value, Integral):
-        number = int(value)
-        # A number beyond OTLP's range becomes a string.
-        return (
-            number if -_INT64 <= number < _INT64 else attribute_text(number, sanitizer, TEXT_LIMIT)
-        )
-    if isinstance(value, Real):
-        floating = float(value)
-        return floating if math.isfinite(floating) else None
-    return attribute_text(value, sanitizer, TEXT_LIMIT)
 
 
 def _length(value: AttributeValue) -> int:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote_plus
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
 
 #: Annotation with the caller's context, from the client to the scheduler: a dict of strings with
 #: `TRACEPARENT`, and optionally `TRACESTATE`, `BAGGAGE` and `NESTED`.
@@ -101,19 +98,26 @@ def bounded_tracestate(text: object) -> str:
 
     Long entries are dropped first, then the last ones, as W3C Trace Context specifies.
     """
-    if not _is_header(text):
-        return ""
-    if len(text) <= MAX_STATE:
-        return text
-    short = [entry for entry in text.split(",") if len(entry) <= _LONG_ENTRY]
-    return _fitting(short, MAX_STATE)
+    return _bounded(text, MAX_STATE, _LONG_ENTRY)
 
 
 def bounded_baggage(text: object) -> str:
     """Return a baggage without its last entries beyond the limit."""
-    if not _is_header(text):
+    return _bounded(text, MAX_BAGGAGE, _HUGE)
+
+
+def _bounded(text: object, limit: int, longest: int) -> str:
+    if not isinstance(text, str) or len(text) > _HUGE or not _HEADER.fullmatch(text):
         return ""
-    return text if len(text) <= MAX_BAGGAGE else _fitting(text.split(","), MAX_BAGGAGE)
+    if len(text) <= limit:
+        return text
+    kept, length = [], -1
+    for entry in [entry for entry in text.split(",") if len(entry) <= longest]:
+        length += 1 + len(entry)
+        if length > limit:
+            break
+        kept.append(entry)
+    return ",".join(kept)
 
 
 def baggage_entries(text: str, wanted: Container[str]) -> dict[str, str]:
@@ -129,20 +133,6 @@ def baggage_entries(text: str, wanted: Container[str]) -> dict[str, str]:
         if equals and key in wanted:
             found[key] = unquote_plus(value).strip()
     return found
-
-
-def _is_header(text: object) -> TypeGuard[str]:
-    return isinstance(text, str) and len(text) <= _HUGE and bool(_HEADER.fullmatch(text))
-
-
-def _fitting(entries: list[str], limit: int) -> str:
-    kept, length = [], -1
-    for entry in entries:
-        length += 1 + len(entry)
-        if length > limit:
-            break
-        kept.append(entry)
-    return ",".join(kept)
 
 
 def make_carrier(caller: Caller) -> dict[str, str]:

@@ -26,9 +26,9 @@ def _digest(text: str, size: int) -> int:
     return int.from_bytes(blake2b(raw, digest_size=size).digest(), "big") or 1
 
 
-def trace_id(root_id: str) -> int:
-    """Return the 128-bit trace id of the tree whose root has this Dask span id."""
-    return _digest(root_id, 16)
+def trace_id(dask_id: str, generation: int = 1) -> int:
+    """Return the 128-bit trace id of a trace that begins with this generation of a Dask span."""
+    return _digest(dask_id if generation == 1 else f"{dask_id}#{generation}", 16)
 
 
 def span_id(dask_id: str, generation: int = 1) -> int:
@@ -42,11 +42,6 @@ def span_id(dask_id: str, generation: int = 1) -> int:
         1 for the span itself, 2 and up for its continuations.
     """
     return _digest(dask_id if generation == 1 else f"{dask_id}#{generation}", 8)
-
-
-def continuation_trace_id(dask_id: str, generation: int) -> int:
-    """Return the trace id of a continuation that begins a new trace."""
-    return _digest(f"{dask_id}#{generation}", 16)
 
 
 def group_span_id(dask_id: str, generation: int, name: str, ordinal: int) -> int:

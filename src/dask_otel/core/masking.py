@@ -54,6 +54,7 @@ _HARMLESS: Final = re.compile(
 )
 _ENDPOINT: Final = re.compile(r"OTEL_[A-Z_]*ENDPOINT")
 _HEADERS: Final = re.compile(r"OTEL_[A-Z_]*HEADERS")
+_RESOURCE: Final = re.compile("OTEL_RESOURCE_ATTRIBUTES")
 _FILE: Final = re.compile(r"OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?(?:CLIENT_)?(?:CERTIFICATE|KEY)")
 
 
@@ -106,14 +107,14 @@ def masked_path(value: str) -> str:
 
 def masked_variable(name: str, value: str) -> str:
     """Return the value of an ``OTEL_*`` variable without secrets."""
-    if _ENDPOINT.fullmatch(name):
-        return masked_url(value)
-    if _HEADERS.fullmatch(name):
-        return masked_headers(value)
-    if _FILE.fullmatch(name):
-        return masked_path(value)
-    if name == "OTEL_RESOURCE_ATTRIBUTES":
-        return _masked_attributes(value)
+    for pattern, masked in (
+        (_ENDPOINT, masked_url),
+        (_HEADERS, masked_headers),
+        (_FILE, masked_path),
+        (_RESOURCE, _masked_attributes),
+    ):
+        if pattern.fullmatch(name):
+            return masked(value)
     return Mask()(value) if _HARMLESS.fullmatch(name) else MASK
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dask_otel.core.context import Traceparent
+from dask_otel.core.trace import Trace
 from dask_otel.semconv import Instrument
 
 #: An attribute value of a span, event, link or data point.
@@ -50,13 +51,12 @@ class SpanIdentity:
     root_id: str
     tags: Tags
     generation: int
-    #: A `Trace`, which has the sampling decision.
-    trace_id: int
+    trace_id: Trace
     span_id: int
     #: None for the root span of a trace.
     parent_span_id: int | None
     #: (trace id, span id) of the first generation, for a continuation; None if unknown.
-    first: tuple[int, int] | None = None
+    first: tuple[Trace, int] | None = None
     #: Whether the parent is the caller's span.
     remote: bool = False
 

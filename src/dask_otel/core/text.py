@@ -18,9 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from math import isfinite
+from numbers import Integral, Real
 from typing import Final
 
 from dask_otel import semconv
+from dask_otel.core.records import AttributeValue
 
 #: Characters of an attribute's text and of an exception's message.
 ATTRIBUTE_LIMIT: Final = 1024
@@ -37,9 +40,9 @@ REPLACEMENT: Final = "\ufffd"
 #: Replaces a value whose ``str`` raises.
 UNREADABLE: Final = "<unreadable>"
 
+_INT64: Final = 2**63
 _HASH_CHARACTERS: Final = 8
 _NOT_SUFFIX: Final = re.compile(r"[^A-Za-z0-9_-]")
-_IS_SUFFIX: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{LABEL_LIMIT}}}").fullmatch
 
 
 class Sanitizer:
@@ -101,8 +104,6 @@ def attribute_text(value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_L
     if len(text) > limit:
         sanitizer.count("cut")
         text = text[: max(limit - 1, 0)] + CUT
-    if text.isascii() and "\0" not in text:
-        return text
     return clean_text(text, sanitizer)
 
 
@@ -117,15 +118,34 @@ def attribute_array(
     return tuple([attribute_text(item, sanitizer, limit) for item in items])
 
 
+def attribute_value(
+    value: object, sanitizer: Sanitizer, limit: int = ATTRIBUTE_LIMIT
+) -> AttributeValue | None:
+    """Return a value of a type that attributes can have; None if it has no equivalent.
+
+    Other types, and integers beyond OTLP's range, become text.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (list, tuple)):
+        return attribute_array(value, sanitizer, limit)
+    # Including NumPy's.
+    if isinstance(value, Integral) and -_INT64 <= int(value) < _INT64:
+        return int(value)
+    if not isinstance(value, Real) or isinstance(value, Integral):
+        return attribute_text(value, sanitizer, limit)
+    if isfinite(value):
+        return float(value)
+    sanitizer.count("value")
+    return None
+
+
 def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE_LIMIT) -> str:
     """Return a stacktrace of at most `limit` bytes.
 
     Its beginning is cut: the last frames and the error itself are at the end.
     """
     text = clean_text(plain_text(value, sanitizer), sanitizer)
-    # A character has at most four bytes, so most stacktraces need not be encoded.
-    if len(text) * 4 <= limit:
-        return text
     raw = text.encode()
     if len(raw) <= limit:
         return text
@@ -137,12 +157,7 @@ def stacktrace_text(value: object, sanitizer: Sanitizer, limit: int = STACKTRACE
 
 
 def _escaped(tag: object, sanitizer: Sanitizer) -> str:
-    text = plain_text(tag, sanitizer)
-    if "\\" in text:
-        text = text.replace("\\", "\\\\")
-    if "/" in text:
-        text = text.replace("/", "\\/")
-    return text
+    return plain_text(tag, sanitizer).replace("\\", "\\\\").replace("/", "\\/")
 
 
 def span_path(tags: Sequence[object], sanitizer: Sanitizer) -> str:
@@ -178,6 +193,4 @@ def suffix_text(value: object, sanitizer: Sanitizer) -> str:
     All characters except ASCII letters, digits, ``_`` and ``-`` become ``_``. If two activities get
     the same suffix, their seconds are summed.
     """
-    if type(value) is str and _IS_SUFFIX(value):
-        return value
     return _NOT_SUFFIX.sub("_", label_text(value, sanitizer))

@@ -59,7 +59,7 @@ def _results(results: list[Any], facts: Facts) -> Iterator[Finding]:
             finding = _of_result(signal, result, facts)
             failure = (result["destination"], finding.why, finding.todo)
             if not result["ok"] and failure in failures:
-                what = f"Nor was the {sent} taken by {result['destination']}."
+                what = f"Nor was the {sent} accepted by {result['destination']}."
                 finding = replace(finding, what=what)
             failures.add(failure)
             yield finding
@@ -99,13 +99,13 @@ def _of_result(signal: str, result: Facts, facts: Facts) -> Finding:
         level: Level = "problem" if result["lost"] else "note"
         what = f"The {sent} got to {place}."
         return Finding(check, level, what, trouble.cause, trouble.remedy, trouble.kind)
-    return Finding(check, "ok", f"The {sent} was taken by {place}.")
+    return Finding(check, "ok", f"The {sent} was accepted by {place}.")
 
 
 def _failed(check: str, signal: str, result: Facts, facts: Facts) -> Finding:
     place, reason = result["destination"], result["reason"] or NO_REASON
     endpoint = Endpoint.named(place)
-    what = f"The {_SENT[signal]} was not taken by {place}: {reason}."
+    what = f"The {_SENT[signal]} was not accepted by {place}: {reason}."
     if endpoint is None:
         todo = result["advice"] or "See that exporter's own documentation."
         return Finding(check, "problem", what, todo=todo)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from distributed.core import Status
 from distributed.metrics import time
 
 from dask_otel._dask.adapter import HOOKS, SchedulerAdapter
@@ -68,7 +67,7 @@ class Bridge:
         metrics = settings.metrics
         self.adapter = SchedulerAdapter(
             scheduler,
-            _limits(settings),
+            limits_of(settings),
             self.boundary,
             # A worker has two series in a metric, and a departed worker's stay for one export.
             max_workers=min(metrics.max_workers, metrics.max_series // 4),
@@ -80,19 +79,19 @@ class Bridge:
         self._scheduler = scheduler
         #: None before the start, and after the release of the scheduler.
         self._plugin: SchedulerPlugin | None = None
-        self._pump: Pump | None = None
-        #: Returns the bridge's own counts; see `WiredPump`.
-        self._counts: Callable[[], dict[tuple[str, ...], float]] = dict
+        #: The exporters; None until they are ready.
+        self.wired: WiredPump | None = None
         self._cost = OwnCost(self.adapter)
         self.hand_over = HandOver(
             self.adapter, self.boundary, self._cost, settings.spans.default == "export"
         )
-        self._routes: MetricRoutes | None = None
+        self._routes = MetricRoutes(scheduler, self.boundary)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._delivery: Delivery | None = None
-        self._taking_back: asyncio.Task[None] | None = None
+        inject, ratio = settings.logs.inject, settings.spans.tasks.chosen
+        plugin = pickled({"inject": inject, "ratio": ratio, "decided": True})
+        self._delivery = Delivery(scheduler, NAME, plugin, self.boundary)
 
     # -------------------------------------------------------------------- start and close
 
@@ -105,30 +104,12 @@ class Bridge:
         self.adapter.attach()
         self._plugin = plugin
         vars(plugin).update({name: getattr(self.adapter, name) for name in HOOKS})
-        self._cost.watch(plugin)
         self._every("tick", TICK, self._tick)
         if self.settings.workers.context:
             # After an error, the bridge continues without it.
             with self.boundary.guarding("worker context"):
-                self._bring_to_workers()
+                self._delivery.begin()
         self._connecting = asyncio.ensure_future(self._connect())
-
-    def _bring_to_workers(self) -> None:
-        settings = self.settings
-        ratio = settings.spans.tasks.chosen
-        plugin = pickled({"inject": settings.logs.inject, "ratio": ratio, "decided": True})
-        delivery = Delivery(self._scheduler, NAME, plugin, self.boundary)
-        delivery.begin()
-        self._delivery = delivery
-
-    def _take_back_from_workers(self) -> None:
-        delivery, self._delivery = self._delivery, None
-        if delivery is None:
-            return
-        if self._scheduler.status in (Status.closing, Status.closed):
-            delivery.drop()
-        else:
-            self._taking_back = asyncio.ensure_future(delivery.end())
 
     async def _connect(self) -> None:
         """Make the exporters in a thread: imports are slow, and resource detectors may block."""
@@ -154,17 +135,16 @@ class Bridge:
                 return
             logger.info("dask-otel is switched off (OTEL_SDK_DISABLED)")
         # There is no destination.
-        self._stop_timers()
         self._detach(exported=False)
-        self._let_go()
+        self._release()
+        await self._delivery.end()
 
     def _connected(self, wired: WiredPump) -> None:
         if self._plugin is None:
             # The bridge was closed before the exporters were ready.
             wired.pump.request_close(0.0)
             return
-        self._pump = wired.pump
-        self._counts = wired.counts
+        self.wired = wired
         if wired.decides is not None:
             with self.boundary.guarding("sampler"):
                 self.adapter.decide_with(wired.decides)
@@ -186,12 +166,10 @@ class Bridge:
     def _show(self, page: MetricPage) -> None:
         """Add the page to the scheduler's HTTP server."""
         try:
-            routes = MetricRoutes(self._scheduler, page, self.boundary)
-            path = routes.add()
+            path = self._routes.add(page)
         except LookupError as error:
             logger.error("dask-otel can't show its metrics (otel.metrics.prometheus): %s", error)
             return
-        self._routes = routes
         # The first scrape may come at once.
         self.hand_over.begin_metrics()
         logger.info("dask-otel shows its metrics on the scheduler's HTTP server, %s", path)
@@ -208,10 +186,10 @@ class Bridge:
 
     def condition(self) -> dict[str, Any]:
         """Return the state of the export as plain data; see `Pump.condition`."""
-        if self._pump is None:
+        if self.wired is None:
             return {"exporting": False}
-        counts = [[*series, value] for series, value in self._counts().items()]
-        return {"exporting": True, "counts": counts, **self._pump.condition()}
+        counts = [[*series, value] for series, value in self.wired.counts().items()]
+        return {"exporting": True, "counts": counts, **self.wired.pump.condition()}
 
     def unused(self, overrides: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Return the full keys of another configuration that differ from the bridge's."""
@@ -227,8 +205,7 @@ class Bridge:
         deadline = clocks.monotonic() + self.settings.close_timeout
         # After a failed step, the next ones still run.
         guarded = partial(self.boundary.guarding, "close")
-        with guarded():
-            self._take_back_from_workers()
+        withdrawal = asyncio.ensure_future(self._delivery.end())
         try:
             with guarded():
                 await self._last_words(deadline)
@@ -243,23 +220,20 @@ class Bridge:
                         step()
                 if self._connecting is not None:
                     await asyncio.wait([self._connecting], timeout=deadline - clocks.monotonic())
-                if self._pump is not None:
-                    last = partial(self.hand_over.metrics, running=False)
-                    for step in (self.hand_over.spans, last):
+                if self.wired is not None:
+                    for step in (self.hand_over.spans, self.hand_over.last_metrics):
                         with guarded():
                             step()
-                    await self._pump_closed(self._pump, deadline)
+                    await self._pump_closed(self.wired.pump, deadline)
                 elif self._connecting is not None and not self._connecting.done():
                     logger.warning(
                         "dask-otel was closed before its exporters were made, within %g s "
                         "(otel.close-timeout): everything that it has seen is lost",
                         self.settings.close_timeout,
                     )
-                if self._taking_back is not None:
-                    left = max(0.0, deadline - clocks.monotonic())
-                    await asyncio.wait([self._taking_back], timeout=left)
+                await asyncio.wait([withdrawal], timeout=max(0.0, deadline - clocks.monotonic()))
         finally:
-            self._let_go()
+            self._release()
 
     async def _last_words(self, deadline: float) -> None:
         """Wait a moment for heartbeats with metrics of finished work."""
@@ -283,19 +257,15 @@ class Bridge:
 
     def _detach(self, exported: bool = True) -> None:
         """Stop observing the scheduler."""
-        self._cost.unwatch()
         if self._plugin is not None:
             for name in HOOKS:
                 vars(self._plugin).pop(name, None)
         self.adapter.detach(exported)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Release the scheduler."""
         self._stop_timers()
-        with self.boundary.guarding("close"):
-            self._take_back_from_workers()
-        if self._routes is not None:
-            self._routes.remove()
+        self._routes.remove()
         self.settled.close()
         self._detach()
         installed, self._plugin = self._installed, None
@@ -317,8 +287,7 @@ class Bridge:
         def run() -> None:
             # Set the timer first, so that it continues if the call fails.
             self._timers[name] = loop.call_later(seconds, run)
-            with self._cost.timed(), self.boundary.guarding(name):
-                call()
+            self.adapter.wrappers.run(name, call)
 
         self._timers[name] = loop.call_later(seconds, run)
 
@@ -337,10 +306,12 @@ class Bridge:
         self.settled.notify()
         self.hand_over.spans()
         self.hand_over.notes()
-        self._cost.sample()
+        if self._plugin is not None:
+            self._cost.sample(self._plugin)
 
 
-def _limits(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> Limits:
+    """Return the core's limits by these settings."""
     spans = settings.spans
     return Limits(
         linger=spans.linger,

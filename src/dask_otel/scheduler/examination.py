@@ -22,6 +22,7 @@ from dask_otel._version import __version__
 from dask_otel.core.masking import Mask, secrets_of
 from dask_otel.scheduler.in_thread import in_thread
 from dask_otel.scheduler.redaction import load_redaction
+from dask_otel.scheduler.wiring import file_target
 from dask_otel.settings.keys import ConfigurationError, Settings
 from dask_otel.settings.origins import environment_of, settings_in_force, variables_in_force
 from dask_otel.settings.reading import read_settings
@@ -99,22 +100,24 @@ def process_facts(
         except ConfigurationError as error:
             facts["problems"] = list(error.problems)
             return facts
-    facts["enabled"] = settings.enabled
-    facts["linger"], facts["settle_timeout"] = settings.spans.linger, settings.spans.settle_timeout
-    facts["prometheus"] = settings.metrics.prometheus
-    facts["settings"] = [list(one) for one in settings_in_force(settings, overrides)]
-    facts["variables"] = [
-        list(one) for one in variables_in_force(settings.environment, settings.provider == "own")
-    ]
-    facts["misspelled"] = _misspelled(settings.environment)
     found = _probe(settings, seconds)
     mask = mask_of(settings)
     problems = [*_redaction_problems(settings), *found.pop("problems")]
-    facts["problems"] = [mask(problem) for problem in problems]
     for result in found["results"]:
         result["reason"], result["said"] = mask(result["reason"]), mask(result["said"])
-    facts["probe"] = found
-    return facts
+    variables = variables_in_force(settings.environment, settings.provider == "own")
+    return {
+        **facts,
+        "enabled": settings.enabled,
+        "linger": settings.spans.linger,
+        "settle_timeout": settings.spans.settle_timeout,
+        "prometheus": settings.metrics.prometheus,
+        "settings": [list(one) for one in settings_in_force(settings, overrides)],
+        "variables": [list(one) for one in variables],
+        "misspelled": _misspelled(settings.environment),
+        "problems": [mask(problem) for problem in problems],
+        "probe": found,
+    }
 
 
 def _misspelled(environment: Mapping[str, str]) -> list[list[str]]:
@@ -148,20 +151,15 @@ def mask_of(settings: Settings) -> Mask:
 
 def _probe(settings: Settings, seconds: float) -> dict[str, Any]:
     # Slow to import.
-    from dask_otel._otel.sdk.files import FileTarget
     from dask_otel._otel.sdk.probe import probe
 
-    files = settings.files
-    target = None
-    if files.path is not None:
-        target = FileTarget(files.path, files.max_size, files.max_files)
     return probe(
         settings.environment,
         service_name="dask-scheduler",
         service_version=version("distributed"),
         cluster_name=settings.cluster_name,
         version=__version__,
-        files=target,
+        files=file_target(settings),
         own_provider=settings.provider == "own",
         seconds=seconds,
     )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time as clocks
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel.core.life.callers import DEFAULT_SPAN
-from dask_otel.core.metrics.batch import Observation
+from dask_otel.core.metrics.batch import MetricBatch, Observation
 from dask_otel.core.records import FinishedSpan, OpenNote, Progress
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class HandOver:
     def _measured(self, span: FinishedSpan) -> None:
         """Add a span to the histograms, exported or not: one point in each per Dask span."""
         ident = span.identity
-        if ident.generation > 1 or (not span.complete and self._adapter.taken_off):
+        if ident.generation > 1 or (not span.complete and self._adapter.removed):
             # It was measured before, or continues for an unknown time.
             return
         seconds = {semconv.SPAN_DURATION.name: span.stop - span.start}
@@ -133,26 +134,26 @@ class HandOver:
             return
         yield from self._adapter.prepare()
         yield
-        self.metrics()
+        self._offer_metrics(self._adapter.take_batch, running=True)
 
     def _take_step(self, steps: Iterator[None]) -> None:
-        with self._cost.timed():
-            self._step = None
-            try:
-                next(steps)
-            except StopIteration:
-                pass
-            except Exception:
-                self._boundary.failed("metrics")
-            else:
-                self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
+        self._step = None
+        self._adapter.wrappers.run("metrics", self._next_step, steps)
 
-    def metrics(self, running: bool = True) -> None:
-        """Hand over the metrics at once."""
+    def _next_step(self, steps: Iterator[None]) -> None:
+        # Once, unless there was no step left.
+        for _ in islice(steps, 1):
+            self._step = asyncio.get_running_loop().call_later(PAUSE, self._take_step, steps)
+
+    def last_metrics(self) -> None:
+        """Hand over the last metrics at once: the bridge closes."""
+        self._offer_metrics(self._adapter.swap, running=False)
+
+    def _offer_metrics(self, take: Callable[[int], MetricBatch], running: bool) -> None:
         assert self._pump is not None
         self._count_own()
         self._adapter.batch.set_level(semconv.OTEL_RUNNING.name, value=int(running))
-        self._pump.offer_metrics(self._adapter.swap(clocks.time_ns()))
+        self._pump.offer_metrics(take(clocks.time_ns()))
 
     def _count_own(self) -> None:
         """Add the bridge's own counters to the batch."""

@@ -6,8 +6,6 @@ scheduler's own counter has their number. All other work is timed directly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,31 +28,21 @@ class OwnCost:
 
     def __init__(self, adapter: SchedulerAdapter) -> None:
         self._adapter = adapter
-        self._plugin: SchedulerPlugin | None = None
+        self._plugin: SchedulerPlugin
         #: Transitions up to the last call of `take`, and the timed ones among them.
-        self._counted = 0
+        self._counted = adapter.transitions()
         self._timed = 0
         self._seconds = 0.0
         #: Number of transitions still to time.
         self._left = 0
-        #: Timers' seconds since the last call of `take`; the adapter's seconds up to then.
-        self._timers = 0.0
+        #: The adapter's seconds up to the last call of `take`.
         self._before = 0.0
 
-    def watch(self, plugin: SchedulerPlugin) -> None:
-        """Begin to count a plugin's transitions."""
+    def sample(self, plugin: SchedulerPlugin) -> None:
+        """Time the next few transitions of a plugin."""
         self._plugin = plugin
-        self._counted = self._adapter.transitions()
-
-    def sample(self) -> None:
-        """Time the next few transitions."""
-        if self._plugin is not None:
-            self._left = SAMPLE
-            self._plugin.transition = self._transition
-
-    def unwatch(self) -> None:
-        """Stop timing transitions."""
-        self._plugin = None
+        self._left = SAMPLE
+        plugin.transition = self._transition
 
     def _transition(self, *args: Any, **kwargs: Any) -> None:
         began = perf_counter()
@@ -62,24 +50,14 @@ class OwnCost:
         self._seconds += perf_counter() - began
         self._timed += 1
         self._left -= 1
-        if self._left == 0 and self._plugin is not None:
+        if self._left == 0:
             self._plugin.transition = self._adapter.transition
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Count the seconds of the code inside."""
-        began = perf_counter()
-        try:
-            yield
-        finally:
-            self._timers += perf_counter() - began
 
     def take(self) -> float:
         """Return the seconds since the last call; those of transitions are an estimate."""
-        spent, counted = self._adapter.spent, self._adapter.transitions()
-        seconds, self._timers = self._timers + spent - self._before, 0.0
+        spent, counted = self._adapter.wrappers.spent, self._adapter.transitions()
+        seconds, self._before = spent - self._before, spent
         calls, self._counted = counted - self._counted, counted
-        self._before = spent
         if self._timed:
             each = self._seconds / self._timed
             # Keep the known mean, with the weight of the next sample.

@@ -41,36 +41,35 @@ def load_redaction(name: str) -> Redact:
         raise ConfigurationError(
             [f"otel.spans.redact = {name!r} is no function, but of type {type(found).__name__}."]
         )
-    return _Told(name, found)
+    return _guarded(name, found)
 
 
-class _Told:
-    """The function; logs its first error, without the text that caused it."""
+def _guarded(setting: str, function: Redact) -> Redact:
+    """Return a function that logs the first error, without the text that caused it."""
+    logged = False
 
-    def __init__(self, name: str, function: Redact) -> None:
-        self._name = name
-        self._function = function
-        self._told = False
-
-    def __call__(self, name: str, text: str) -> str | None:
+    def redact(name: str, text: str) -> str | None:
+        nonlocal logged
         try:
-            shown = self._function(name, text)
-            if shown is None or isinstance(shown, str):
-                return shown
-            wrong = f"returned {type(shown).__name__}, which is neither text nor None"
+            redacted = function(name, text)
+            if redacted is None or isinstance(redacted, str):
+                return redacted
+            wrong = f"returned {type(redacted).__name__}, which is neither text nor None"
         except (Exception, SystemExit) as error:
             # The error's message may contain the text.
             wrong = f"raised {type(error).__name__}"
-        if not self._told:
-            self._told = True
+        if not logged:
+            logged = True
             logger.error(
                 "dask-otel: %s (otel.spans.redact) %s, for %r. Such texts are left out, and "
-                "counted in dask.otel.sanitized as redact. This is said once",
-                self._name,
+                "counted in dask.otel.sanitized as redact. This is logged once",
+                setting,
                 wrong,
                 name,
             )
         raise _Failed
+
+    return redact
 
 
 class _Failed(Exception):

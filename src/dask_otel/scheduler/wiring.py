@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time as clocks
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,11 @@ from dask_otel.core.metrics.cardinality import SeriesLimits
 from dask_otel.core.metrics.labels import LabelRules, Patterns
 from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import (
-    FinishedSpan,
-    OpenNote,
-    Progress,
-    SpanRecord,
     Temporality,
 )
 from dask_otel.core.text import Sanitizer
 from dask_otel.core.trace import Trace
-from dask_otel.core.traces.translate import translate, translate_lost, translate_progress
+from dask_otel.core.traces.translate import translate
 from dask_otel.core.traces.values import SpanLimits
 from dask_otel.pump.breath import Breath
 from dask_otel.pump.journal import Spool
@@ -37,6 +33,7 @@ from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError, MetricSettings, Settings
 
 if TYPE_CHECKING:
+    from dask_otel._otel.sdk.files import FileTarget
     from dask_otel._otel.sdk.outputs import Outputs
     from dask_otel._prometheus.page import MetricPage
     from dask_otel.spool.store import Store
@@ -49,11 +46,11 @@ LONGEST_PAGE_AGE: Final = 15.0
 _SPOOL_PATIENCE: Final = 10.0
 
 
-_NOBODY: Final = (
+_NO_LISTENER: Final = (
     "dask-otel: nothing listens at {}, OpenTelemetry's default, and no other place is "
-    "configured, so that nothing of what it measures can be seen. Set otel.files.path "
+    "configured, so there is no telemetry to see. Set otel.files.path "
     "(DASK_OTEL__FILES__PATH=DIR) to write it into files, or OTEL_EXPORTER_OTLP_ENDPOINT to send "
-    "it to a collector. One that comes to the default endpoint later is used. "
+    "it to a collector. A collector that starts at the default endpoint later is used. "
     "See https://github.com/dask-otel/dask-otel#use-it"
 )
 
@@ -107,10 +104,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
 
     # First, as without the operator's redaction no other object may be made.
     span_limits = _span_limits(settings)
-    files = settings.files
-    target = None
-    if files.path is not None:
-        target = _otel.FileTarget(files.path, files.max_size, files.max_files)
+    target = file_target(settings)
     outputs = _otel.build(
         settings.environment,
         service_name="dask-scheduler",
@@ -128,8 +122,8 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     if target is not None and (reason := obstacle(Path(target.path).expanduser())):
         logger.warning(
             "dask-otel can't write into otel.files.path: %s. Set it to a folder that the scheduler "
-            "may write to. Dask is not affected; the bridge keeps what fits its queue and goes on "
-            "trying, without saying so each time.",
+            "may write to. Dask is not affected; the bridge keeps as much as its queue holds, and "
+            "retries without logging each failure.",
             reason,
         )
         known = [sink.name for sink in outputs.span_sinks if sink.name.startswith("files in ")]
@@ -137,7 +131,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # The page has the metrics; failures to send traces are logged like all others.
-    nobody_at = outputs.nobody_at if page is None else None
+    unreachable = outputs.nobody_at if page is None else None
     interval = read.metric_interval
     if page is not None:
         interval = min(interval, LONGEST_PAGE_AGE)
@@ -163,7 +157,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     pump = Pump(
         outputs.span_sinks,
         metrics,
-        partial(_translate, limits=span_limits, sanitizer=sanitizer),
+        partial(translate, limits=span_limits, sanitizer=sanitizer),
         PumpLimits(
             queue_size=read.queue_size,
             batch_size=read.batch_size,
@@ -172,7 +166,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         sanitizer.drain,
         page=shown,
-        nobody_at=known if nobody_at is None else [nobody_at, *known],
+        nobody_at=known if unreachable is None else [unreachable, *known],
         # Page and files get batches more often than exports, slightly early or late.
         metric_interval=(
             read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0
@@ -185,13 +179,21 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     found = pump.open_spool(_SPOOL_PATIENCE)
     if found:
         summary = f"{summary}; {found}"
-    hint = "" if nobody_at is None else _NOBODY.format(nobody_at)
+    hint = "" if unreachable is None else _NO_LISTENER.format(unreachable)
     if hint and found:
         hint = f"{hint}. Until then spans wait: {found}"
     states = [one for _, one in metrics] + ([] if shown is None else [shown[1]])
     # All exporters have the same, so one is enough.
     counts = partial(states[0].totals, "dask.otel.") if states else dict
     return WiredPump(pump, interval, summary, hint, page, outputs.decides, counts)
+
+
+def file_target(settings: Settings) -> FileTarget | None:
+    """Return the folder and limits of telemetry files; None without files."""
+    from dask_otel._otel.sdk.files import FileTarget
+
+    files = settings.files
+    return None if files.path is None else FileTarget(files.path, files.max_size, files.max_files)
 
 
 def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
@@ -203,7 +205,7 @@ def _spool(settings: Settings, outputs: Outputs) -> Spool | None:
     if not any(keys):
         logger.warning(
             "dask-otel: otel.spool.path is %s, and no spool is used: %s. Only exporters such as "
-            "otlp can say what has been taken.",
+            "otlp report which spans were accepted.",
             place,
             "the spans go to " + ", ".join(sink.name for sink in outputs.span_sinks)
             if outputs.span_sinks
@@ -274,14 +276,3 @@ def _span_limits(settings: Settings) -> SpanLimits:
         code=spans.code,
         redact=None if spans.redact is None else load_redaction(spans.redact),
     )
-
-
-def _translate(
-    span: FinishedSpan | Progress | OpenNote, limits: SpanLimits, sanitizer: Sanitizer
-) -> Sequence[SpanRecord]:
-    if isinstance(span, OpenNote):
-        # Sanitized characters are counted with the span itself.
-        return translate_lost(span, limits, Sanitizer())
-    if isinstance(span, Progress):
-        return translate_progress(span, limits, sanitizer)
-    return translate(span, limits, sanitizer)

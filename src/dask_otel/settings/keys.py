@@ -247,8 +247,9 @@ class SpanSettings:
         Keys of the caller's baggage that become attributes of the Dask spans that begin with its
         work
 
-        Under the same keys. The client must send the baggage: `otel.baggage`. Values are exported
-        as they are, so name no keys that hold secrets. See [baggage](context.md#baggage).
+        The attributes have the same keys. The client must send the baggage: `otel.baggage`. Values
+        are exported as they are, so name no keys that hold secrets. See
+        [baggage](context.md#baggage).
         """,
     )
     tasks: TaskSettings = field(default_factory=TaskSettings)
@@ -400,7 +401,7 @@ class Settings:
         "adopt",
         PROPAGATION,
         """
-        How the span that is current where work is submitted, the caller, is used
+        What the bridge does with the caller, the span that is current where work is submitted
 
         `adopt` makes the Dask root its child, in its trace; `link` gives the Dask root a trace of
         its own, with a link to the caller; `off` ignores the caller. On the client, it decides
@@ -447,8 +448,8 @@ class Settings:
         Values for `OTEL_*` variables that the environment of the scheduler does not set
 
         For deployments where Dask's configuration can be set but the environment cannot. A variable
-        that the environment has wins, but for `otel.provider: own`. Names must begin with `OTEL_`.
-        See [below](configuration.md#when-the-environment-cannot-be-set).
+        of the environment has priority, except with `otel.provider: own`. Names must begin with
+        `OTEL_`. See [below](configuration.md#when-the-environment-cannot-be-set).
         """,
         default_factory=dict,
         repr=False,

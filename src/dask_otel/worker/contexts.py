@@ -142,8 +142,8 @@ class TaskContexts:
         self.garbage[kind] += 1
         if self.garbage[kind] == 1:
             logger.warning(
-                "dask-otel: the annotations of a task hold something else than its trace context "
-                "(%s); it was ignored, and later ones will be without a word",
+                "dask-otel: a task's annotations hold no valid trace context (%s); it was "
+                "ignored, and later ones are not logged",
                 kind,
             )
 

@@ -52,7 +52,7 @@ class Injection:
         with self._lock:
             self.wanted -= 1
             if not self.wanted:
-                self._wrappers.take_off()
+                self._wrappers.remove()
 
     def _adding(self, make: Callable[..., logging.LogRecord]) -> Callable[..., logging.LogRecord]:
         wrappers = self._wrappers

@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TaskContext:
+class TaskContext(TaskContexts):
     """Makes a task's span current while the task's code runs."""
-
-    def __init__(self) -> None:
-        self.contexts = TaskContexts()
 
     def enter(self, task: Task) -> tuple[Token[Context], Token[Task | None] | None] | None:
         """See `Execution`. Setting a context variable takes a quarter of a microsecond."""
-        context = self.contexts.of(task)
+        context = self.of(task)
         if context is None:
             return None
         return attach(context), running.set(task) if injection.wanted else None
@@ -67,7 +64,7 @@ class _Hooks:
     def choose(self) -> None:
         """Apply the settings of one plugin, preferably one with the scheduler's settings."""
         known = sorted(self.wanted_by, key=lambda plugin: not plugin.decided)
-        self.context.contexts.ratio = known[0].ratio if known else 0.0
+        self.context.ratio = known[0].ratio if known else 0.0
 
 
 class TaskContextPlugin(WorkerPlugin):

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from dask_otel.settings.keys import ConfigurationError
+from dask_otel.settings.reading import read_settings
 from dask_otel.worker.plugin import TaskContextPlugin
 
 if TYPE_CHECKING:
     from distributed import Nanny, Worker
 
+logger = logging.getLogger("distributed.dask_otel")
+
 #: The plugin's name. The bridge's plugin has another, so that neither removes the other.
 NAME: Final = "dask-otel-preload"
 
 
-async def put_on(worker: Worker, inject: bool, ratio: float) -> None:
-    """Add the plugin to a worker."""
-    await worker.plugin_add(TaskContextPlugin(inject, ratio), name=NAME)
+async def add_plugin(worker: Worker) -> None:
+    """Add the plugin to a worker, if the configuration allows it."""
+    try:
+        settings = read_settings()
+    except ConfigurationError as error:
+        logger.error("dask-otel does nothing on this worker, which is not affected: %s", error)
+        return
+    if not (settings.enabled and settings.workers.context):
+        off = "otel.workers.context" if settings.enabled else "otel.enabled"
+        logger.info("dask-otel does nothing on this worker (%s: false)", off)
+        return
+    plugin = TaskContextPlugin(settings.logs.inject, settings.spans.tasks.chosen)
+    await worker.plugin_add(plugin, name=NAME)
+    logger.info(
+        "dask-otel makes the Dask span of a task the current OpenTelemetry span of its code. "
+        "Workers export nothing: the scheduler does, and needs the preload for it"
+    )
 
 
-async def take_off(worker: Worker) -> None:
+async def remove_plugin(worker: Worker) -> None:
     """Remove the plugin, unless the closing worker has already removed it."""
     if NAME in worker.plugins:
         await worker.plugin_remove(NAME)

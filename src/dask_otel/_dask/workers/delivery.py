@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from distributed.core import Status
+
 from dask_otel._dask.boundary import ErrorBoundary
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Delivery:
             self._start(address, self._bring(address))
 
     async def end(self) -> None:
-        """Remove the plugin from all workers and from the scheduler."""
+        """Remove the plugin from the scheduler, and from the workers unless they close as well."""
         if self._withdrawn.is_set():
             return
         self._withdrawn.set()
@@ -56,6 +58,11 @@ class Delivery:
             # Other code has already removed it, from the workers, too.
             return
         del scheduler.worker_plugins[self._name]
+        if scheduler.status in (Status.closing, Status.closed):
+            # The workers close, too.
+            for task in self._under_way.values():
+                task.cancel()
+            return
         # A delivery under way also removes it again.
         bringing = {address for address, task in self._under_way.items() if not task.done()}
         for address in scheduler.workers.keys() - bringing:
@@ -63,13 +70,6 @@ class Delivery:
         if self._under_way:
             # A hanging worker removes it when it continues.
             await asyncio.wait(self._under_way.values(), timeout=FAREWELL)
-
-    def drop(self) -> None:
-        """Stop at once, because the scheduler closes, and its workers with it."""
-        self._withdrawn.set()
-        self._scheduler.worker_plugins.pop(self._name, None)
-        for task in self._under_way.values():
-            task.cancel()
 
     def _start(self, address: str, coroutine: Any) -> None:
         task = self._under_way[address] = asyncio.ensure_future(coroutine)
@@ -120,12 +120,11 @@ class Delivery:
             )
             answer = answers[address]
             if isinstance(answer, Exception):
-                if address in self._scheduler.workers:
-                    raise answer
-                return False
+                raise answer
             if answer.get("status") != "OK":
                 raise RuntimeError(f"{address} answered {answer}")
         except Exception as error:
-            self._boundary.failed("worker context")
+            if address in self._scheduler.workers:
+                self._boundary.failed("worker context")
             return not isinstance(error, OSError)
         return True

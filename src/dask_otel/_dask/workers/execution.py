@@ -65,7 +65,7 @@ class Execution:
 
     def detach(self) -> None:
         """Remove the hooks; a hook that other code has wrapped remains, without effect."""
-        self._wrappers.take_off()
+        self._wrappers.remove()
 
     def _around(self, run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
         tasks, wrappers = self._worker.state.tasks, self._wrappers

@@ -17,7 +17,7 @@ from distributed.metrics import time
 
 from dask_otel import semconv
 from dask_otel._dask.facts import measured, memory_of
-from dask_otel.core.metrics.batch import MetricBatch, RawSeries
+from dask_otel.core.metrics.batch import Batches, MetricBatch, RawSeries
 
 if TYPE_CHECKING:
     from distributed.scheduler import MemoryState, Scheduler, WorkerState
@@ -43,32 +43,15 @@ class WorkerSamples:
         self._named: dict[str, str] = {}
         #: The series of the last sample.
         self._series: set[RawSeries] = set()
-        #: Levels that `prepare` has taken, for `sample`.
-        self._taken: dict[RawSeries, float] | None = None
-        #: Number of invalid readings.
-        self._wrong = 0
 
-    def sample(self, batch: MetricBatch) -> None:
-        """Add the levels and the ended series to a batch. O(workers)."""
-        for _ in self.prepare():
-            pass
-        levels, self._taken = self._taken or {}, None
-        batch.levels.update(levels)
-        if self._wrong:
-            batch.add(semconv.OTEL_SANITIZED.name, "value", value=self._wrong)
-            self._wrong = 0
-        batch.ended.extend(self._series - levels.keys())
-        self._series = set(levels)
+    def sample(self, batches: Batches) -> Iterator[None]:
+        """Add the present levels and the ended series to the batch, in short steps.
 
-    def prepare(self) -> Iterator[None]:
-        """Take the present levels, in short steps, before `sample`.
-
-        A thousand workers would be too many for one callback of the loop. Levels that `sample` has
-        not used are not taken again.
+        A thousand workers would be too many for one callback of the loop. After an interruption,
+        the next call begins again.
         """
-        if self._taken is not None:
-            return
         levels: dict[RawSeries, float] = {}
+        wrong = 0
         names = self._choose()
         counts = Counter(names.values())
         now = time()
@@ -79,8 +62,8 @@ class WorkerSamples:
             name = names.get(address)
             memory, cpu = memory_of(ws), ws.metrics.get("cpu")
             # A bad reading must not lose the metrics of the other workers.
-            self._wrong += memory is None and "memory" in ws.metrics
-            self._wrong += cpu is not None and measured(cpu) is None
+            wrong += memory is None and "memory" in ws.metrics
+            wrong += cpu is not None and measured(cpu) is None
             for series, value in _sums(
                 ws, semconv.FOLDED if name is None else name, memory
             ).items():
@@ -90,7 +73,12 @@ class WorkerSamples:
                 levels.update(_gauges(ws, name, now, measured(cpu)))
             if not number % STEP:
                 yield
-        self._taken = levels
+        batch = batches.open
+        batch.levels.update(levels)
+        if wrong:
+            batch.add(semconv.OTEL_SANITIZED.name, "value", value=wrong)
+        batch.ended.extend(self._series - levels.keys())
+        self._series = set(levels)
 
     def _choose(self) -> dict[str, str]:
         """Return the names of the workers with series of their own, by address.
@@ -102,9 +90,8 @@ class WorkerSamples:
         named = {address: name for address, name in self._named.items() if address in workers}
         new = (address for address in workers if address not in named)
         room = max(0, self._max_workers - len(named))
-        named |= {address: str(workers[address].name) for address in islice(new, room)}
-        self._named = named
-        return named
+        self._named = named | {a: str(workers[a].name) for a in islice(new, room)}
+        return self._named
 
 
 def _sums(ws: WorkerState, name: str, memory: MemoryState | None) -> dict[RawSeries, float]:

@@ -36,151 +36,161 @@ class Trouble:
         return f"{self.cause} {self.remedy}"
 
 
-# ----------------------------------------------------------------------------- the words
+# ----------------------------------------------------------------------------- the texts
 
 #: By kind: the cause, and what to do. In braces: parts of the address, and the signal.
 KINDS: Final[Mapping[str, tuple[str, str]]] = {
     "bad_address": (
-        "The endpoint is no address that a request could be sent to.",
+        "The endpoint is not a valid address.",
         f"Correct {ENDPOINT}: scheme, host and port, such as http://collector:4318.",
     ),
     "client_certificate": (
-        "The server wants a certificate of the client's.",
+        "The server requires a client certificate.",
         "Set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY.",
     ),
     "certificate_name": (
-        "The server's certificate is for another name than {host}.",
-        "Use the name that stands in the certificate, or give the server one for this name.",
+        "The server's certificate does not include the name {host}.",
+        "Use a name that the certificate includes, or give the server a certificate for {host}.",
     ),
     "certificate_expired": (
         "The server's certificate has expired.",
-        "Renew it; if it has not, the clock of this machine is wrong.",
+        "Renew it. If it is still valid, the clock of this machine is wrong.",
     ),
     "certificate_untrusted": (
-        "The server's certificate is not trusted: it is signed by itself, or by an unknown "
-        "authority.",
-        "Set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of the authority that signed it.",
+        "The server's certificate is not trusted: it is self-signed, or its authority is unknown.",
+        "Set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of its authority.",
     ),
     "plain_to_tls": (
-        "The endpoint is spoken to without TLS (http), and the server wants TLS.",
-        "Use https:// in the endpoint; where the server's certificate is signed by an authority of "
-        "your own, set OTEL_EXPORTER_OTLP_CERTIFICATE to its PEM file.",
+        "The endpoint has no TLS (http), and the server requires it.",
+        "Use https:// in the endpoint. If you have an authority of your own, set "
+        "OTEL_EXPORTER_OTLP_CERTIFICATE to its PEM file.",
     ),
     "tls_to_plain": (
-        "TLS is spoken (https) to a server that speaks without it.",
-        "Use http:// in the endpoint, or switch TLS on at the server.",
+        "The endpoint requires TLS (https), and the server does not use it.",
+        "Use http:// in the endpoint, or enable TLS on the server.",
     ),
     "no_scheme": (
-        "The endpoint has no scheme, so the exporter speaks TLS, and the server does not.",
+        "The endpoint has no scheme, so the exporter uses TLS, and the server does not.",
         f"Set {ENDPOINT} to http://{{url}}.",
     ),
     "grpc_to_http": (
-        "gRPC is spoken to a port where an HTTP server listens.",
-        f"Use the port for gRPC (4317 as a rule), or set {PROTOCOL}=http/protobuf.",
+        "The exporter uses gRPC, and an HTTP server listens on this port.",
+        f"Use the port for gRPC (usually 4317), or set {PROTOCOL}=http/protobuf.",
     ),
     "http_to_grpc": (
-        "HTTP is spoken to a port where a gRPC server listens.",
-        f"Use the port for HTTP (4318 as a rule), or set {PROTOCOL}=grpc.",
+        "The exporter uses HTTP, and a gRPC server listens on this port.",
+        f"Use the port for HTTP (usually 4318), or set {PROTOCOL}=grpc.",
     ),
     "web_page": (
-        "A web page answers: the address is that of a user interface or a proxy, not of an OTLP "
+        "A web page answered: this is the address of a user interface or a proxy, not of an OTLP "
         "receiver.",
-        "Use the receiver's port (4318 as a rule) or the path that its documentation names.",
+        "Use the receiver's port (usually 4318), or the path in its documentation.",
     ),
     "redirect": (
-        "The server sends the request elsewhere; to a login page, or from http to https, mostly.",
-        f"Set {ENDPOINT} to where it points if that is the receiver.",
+        "The server redirects the request, mostly to a login page, or from http to https.",
+        f"Set {ENDPOINT} to the redirect's target if that is the receiver.",
     ),
     "proxy": (
-        "The request goes through a proxy (HTTP_PROXY, HTTPS_PROXY), which does not pass it on.",
-        "Put {host} into NO_PROXY if it is to be reached directly.",
+        "A proxy (HTTP_PROXY, HTTPS_PROXY) does not forward the request.",
+        "Add {host} to NO_PROXY if the scheduler can reach it directly.",
     ),
     "proxy_login": (
-        "A proxy on the way wants a user and a password.",
-        "Set HTTPS_PROXY with them, or put the endpoint into NO_PROXY.",
+        "A proxy requires a user and a password.",
+        "Set HTTPS_PROXY with them, or add the endpoint to NO_PROXY.",
     ),
     "path_twice": (
-        "The path of the signal is there twice: {path}.",
-        f"Leave it out of {ENDPOINT}, to which the exporter appends it; only "
-        "OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT is used as it is.",
+        "The address has the signal's path twice: {path}.",
+        f"Remove it from {ENDPOINT}, because the exporter appends it; only "
+        "OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT is used unchanged.",
     ),
     "not_found": (
-        "The server takes no {signal} at this address.",
-        f"It may want a path before /v1/{{signal}}, such as /otlp, in {ENDPOINT}; or it takes no "
-        "{signal} at all, as Jaeger no metrics: then set OTEL_{SIGNAL}_EXPORTER=none.",
+        "The server does not accept {signal} at this address.",
+        f"{ENDPOINT} may need a path before /v1/{{signal}}, such as /otlp. If the server accepts "
+        "no {signal} at all, as Jaeger no metrics, set OTEL_{SIGNAL}_EXPORTER=none.",
     ),
     "no_signal": (
-        "The server speaks gRPC, and takes no {signal}.",
-        "Send them elsewhere (OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT), switch that receiver on, or "
+        "The server uses gRPC, and does not accept {signal}.",
+        "Send them elsewhere (OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT), enable that receiver, or "
         "set OTEL_{SIGNAL}_EXPORTER=none.",
     ),
     "invalid": (
-        "The server says that what it was sent is invalid.",
-        "Its own words say what; a header that names a tenant may be missing "
+        "The server rejects the request as invalid.",
+        "Its message has the reason; a header with the tenant may be missing "
         "(OTEL_EXPORTER_OTLP_HEADERS).",
     ),
     "unauthenticated": (
-        "The server does not know who is sending.",
+        "The server requires a login.",
         "Put its token or key into OTEL_EXPORTER_OTLP_HEADERS where the scheduler runs, as in "
-        "authorization=Bearer%20…; blanks have to be written as %20.",
+        "authorization=Bearer%20… (write a space as %20).",
     ),
     "forbidden": (
-        "The server knows who is sending, and does not allow it.",
-        "The token or key needs the right to write {signal}; or a proxy, or a network policy of a "
-        "service mesh, refuses the request.",
+        "The server does not permit this sender.",
+        "The token or key needs permission to write {signal}; or a proxy, or the policy of a "
+        "service mesh, rejects the request.",
     ),
     "too_large": (
-        "The server takes no request as large as this one.",
+        "The request is larger than the server accepts.",
         "Raise its limit (max_request_body_size, max_recv_msg_size_mib, client_max_body_size), or "
         "lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE.",
     ),
     "content_type": (
-        "The server does not take protobuf at this address.",
-        "Check the path; it may be for another format than OTLP.",
+        "The server does not accept protobuf at this address.",
+        "Check the path; it may be for a format other than OTLP.",
     ),
     "rate_limit": (
-        "The server takes no more at the moment: a limit of rate, memory or quota.",
+        "The server has reached a limit of rate, memory or quota.",
         "Raise that limit, or export less often (OTEL_METRIC_EXPORT_INTERVAL).",
     ),
     "server_error": (
-        "The server, or a proxy before it, has a problem of its own.",
-        "See its log; a collector that can't reach its own backend answers so, too.",
+        "The server, or a proxy in front of it, has an internal error.",
+        "See its log; it may be a collector that can't reach its own backend.",
     ),
     "unresolved": (
         "The name {host} does not resolve.",
         f"Check its spelling in {ENDPOINT}. Names of Docker Compose and Kubernetes resolve only "
-        "inside; from another namespace, use the full one (collector.monitoring.svc).",
+        "inside; from another namespace, use the full name (collector.monitoring.svc).",
     ),
     "refused": (
         "Nothing listens at {authority}.",
-        f"Start a collector there, or correct {ENDPOINT} (as a rule port 4317 for gRPC, 4318 for "
+        f"Start a collector there, or correct {ENDPOINT} (usually port 4317 for gRPC, 4318 for "
         "HTTP).",
     ),
     "unreachable": (
-        "There is no way to {host} from here.",
-        "Check the network, and the rules of firewalls between the scheduler and it.",
+        "There is no route to {host}.",
+        "Check the network, and the firewalls between the scheduler and {host}.",
     ),
     "timeout": (
-        "There is no answer in time: a firewall or a network policy drops what is sent, the "
-        "server hangs, or it is too slow.",
-        "Check that the port is open from where the scheduler runs; a slow server needs a greater "
+        "The server did not answer in time: it is slow or hangs, or a firewall or a network policy "
+        "drops the requests.",
+        "Check that the scheduler can reach the port; for a slow server, increase "
         "OTEL_EXPORTER_OTLP_TIMEOUT (seconds; 10 by default).",
     ),
     "closed": (
-        "The server closes the connection without an answer: it may want {other_scheme}, or "
+        "The server closed the connection without an answer: it may require {other_scheme}, or "
         "{other_protocol}.",
-        "Check the scheme and the port of the endpoint; run `dask-otel doctor`, which looks who "
-        "listens there.",
+        "Check the scheme and the port of the endpoint; `dask-otel doctor` finds out what listens "
+        "there.",
     ),
     "partial_success": (
-        "The server took the request and rejected {lost} of its items: {words}.",
-        "See the server's limits and its log; what it rejects is lost, as OTLP forbids to send it "
-        "again.",
+        "The server accepted the request, but rejected {lost} of its items: {words}.",
+        "See the server's limits and its log. These items are lost, because OTLP forbids sending "
+        "them again.",
     ),
-    "server_note": ("The server took everything, and says: {words}.", "Read what it says."),
+    "server_note": ("The server accepted everything, with a message: {words}.", "See the message."),
 }
 
-# ------------------------------------------------------------------- how each is recognised
+#: Instead of the text of `not_found`, if the user configured the whole path.
+_OWN_PATH: Final = (
+    "The server has nothing at {path}.",
+    "OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT is used unchanged: add /v1/{signal} to it.",
+)
+#: Instead of the text of `refused`, if a server listens at another address of the host.
+_OTHER_ADDRESS: Final = (
+    "One of the addresses of {host} refuses the connection, although a server listens at another.",
+    "Use the address of the server, such as 127.0.0.1 instead of localhost.",
+)
+
+# ------------------------------------------------------------------- the signs of each kind
 
 
 class _Sign(NamedTuple):
@@ -267,7 +277,7 @@ _LAST: Final = (
     ),
 )  # fmt: skip
 #: Kinds that mean a missing server.
-_NOBODY: Final = frozenset(sign.kind for sign in _LAST)
+_ABSENT: Final = frozenset(sign.kind for sign in _LAST)
 
 _STATUS: Final = re.compile(r"HTTP status (\d{3})")
 _PATH: Final = re.compile(r"HTTP status \d{3}[^:]*? for (/\S*?)(?::|$)")
@@ -318,27 +328,21 @@ def explain(
         return None
     asked = _PATH.search(reason)
     path = asked[1] if asked else endpoint.path
-    cause, remedy = KINDS[kind]
+    grpc = endpoint.protocol == "gRPC"
     if kind == "not_found" and len(_SIGNAL_PATH.findall(path)) > 1:
         kind = "path_twice"
-        cause, remedy = KINDS[kind]
-    elif kind == "not_found" and asked and not _SIGNAL_PATH.search(path):
-        cause = "The server has nothing at {path}."
-        remedy = "OTEL_EXPORTER_OTLP_{SIGNAL}_ENDPOINT is used as it is: add /v1/{signal} to it."
+    elif kind == "tls_to_plain" and not endpoint.scheme:
+        kind = "no_scheme"
+    cause, remedy = KINDS[kind]
+    if kind == "not_found" and asked and not _SIGNAL_PATH.search(path):
+        cause, remedy = _OWN_PATH
     elif kind == "refused" and listener in ("h2", "http", "tls", "tls-h2", "tls-http"):
-        cause = (
-            "One of the addresses of {host} refuses the connection, although somebody listens at "
-            "another one."
-        )
-        remedy = "Name the address that is meant, such as 127.0.0.1 in the place of localhost."
+        cause, remedy = _OTHER_ADDRESS
     elif kind == "refused" and endpoint.host in ("localhost", "127.0.0.1", "[::1]"):
         remedy += " localhost is the machine or container of the scheduler itself."
-    elif kind == "tls_to_plain":
-        kind = kind if endpoint.scheme else "no_scheme"
-        cause, remedy = KINDS[kind]
-        if listener == ("http" if endpoint.protocol == "gRPC" else "h2"):
-            other = KINDS["grpc_to_http" if endpoint.protocol == "gRPC" else "http_to_grpc"]
-            cause, remedy = f"{cause} {other[0]}", f"{remedy} {other[1]}"
+    elif kind in ("tls_to_plain", "no_scheme") and listener == ("http" if grpc else "h2"):
+        other = KINDS["grpc_to_http" if grpc else "http_to_grpc"]
+        cause, remedy = f"{cause} {other[0]}", f"{remedy} {other[1]}"
     parts = {
         "host": endpoint.host,
         "authority": endpoint.authority,
@@ -347,7 +351,7 @@ def explain(
         "signal": signal,
         "SIGNAL": signal.upper(),
         "other_scheme": "without TLS (http)" if endpoint.secure else "TLS (https)",
-        "other_protocol": "HTTP" if endpoint.protocol == "gRPC" else "gRPC",
+        "other_protocol": "HTTP" if grpc else "gRPC",
     }
     return Trouble(kind, cause.format_map(parts), remedy.format_map(parts))
 
@@ -385,7 +389,7 @@ def _kind_of(endpoint: Endpoint, reason: str, listener: str | None) -> str | Non
 def answered(endpoint: Endpoint, signal: str, reason: str) -> bool:
     """Return whether a failed export certainly reached a server; see `explain`."""
     trouble = explain(endpoint, signal, reason)
-    if trouble is None or trouble.kind in _NOBODY:
+    if trouble is None or trouble.kind in _ABSENT:
         return False
     # gRPC reports failed connections as UNAVAILABLE, with many different messages.
     return not reason.startswith("UNAVAILABLE") or trouble.kind != "server_error"

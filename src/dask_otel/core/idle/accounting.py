@@ -7,8 +7,8 @@ Every quantity is in seconds of one thread. The rules:
    message, the elapsed seconds fall and the metered ones rise.
 2. The running tasks must come from the raw heartbeat: ``WorkerState.executing`` lacks cancelled
    tasks. Seceding and stealing are no transitions: each has a message of its own.
-3. The cut was taken before it was received: earlier by the message's delay minus the smallest
-   recent delay, and never before the previous cut.
+3. The cut was taken before it was received: earlier by the message's travel time, and never
+   before the previous cut.
 4. Between cuts only a thread that no open task can occupy is idle: threads - open tasks.
 5. A task released while it was processing may still run (a cancelled task does): it stays
    open until the first later cut that does not list it.
@@ -41,7 +41,7 @@ Every quantity is in seconds of one thread. The rules:
 
 Idle tends to be late: it may be booked two heartbeats after it passed (later on a worker
 that ends short tasks all the time), and is never revoked. It can be too large by the
-unknown part of the cuts' times (threads x the smallest delay of a message), by the
+unknown part of the cuts' times (threads x the travel time of the quickest message), by the
 seconds that tasks of unknown length (cancelled ones) had run when a heartbeat was lost, and
 while users' metering books seconds that hide such a loss. It is too small while a cancelled
 task continues after it seceded, because there is no message for that.
@@ -98,6 +98,8 @@ class Accounting:
     def __init__(self, now: float) -> None:
         self._now = now
         self._threads = 0
+        #: Threads that are certainly idle.
+        self._free = 0
         self._capacity = self._reported = self._lost = self._excess = 0.0
         self._workers: dict[str, WorkerTime] = {}
         self._sharing = IdleSharing(now)
@@ -108,23 +110,13 @@ class Accounting:
 
     # ----------------------------------------------------------------------- workers
 
-    def worker_added(
-        self, worker: str, threads: int, now: float, delay: float | None = None
-    ) -> None:
-        """Add a worker; remove a known one of that address first.
-
-        Parameters
-        ----------
-        worker
-            Its address.
-        delay
-            Time of receipt minus time of sending of its registration, as in `heartbeat`.
-        """
+    def worker_added(self, worker: str, threads: int, now: float) -> None:
+        """Add the worker of this address; remove a known one first."""
         self.worker_removed(worker, now)
         self._advance(now)
-        self._workers[worker] = WorkerTime(threads, self._now, delay)
+        self._workers[worker] = WorkerTime(threads, self._now)
         self._threads += threads
-        self._sharing.free_threads_changed(threads, self._now)
+        self._free += threads
 
     def worker_removed(self, worker: str, now: float) -> None:
         """Remove a worker that left or was lost, after its tasks were released."""
@@ -135,7 +127,7 @@ class Accounting:
         account.advance(self._now)
         left = account.close()
         self._lost += left.lost
-        self._sharing.free_threads_changed(-account.free, self._now)
+        self._free -= account.free
         if left.idle > 0.0:
             self._sharing.book_late(left.idle, account.tasks.cut, account.recent_spans)
         self._threads -= account.threads
@@ -167,8 +159,10 @@ class Accounting:
             # The worker's clock may have been set back while the task ran.
             if seconds is not None and not 0.0 <= seconds < inf:
                 seconds = 0.0
-            account.tasks.end(key, seconds, now)
-            if account.free_threads != account.free:
+            tasks = account.tasks
+            tasks.end(key, seconds, now)
+            # Faster than `_refresh`, which finds no change if all threads are still occupied.
+            if account.free or tasks.seceded or len(tasks.processing) < account.threads:
                 self._refresh(account, now)
 
     def task_released(self, worker: str, key: Hashable, now: float) -> None:
@@ -207,7 +201,7 @@ class Accounting:
         executing: Mapping[Hashable, float],
         seconds: Mapping[str, float],
         now: float,
-        delay: float | None = None,
+        travelled: float = 0.0,
     ) -> None:
         """Settle the time of a worker up to its heartbeat.
 
@@ -219,9 +213,8 @@ class Accounting:
             Metered seconds of context ``execute`` in this message, by span id: exactly
             those that are added to ``dask.cluster.time``. Values that are not positive and
             finite cannot be in a counter, and are ignored here too.
-        delay
-            The scheduler's wall clock at receipt minus the worker's at sending; a constant
-            difference of the two clocks does not matter. None if unknown.
+        travelled
+            Seconds from the making of the message to its receipt.
         """
         account = self._workers.get(worker)
         if account is None:
@@ -231,7 +224,7 @@ class Accounting:
         now = self._now
         account.advance(now)
         since = account.tasks.cut
-        settled = account.take_cut(executing, total, now, delay)
+        settled = account.take_cut(executing, total, now, travelled)
         self._lost += settled.lost
         self._excess += settled.excess
         if settled.idle > 0.0:
@@ -280,7 +273,7 @@ class Accounting:
         for account in self._workers.values():
             account.advance(now)
             in_flight += account.in_flight
-        idle, unused = self._sharing.close(now)
+        idle, unused = self._sharing.close()
         closed = Increments(
             capacity=self._capacity,
             reported=self._reported,
@@ -306,8 +299,11 @@ class Accounting:
     # ---------------------------------------------------------------------- internal
 
     def _advance(self, now: float) -> None:
-        if now > self._now:
-            self._capacity += (now - self._now) * self._threads
+        passed = now - self._now
+        if passed > 0.0:
+            self._capacity += passed * self._threads
+            if self._free:
+                self._sharing.book(passed * self._free)
             self._now = now
 
     def _refresh(self, account: WorkerTime, now: float) -> None:
@@ -317,6 +313,6 @@ class Accounting:
             return
         self._advance(now)
         account.advance(self._now)
-        self._sharing.free_threads_changed(free - account.free, self._now)
+        self._free += free - account.free
         account.free = free
         account.changed = self._now

@@ -58,14 +58,11 @@ class ActiveSpan:
 class IdleSharing:
     """Idle seconds of the cluster, shared as they pass.
 
-    Every method is O(1), except `book_late` (O(spans)), `settle` (O(limit)) and `close`
-    (O(active spans)).
+    The owner books all idle seconds before it changes a span. Every method is O(1), except
+    `book_late` (O(spans)), `settle` (O(limit)) and `close` (O(active spans)).
     """
 
     def __init__(self, now: float) -> None:
-        self._now = now
-        #: Number of certainly idle threads.
-        self.free = 0
         self._per_root = 0.0
         #: Number of the interval, and the integral at the end of the previous one.
         self._interval = 0
@@ -83,16 +80,10 @@ class IdleSharing:
         self.shares: dict[str, float] = {}
         self.closed_shares: dict[str, float] = {}
 
-    def free_threads_changed(self, difference: int, now: float) -> None:
-        """Add threads that became free, or (negative) that were occupied."""
-        self._advance(now)
-        self.free += difference
-
     def activate(self, root_id: str, span_id: str, now: float) -> None:
         """Activate a span: it has unfinished work. No effect on an active one."""
         if span_id in self.spans:
             return
-        self._advance(now)
         self.changed = now
         root = self._roots.get(root_id)
         if root is None:
@@ -108,7 +99,6 @@ class IdleSharing:
         span = self.spans.pop(span_id, None)
         if span is None:
             return
-        self._advance(now)
         self.changed = now
         self._carry_over(span)
         span.root.settle(self._per_root)
@@ -134,15 +124,14 @@ class IdleSharing:
                     for span_id in ids:
                         self._give(span_id, seconds / len(by_root) / len(ids))
                 return
-        self._book(seconds)
+        self.book(seconds)
 
-    def close(self, now: float) -> tuple[float, float]:
+    def close(self) -> tuple[float, float]:
         """Close the interval and return its idle and unused seconds; the next one begins.
 
         Settles the rest of the previous interval first.
         """
         self.settle()
-        self._advance(now)
         self._unsettled = list(self.spans.values())
         self._closed_per_root, self._per_root = self._per_root, 0.0
         self._interval += 1
@@ -162,13 +151,8 @@ class IdleSharing:
         del unsettled[start:]
         return not unsettled
 
-    def _advance(self, now: float) -> None:
-        if now > self._now:
-            if self.free:
-                self._book((now - self._now) * self.free)
-            self._now = now
-
-    def _book(self, seconds: float) -> None:
+    def book(self, seconds: float) -> None:
+        """Share idle seconds that have just passed."""
         if self._roots:
             self.idle += seconds
             self._per_root += seconds / len(self._roots)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from dask_otel.core.heartbeat_clock import HeartbeatClock
 from dask_otel.core.idle.sharing import ActiveSpan
 from dask_otel.core.idle.worker_tasks import Observed, WorkerTasks
 
@@ -31,19 +30,14 @@ class WorkerTime:
     """
 
     __slots__ = (
-        "_clock",
         "_credit",
-        "_excess",
         "_excess_ahead",
         "_held",
-        "_idle",
-        "_joined",
-        "_lost",
+        "_left",
         "_maybe_busy",
         "_now",
         "_open_at_cut",
         "_owed",
-        "_reported",
         "changed",
         "free",
         "recent_spans",
@@ -51,7 +45,7 @@ class WorkerTime:
         "threads",
     )
 
-    def __init__(self, threads: int, now: float, delay: float | None = None) -> None:
+    def __init__(self, threads: int, now: float) -> None:
         self.threads = threads
         self.tasks = WorkerTasks(now, now)
         #: Number of certainly idle threads, since `changed`.
@@ -59,12 +53,9 @@ class WorkerTime:
         self.changed = now
         #: Spans that had an open task here since the last cut.
         self.recent_spans: set[ActiveSpan] = set()
-        self._joined = self._now = now
-        self._clock = HeartbeatClock(last=now)
-        if delay is not None:
-            self._clock.made(now, delay)
-        #: Totals since `_joined`.
-        self._reported = self._idle = self._lost = self._excess = 0.0
+        self._now = now
+        #: Capacity and excess, minus reported, idle and lost seconds.
+        self._left = 0.0
         #: In flight: seconds open at the last cut, and the most that can be busy since (rule 14).
         self._open_at_cut = self._maybe_busy = 0.0
         #: Rule 8: seconds owed since before the last cut, and seconds whose ends are not known yet.
@@ -77,10 +68,7 @@ class WorkerTime:
     @property
     def free_threads(self) -> int:
         """Threads that no open task can occupy."""
-        # Inlined `WorkerTasks.open`: this runs for every task.
-        tasks = self.tasks
-        free = self.threads - len(tasks.processing) - len(tasks.zombies) + len(tasks.seceded)
-        return free if free > 0 else 0
+        return max(0, self.threads - self.tasks.open)
 
     @property
     def in_flight(self) -> float:
@@ -91,8 +79,9 @@ class WorkerTime:
         """Book the time up to `now` with the previous number of free threads (rule 4)."""
         passed = now - self._now
         if passed > 0.0:
-            self._idle += passed * self.free
-            self._maybe_busy += passed * (self.threads - self.free)
+            occupied = passed * (self.threads - self.free)
+            self._left += occupied
+            self._maybe_busy += occupied
             self._now = now
 
     def take_cut(
@@ -100,7 +89,7 @@ class WorkerTime:
         executing: Mapping[Hashable, float],
         reported: float,
         now: float,
-        delay: float | None = None,
+        travelled: float,
     ) -> Settlement:
         """Settle the time up to a heartbeat; `advance` to `now` must have been called.
 
@@ -112,11 +101,12 @@ class WorkerTime:
             ``execute`` seconds metered since its last heartbeat.
         now
             When it was received.
-        delay
-            Time of receipt minus time of sending, by two wall clocks; None if unknown.
+        travelled
+            Seconds from its cut to its receipt.
         """
         before = self.tasks.cut
-        at = self._taken_at(now, delay)
+        # Rule 3.
+        at = max(before, now - travelled)
         # Idle was also booked after the cut. Only the part since the last change is certain:
         # assuming more would book idle before the cut twice.
         since = max(at, self.changed)
@@ -124,13 +114,11 @@ class WorkerTime:
         self._maybe_busy += (now - since) * (self.threads - self.free)
 
         seen = self.tasks.observe(executing, at, now)
-        self._reported += reported
         lost = self._match_reported(reported, seen)
-        self._lost += lost
         excess = self._seceded_excess(seen)
-        self._excess += excess
+        self._left += excess - reported - lost
         busy = seen.running + self._owed
-        rest = self._capacity_left() - self._maybe_busy - busy
+        rest = self._left - self._maybe_busy - busy
         if rest < 0.0:
             beyond = self._settle_debt(rest, busy)
             if seen.unannounced:
@@ -139,7 +127,7 @@ class WorkerTime:
         # Idle held back at the previous cut is confirmed now, minus late ends.
         confirmed = min(rest, max(0.0, self._held - seen.late))
         self._held = min(rest - confirmed, seen.unseen * (at - before) + seen.vanished)
-        self._idle += rest - self._held
+        self._left -= rest - self._held
         self._open_at_cut = busy + self._held
         return Settlement(rest - self._held, lost, excess)
 
@@ -157,15 +145,6 @@ class WorkerTime:
         elif len(self.recent_spans) > 1:
             self.recent_spans = {span for span in processing.values() if span is not None}
 
-    def _taken_at(self, now: float, delay: float | None) -> float:
-        """Return when a heartbeat was taken (rule 3)."""
-        made = now if delay is None else self._clock.made(now, delay)
-        return min(now, max(self.tasks.cut, made))
-
-    def _capacity_left(self) -> float:
-        booked = self._reported + self._idle + self._lost
-        return (self._now - self._joined) * self.threads + self._excess - booked
-
     def _seceded_excess(self, seen: Observed) -> float:
         """Return the excess of rule 10, minus the debt that an earlier cut booked for it."""
         booked = min(seen.excess, self._excess_ahead)
@@ -174,8 +153,8 @@ class WorkerTime:
 
     def _settle_debt(self, rest: float, busy: float) -> float:
         """Subtract the debt from the seconds in flight; return the new excess (rule 7)."""
-        beyond = max(0.0, busy - self._capacity_left())
-        self._excess += beyond
+        beyond = max(0.0, busy - self._left)
+        self._left += beyond
         self._held = 0.0
         self._open_at_cut = busy + rest + beyond
         return beyond

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from dask_otel.core.idle.sharing import ActiveSpan
 
-#: Seconds by which a task's elapsed time may grow faster than the time between two cuts. The worker
-#: measures it with the wall clock: if it grows more, that clock was set.
+#: Seconds by which the growth of a task's elapsed time may differ from the time between two cuts.
+#: The worker measures it with the wall clock: if it differs more, that clock was set.
 CLOCK_SLACK: Final = 0.25
 
 
@@ -131,7 +131,8 @@ class WorkerTasks:
             for key, elapsed in self._executing.items()
             if key not in executing and key not in self._ended
         }
-        owed, unlisted, after, late, excess = self._observe_ends(running, at)
+        owed, unlisted, after, late, excess, unknown = self._observe_ends(running, at)
+        unseen += unknown
         # Rule 9. Tasks that vanished before stay until their end is known.
         self._vanished = {k: e for k, e in self._vanished.items() if k in self.processing}
         self._vanished.update(vanished)
@@ -201,57 +202,71 @@ class WorkerTasks:
             running[key] = self._elapsed(key, elapsed, at, now)
         if self.zombies:
             self._drop_zombies(executing, at)
-        unseen += sum(end[0] is None for ends in self._ended.values() for end in ends)
         return running, unseen
 
     def _observe_ends(
         self, running: Mapping[Hashable, float], at: float
-    ) -> tuple[float, float, float, float, float]:
+    ) -> tuple[float, float, float, float, float, int]:
         """Separate the ends before the cut from those that wait for the next one.
 
         Returns seconds: owed, unlisted, of runs that began and ended after the cut (by their
-        lengths), late and excess; see `Observed`. Two runs of a key never overlap, so if one of
-        them waits, the later ones wait too, and the cut lists the first of them.
+        lengths), late and excess; see `Observed`; and the number of ends of unknown length. Two
+        runs of a key never overlap, so if one of them waits, the later ones wait too, and the cut
+        lists the first of them.
         """
         owed = unlisted = after = late = excess = 0.0
+        unknown = 0
+        cut = self.cut
         kept: dict[Hashable, tuple[_End, ...]] = {}
+        # Without needless lookups and calls: this loop runs for every task.
         for key, ends in self._ended.items():
             elapsed, vanished = self._executing.get(key), self._vanished.get(key, 0.0)
+            listed = key in running
+            waiting: tuple[_End, ...] = ()
             for end in ends:
                 seconds, announced, seceded = end
-                if key in kept:
-                    kept[key] += (end,)
+                if seconds is None:
+                    unknown += 1
+                if waiting:
                     after += seconds or 0.0
-                    continue
-                last = end is ends[-1]
-                if key in running and (announced > at or (last and key not in self.processing)):
+                elif listed and (
+                    announced > at or (end is ends[-1] and key not in self.processing)
+                ):
                     if seceded is not None:
                         more = max(0.0, running[key] - sum(seceded))
                         end = (seconds, announced, (seceded[0], seceded[1] + more))
                         excess += more
-                    kept[key] = (end,)
-                    continue
-                unseen = elapsed is None and not vanished
-                if unseen and seconds is not None and seconds <= announced - at:
-                    kept[key] = (end,)
+                elif (
+                    announced >= at
+                    and elapsed is None
+                    and not vanished
+                    and seconds is not None
+                    and seconds <= announced - at
+                ):
                     after += seconds
+                else:
+                    # Vanished seconds were owed at that cut.
+                    more = elapsed or 0.0 if seconds is None else seconds - vanished
+                    if vanished:
+                        del self._vanished[key]
+                        more = max(0.0, more)
+                    owed += more
+                    if elapsed is None:
+                        unlisted += more
+                        if seconds is None:
+                            late += vanished + cut - self.cut_before
+                        elif vanished or end is not ends[-1] or seconds > announced - cut:
+                            late += seconds
+                    if seceded is not None:
+                        excess += max(0.0, (seconds or 0.0) - sum(seceded))
+                    # The previous cut saw this run, not a later one.
+                    elapsed, vanished = None, 0.0
                     continue
-                self._vanished.pop(key, None)
-                # Vanished seconds were owed at that cut.
-                more = elapsed or 0.0 if seconds is None else max(0.0, seconds - vanished)
-                owed += more
-                if elapsed is None:
-                    unlisted += more
-                    if seconds is None:
-                        late += vanished + self.cut - self.cut_before
-                    elif vanished or not last or seconds > announced - self.cut:
-                        late += seconds
-                if seceded is not None:
-                    excess += max(0.0, (seconds or 0.0) - sum(seceded))
-                # The previous cut saw this run, not a later one.
-                elapsed, vanished = None, 0.0
+                waiting += (end,)
+            if waiting:
+                kept[key] = waiting
         self._ended = kept
-        return owed, unlisted, after, late, excess
+        return owed, unlisted, after, late, excess, unknown
 
     def _book_seceded(self, running: Mapping[Hashable, float]) -> float:
         """Book the excess of listed tasks whose end is not known (rule 10)."""
@@ -268,10 +283,9 @@ class WorkerTasks:
         """Return a listed task's elapsed seconds, corrected if its clock was stepped."""
         if key in self._again:
             return max(0.0, elapsed)
-        before = self._executing.get(key, 0.0)
-        if not before <= elapsed <= before + (now - self.cut) + CLOCK_SLACK:
-            return before + (at - self.cut)
-        return elapsed
+        expected = self._executing.get(key, 0.0) + (at - self.cut)
+        least = expected - CLOCK_SLACK if key in self._executing else 0.0
+        return elapsed if least <= elapsed <= expected + (now - at) + CLOCK_SLACK else expected
 
     def _lists_ended(self, key: Hashable, at: float) -> bool:
         """Whether a cut lists a run whose end is known: the cut was taken before the end.

@@ -38,8 +38,6 @@ DESCRIBED: Final = 1000
 @dataclass(slots=True)
 class _Block:
     client: str
-    #: None until the span is seen.
-    span: OpenSpan | None = None
     #: The time of leaving; None while it is open.
     left: float | None = None
 
@@ -80,13 +78,11 @@ class Blocks:
             return
         if dask_id in self._holding or dask_id in self._waiting:
             return
-        block = _Block(client)
+        self._waiting[dask_id] = _Block(client)
         span = self._lifecycle.open.get(dask_id)
         if span is not None:
-            self._hold(block, span)
-            return
-        self._waiting[dask_id] = block
-        if len(self._waiting) > self._remember:
+            self._hold(span)
+        elif len(self._waiting) > self._remember:
             self._waiting.popitem(last=False)
 
     def left(self, client: str, dask_id: str, now: float) -> None:
@@ -108,7 +104,7 @@ class Blocks:
             self._described.popitem(last=False)
         span = self._lifecycle.open.get(dask_id)
         if span is not None:
-            span.describe(attributes)
+            span.attributes = attributes
 
     def messages_arrived(self, client: str, now: float) -> None:
         """Release the blocks that a client left: its earlier messages have arrived."""
@@ -126,22 +122,23 @@ class Blocks:
 
     def span_opened(self, span: OpenSpan) -> None:
         """Describe a new generation, and hold it if its block is open."""
-        span.describe(self._described.get(span.identity.dask_id))
-        block = self._waiting.pop(span.identity.dask_id, None)
-        if block is not None:
-            self._hold(block, span)
+        span.attributes = self._described.get(span.identity.dask_id)
+        self._hold(span)
 
     def span_exported(self, span: OpenSpan) -> None:
         """Forget the block of an exported span; the span is still held only at close."""
         self._holding.pop(span.identity.dask_id, None)
 
-    def _hold(self, block: _Block, span: OpenSpan) -> None:
-        block.span = span
-        self._holding[span.identity.dask_id] = block
-        self._lifecycle.hold(span)
+    def _hold(self, span: OpenSpan) -> None:
+        """Keep a span open if its block waits for it."""
+        block = self._waiting.pop(span.identity.dask_id, None)
+        if block is not None:
+            self._holding[span.identity.dask_id] = block
+            self._lifecycle.hold(span)
 
     def _release(self, dask_id: str, now: float) -> None:
         self._waiting.pop(dask_id, None)
         block = self._holding.pop(dask_id, None)
-        if block is not None and block.span is not None:
-            self._lifecycle.unhold(block.span, now if block.left is None else block.left, now)
+        if block is not None:
+            span = self._lifecycle.open[dask_id]
+            self._lifecycle.unhold(span, now if block.left is None else block.left, now)

@@ -103,7 +103,7 @@ class Callers:
         differs = False
         for span, known in self._open.items():
             known.carrier = _UNREAD
-            trace = _trace_of(span)
+            trace = span.identity.trace_id
             if known.context is not None and sampled(trace) != trace.sampled_by_default:
                 differs = True
         return differs
@@ -144,8 +144,7 @@ class Callers:
         if self._baggage and caller.baggage and ident.tags != DEFAULT_SPAN:
             self._line(span).baggage = baggage_entries(caller.baggage, self._baggage)
         trace = ident.trace_id
-        adopted = trace.caller if isinstance(trace, Trace) else None
-        if adopted == caller.parent and ident.parent_span_id == caller.parent.span_id:
+        if trace.caller == caller.parent and ident.parent_span_id == caller.parent.span_id:
             self._count("adopted")
         elif trace != caller.parent.trace_id and ident.dask_id == ident.root_id:
             self._link(span, self._line(span), caller.parent)
@@ -173,9 +172,9 @@ class Callers:
             self._link(span, known, caller.parent)
             if self.propagation == "adopt":
                 return TaskContext(format_traceparent(caller.parent), caller.state)
-        trace = _trace_of(span)
+        trace = ident.trace_id
         sampled = trace.sampled_by_default if self._sampled is None else self._sampled(trace)
-        own = Traceparent(ident.trace_id, ident.span_id, trace.flags(sampled))
+        own = Traceparent(trace, ident.span_id, trace.flags(sampled))
         return TaskContext(format_traceparent(own), trace.state)
 
     def _link(self, span: OpenSpan, known: _Open, caller: Traceparent) -> None:
@@ -205,8 +204,3 @@ class Callers:
     def exported(self, span: OpenSpan) -> None:
         """Forget a span: its generation is over."""
         self._open.pop(span, None)
-
-
-def _trace_of(span: OpenSpan) -> Trace:
-    ident = span.identity
-    return Trace.of(ident.trace_id, ident.tags[0] if ident.tags else "")

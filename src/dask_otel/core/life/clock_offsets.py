@@ -39,6 +39,10 @@ DRIFT: Final = 1e-4
 #: Messages of runs after a heartbeat from which the worker's own offset is known.
 SAMPLES: Final = 3
 
+#: A heartbeat that seems older than the previous one by more than these seconds has the time of
+#: a clock that was stepped, because heartbeats are sent in order.
+CLOCK_STEP: Final = 10.0
+
 #: Round trips of a heartbeat after which its answer has certainly arrived.
 ARRIVED: Final = 2.0
 
@@ -59,6 +63,8 @@ class WorkerOffset:
     #: When the last heartbeat was received, and this time minus the worker's clock at sending.
     _received: float = 0.0
     _delay: float = inf
+    #: `_delay` of the quickest recent message.
+    _quickest: float = inf
     #: The offset that the worker assumes, from `_samples` messages of runs that began after
     #: `_began` (by its estimate of the scheduler's clock).
     _applied: float = -inf
@@ -68,8 +74,8 @@ class WorkerOffset:
     error: float = 0.0
     settled: float = inf
 
-    def heartbeat(self, received: float, delay: float, round_trip: float | None) -> None:
-        """Read the clocks of a heartbeat or a registration.
+    def heartbeat(self, received: float, delay: float, round_trip: float | None) -> float:
+        """Read the clocks of a heartbeat or a registration; return how long it travelled.
 
         Parameters
         ----------
@@ -80,23 +86,36 @@ class WorkerOffset:
         round_trip
             How long the worker waited for the answer to its previous heartbeat; None if
             unknown.
+
+        Returns
+        -------
+        travelled
+            Seconds, without those of the quickest recent message.
         """
         if not -inf < received + delay < inf:
-            return
+            return 0.0
+        if delay - self._quickest > received - self._received + CLOCK_STEP:
+            self.lower, self.upper, self._quickest = -inf, inf, inf
         began = received
         if self._delay < inf and round_trip is not None and 0.0 <= round_trip < inf:
             # The answer came after the heartbeat was received. This bound is old: if a newer one
-            # contradicts it, it is wrong.
+            # contradicts it, it is wrong, unless this heartbeat confirms it: a clock was stepped.
             drifted = DRIFT * abs(self._at - self._received)
             lower = self._delay - round_trip - drifted
             if self.lower < lower <= self.upper:
                 self.lower = lower
+            elif self.upper < lower <= delay:
+                self.lower, self.upper = lower, delay
             began += ARRIVED * round_trip
         self._received, self._delay = received, delay
         # The worker will make a new estimate from the answer.
         self._applied, self._samples, self._began = -inf, 0, began
         self.settled = inf
         self._narrow(-inf, delay, received)
+        # Not the upper bound itself, which rises: a heartbeat must not seem newer than it is.
+        if not self.lower <= self._quickest <= self.upper:
+            self._quickest = self.upper
+        return delay - self._quickest
 
     def corrected(
         self, start: float, stop: float, stamped: float, sent: float, received: float
@@ -193,12 +212,12 @@ class ClockOffsets:
 
     def heartbeat(
         self, worker: str, received: float, delay: float, round_trip: float | None
-    ) -> None:
+    ) -> float:
         """See `WorkerOffset.heartbeat`; the first one makes the worker known."""
         offset = self._workers.get(worker)
         if offset is None:
             offset = self._workers[worker] = WorkerOffset()
-        offset.heartbeat(received, delay, round_trip)
+        return offset.heartbeat(received, delay, round_trip)
 
     def left(self, worker: str) -> None:
         """Forget a worker that is gone."""

@@ -14,22 +14,26 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from dask_otel.core import identity
 from dask_otel.core.context import Caller
 from dask_otel.core.life.open_span import Limits
+from dask_otel.core.life.summaries import SpanSummary
 from dask_otel.core.records import FinishedSpan, SpanIdentity, Tags
 from dask_otel.core.trace import Trace
 
 
 class _Exported(NamedTuple):
-    """The facts of a generation that the next one needs."""
+    """The facts of an exported span that its next generation needs, and its clients."""
 
     generation: int
     stop: float
     #: Trace of the first generation; None if unknown.
     trace: Trace | None
+    #: Own work of all generations.
+    summary: SpanSummary
 
 
 @dataclass(slots=True)
@@ -42,7 +46,8 @@ class _Root:
     open: int = 0
     #: Spans of the tree that were exported in that trace.
     spans: int = 0
-    last_stop: float = 0.0
+    #: Last end of its own spans.
+    last_stop: float = -inf
 
 
 class Generations:
@@ -76,7 +81,28 @@ class Generations:
 
     def may_have_exported(self, dask_id: str) -> bool:
         """Whether a generation of a Dask span may have been exported."""
-        return self._has_forgotten or dask_id in self._exported
+        return self._has_forgotten or self.knows(dask_id)
+
+    def knows(self, dask_id: str) -> bool:
+        """Whether an exported generation of a Dask span is remembered."""
+        return dask_id in self._exported
+
+    def summary(self, dask_id: str, present: SpanSummary | None = None) -> SpanSummary | None:
+        """Return the sum of a span's generations; None if it is unknown.
+
+        Parameters
+        ----------
+        present
+            The generation that has not been exported, if there is one.
+        """
+        known = self._exported.get(dask_id)
+        if known is None:
+            return present
+        total = SpanSummary()
+        total.add(known.summary)
+        if present is not None:
+            total.add(present)
+        return total
 
     def first(
         self,
@@ -102,7 +128,7 @@ class Generations:
             caller = None
         ident = self._identity(dask_id, tags, ancestors, 1, root.trace, caller)
         if not ancestors:
-            root.trace = Trace.of(ident.trace_id, _name(tags))
+            root.trace = ident.trace_id
         return ident
 
     def next(
@@ -128,13 +154,13 @@ class Generations:
         root_id = ancestors[0] if ancestors else dask_id
         known = self._exported.get(dask_id)
         generation = (self._forgotten if known is None else known.generation) + 1
-        is_over = known is None or self._trace_is_over(root_id, start, open_ids)
-        is_full = self._is_full(root_id)
         root = self._opened(root_id, tags)
+        is_full = root.spans >= self._limits.max_per_trace
+        is_old = root_id not in open_ids and start - root.last_stop > self._limits.trace_gap
         begun = root.trace if known is None else known.trace
         if is_full and caller is not None and caller.parent.trace_id == root.trace:
             caller = None
-        trace = None if is_over else root.trace
+        trace = None if known is None or is_full or is_old else root.trace
         first = None if begun is None else (begun, identity.span_id(dask_id))
         return self._identity(dask_id, tags, ancestors, generation, trace, caller, first)
 
@@ -146,14 +172,12 @@ class Generations:
         generation: int,
         trace: Trace | None,
         caller: Caller | None,
-        first: tuple[int, int] | None = None,
+        first: tuple[Trace, int] | None = None,
     ) -> SpanIdentity:
         """Return an identity in `trace`; without one, in the caller's trace, or in its own."""
         above = None
         if trace is None:
-            own = identity.trace_id(dask_id)
-            if generation > 1:
-                own = identity.continuation_trace_id(dask_id, generation)
+            own = identity.trace_id(dask_id, generation)
             trace = Trace(own if caller is None else caller.parent.trace_id, _name(tags), caller)
         else:
             # A root's continuations are children of its first span, so that the trace keeps one
@@ -179,15 +203,12 @@ class Generations:
         known = self._exported.get(dask_id)
         if known is not None:
             return known.trace
-        root = self._root(root_id)
+        root = self._live.get(root_id) or self._traces.get(root_id)
         return self._computed(root_id, name) if root is None else root.trace
 
     def _computed(self, root_id: str, name: object) -> Trace | None:
         """Return the trace of a root without an entry; None if its caller may be forgotten."""
         return None if self._adoption_forgotten else Trace(identity.trace_id(root_id), name)
-
-    def _root(self, root_id: str) -> _Root | None:
-        return self._live.get(root_id) or self._traces.get(root_id)
 
     def _opened(self, root_id: str, tags: Tags) -> _Root:
         """Count a newly open span of the tree: until it ends, its root is not forgotten."""
@@ -208,27 +229,13 @@ class Generations:
         known = self._exported.get(dask_id)
         return 0.0 if known is None else known.stop
 
-    def _is_full(self, root_id: str) -> bool:
-        """Whether a root's trace has reached its limit of spans."""
-        root = self._root(root_id)
-        return root is not None and root.spans >= self._limits.max_per_trace
-
-    def _trace_is_over(self, root_id: str, start: float, open_ids: Container[str]) -> bool:
-        """Whether a continuation that starts at `start` must leave its root's trace."""
-        if self._is_full(root_id):
-            return True
-        if root_id in open_ids:
-            return False
-        root = self._root(root_id)
-        return root is None or start - root.last_stop > self._limits.trace_gap
-
     def claim(self, ident: SpanIdentity) -> bool:
-        """Return whether a root's trace has room for one more sign of life, and count it.
+        """Return whether the trace of an open span has room for a sign of life, and count it.
 
         The trace of a single continuation always has room: one span has few signs.
         """
-        root = self._root(ident.root_id)
-        if root is None or ident.trace_id != root.trace:
+        root = self._live[ident.root_id]
+        if ident.trace_id != root.trace:
             return True
         if root.spans >= self._limits.max_per_trace:
             return False
@@ -246,12 +253,16 @@ class Generations:
             self._forgotten = max(self._forgotten, oldest.generation)
             self._has_forgotten = True
 
-    def remember(self, finished: FinishedSpan) -> None:
+    def remember(self, finished: FinishedSpan, summary: SpanSummary) -> None:
         """Remember an exported generation."""
         ident = finished.identity
         root_id = ident.root_id
-        trace = self._first_trace(ident)
-        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop, trace)
+        known = self._exported.get(ident.dask_id)
+        if known is not None:
+            summary.add(known.summary)
+        first = ident.first[0] if ident.first else None
+        trace = ident.trace_id if ident.generation == 1 else first
+        self._exported[ident.dask_id] = _Exported(ident.generation, finished.stop, trace, summary)
         self._exported.move_to_end(ident.dask_id)
         root = self._live[root_id]
         if ident.trace_id == root.trace:
@@ -262,12 +273,6 @@ class Generations:
         if not root.open:
             self._traces[root_id] = self._live.pop(root_id)
         self._forget()
-
-    @staticmethod
-    def _first_trace(ident: SpanIdentity) -> Trace | None:
-        if ident.generation == 1:
-            return Trace.of(ident.trace_id, _name(ident.tags))
-        return None if ident.first is None else Trace.of(ident.first[0], _name(ident.tags))
 
 
 def _name(tags: Tags) -> object:

@@ -43,6 +43,7 @@ from dask_otel.core.life.open_span import (
 from dask_otel.core.life.progress import LongSpans
 from dask_otel.core.life.reports import Reports
 from dask_otel.core.life.schedule import Schedule
+from dask_otel.core.life.summaries import summarize
 from dask_otel.core.life.tasks import SpanTasks
 from dask_otel.core.records import (
     FinishedSpan,
@@ -121,12 +122,9 @@ class Lifecycle:
         self.unsettled = 0
         #: The outcomes of the spans' tasks; the adapter feeds it.
         self.tasks = SpanTasks(limits, self._activate, self._deactivate)
-        if generations is None:
-            generations = Generations(limits)
-        else:
-            generations.resume(limits)
-        self.generations = generations
-        self._long = LongSpans(limits, generations, self.open)
+        self.generations = generations or Generations(limits)
+        self.generations.resume(limits)
+        self._long = LongSpans(limits, self.generations, self.open)
         #: Notes of open spans, in case the scheduler is lost; None without a spool.
         self.notes = OpenNotes(cluster, self.open) if limits.notes else None
         #: Ordered by the time when their work was done.
@@ -264,7 +262,6 @@ class Lifecycle:
     def _work_began(self, span: OpenSpan) -> None:
         self._step(span, Trigger.WORK)
         self._stop_settling(span)
-        self._lingering.remove(span.identity.dask_id)
         self.reports.begin_anew(span)
 
     def _work_ended(self, span: OpenSpan, now: float) -> None:
@@ -338,7 +335,7 @@ class Lifecycle:
             self._settled(span, Trigger.TIMED_OUT, now)
             self.unsettled += 1
         for dask_id in self._lingering.take(now):
-            self._elapse(self.open[dask_id], now)
+            self._elapse(self.open[dask_id])
         self.progress += self._long.signs(now)
 
     def _clock_set_back(self, now: float) -> None:
@@ -349,27 +346,27 @@ class Lifecycle:
             self.notes.clock_set_back(now)
         for span in self._settling:
             span.quiet_since = min(span.quiet_since, now)
-        latest = now + self._limits.linger
-        for span in self.open.values():
-            span.due = min(span.due, latest)
-        self._lingering.clock_set_back(latest)
+        self._lingering.clock_set_back(now + self._limits.linger)
 
     def _settled(self, span: OpenSpan, trigger: Trigger, now: float) -> None:
         self._step(span, trigger)
         self._stop_settling(span)
         if self.notes is not None:
             self.notes.settled(span)
-        span.due = now + self._limits.linger
         # At equal times, children come before their parents.
-        self._lingering.set(span.identity.dask_id, span.due, -span.depth)
+        self._lingering.set(span.identity.dask_id, now + self._limits.linger, -span.depth)
 
-    def _elapse(self, span: OpenSpan, now: float) -> None:
-        while span.open_children == 0 and span.phase is Phase.LINGERING and span.due <= now:
+    def _elapse(self, span: OpenSpan) -> None:
+        """Export a span whose linger is over, and the spans above that waited for it alone."""
+        while (
+            span.open_children == 0
+            and span.phase is Phase.LINGERING
+            and span.identity.dask_id not in self._lingering
+        ):
             self._step(span, Trigger.ELAPSED)
             self._export(span, complete=True)
             if span.parent is None:
                 return
-            # The parent may have waited only for this child.
             span = span.parent
 
     def close(self, now: float, cut_off: Result = "error") -> None:
@@ -405,6 +402,6 @@ class Lifecycle:
             self.notes.ended(span)
         if span.parent is not None:
             span.parent.open_children -= 1
-        self.generations.remember(finished)
+        self.generations.remember(finished, summarize(span, finished.idle, finished.capacity))
         self._cluster.span_exported(span)
         self.finished.append(finished)

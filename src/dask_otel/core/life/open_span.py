@@ -235,9 +235,8 @@ class OpenSpan:
     holds: int = 0
     #: Open direct children, which are exported first.
     open_children: int = 0
-    #: The time when its work was done, and the end of its linger.
+    #: The time when its work was done.
     quiet_since: float = 0.0
-    due: float = 0.0
     #: Workers that must report before it is settled, with their number of heartbeats when
     #: the wait began; None before the first check.
     owing: dict[str, int] | None = None
@@ -318,15 +317,3 @@ class OpenSpan:
         """Add a share of the cluster's idle seconds, and of its capacity."""
         self.idle += idle
         self.capacity += capacity
-
-    def mark_partial(self) -> None:
-        """Record that some of its tasks ended unobserved."""
-        self.partial = True
-
-    def note_requested(self, tags: Tags) -> None:
-        """Record the requested span name of work that Dask assigned to this span instead."""
-        self.requested = tags
-
-    def describe(self, attributes: Attributes | None) -> None:
-        """Set the user's attributes."""
-        self.attributes = attributes

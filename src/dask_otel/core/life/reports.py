@@ -10,9 +10,8 @@ spans cost nothing until then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dask_otel.core.heartbeat_clock import HeartbeatClock
 from dask_otel.core.life.open_span import OpenSpan
 
 
@@ -20,7 +19,8 @@ from dask_otel.core.life.open_span import OpenSpan
 class WorkerReports:
     """A worker's reports so far, by its heartbeats."""
 
-    clock: HeartbeatClock = field(default_factory=HeartbeatClock)
+    #: When it made the last one.
+    began: float = 0.0
     beats: int = 0
     #: Cancelled tasks that still ran at its last heartbeat.
     cancelled: int = 0
@@ -36,15 +36,13 @@ class Reports:
         #: Spans to check: new ones, and those whose worker has reported.
         self._due: dict[OpenSpan, None] = {}
 
-    def heartbeat(self, worker: str, received: float, delay: float, cancelled: int) -> None:
+    def heartbeat(self, worker: str, began: float, cancelled: int) -> None:
         """Record that a worker has reported all metrics up to the start of its heartbeat.
 
         Parameters
         ----------
-        received
-            When it arrived (``WorkerState.last_seen``).
-        delay
-            Its travel time and the clocks' difference (``WorkerState.time_delay``).
+        began
+            When the worker made it, on the scheduler's clock.
         cancelled
             Cancelled tasks that still ran.
         """
@@ -52,14 +50,14 @@ class Reports:
         if known is None:
             known = self._workers[worker] = WorkerReports()
         known.beats += 1
-        known.clock.made(received, delay)
+        known.began = began
         known.cancelled = cancelled
         self._check_waiting(worker)
 
     def began(self, worker: str) -> float:
         """Return the start of a worker's last heartbeat on the scheduler's clock; 0.0 if none."""
         known = self._workers.get(worker)
-        return 0.0 if known is None else known.clock.last
+        return 0.0 if known is None else known.began
 
     def left(self, worker: str) -> None:
         """Forget a worker that left: no span waits for it any longer."""
@@ -69,8 +67,8 @@ class Reports:
     def clock_set_back(self, now: float) -> None:
         """Ignore heartbeats from the future after the scheduler's clock was set back."""
         for known in self._workers.values():
-            if known.clock.last > now:
-                known.clock.last = 0.0
+            if known.began > now:
+                known.began = 0.0
         for worker in list(self._waiting):
             self._check_waiting(worker)
 
@@ -129,6 +127,6 @@ class Reports:
         known = self._workers.get(worker)
         if known is None:
             return True
-        if known.clock.last <= span.quiet_since and known.beats < beats + 2:
+        if known.began <= span.quiet_since and known.beats < beats + 2:
             return False
         return not (known.cancelled and worker in span.zombies)

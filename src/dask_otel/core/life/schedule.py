@@ -28,6 +28,9 @@ class Schedule:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, dask_id: str) -> bool:
+        return dask_id in self._valid
+
     def set(self, dask_id: str, due: float, rank: int = 0) -> None:
         """Set the due time of a span; at equal times, the lowest rank comes first."""
         self._number += 1

@@ -8,7 +8,6 @@ under ``_OTHER``, so that every sum stays right. A series frees its place when i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,8 +76,10 @@ class NameSlots(Counter[str]):
             del self[name]
 
 
-def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the label values that may replace those of a series beyond the cap.
+def folded(
+    keys: tuple[str, ...], values: tuple[str, ...]
+) -> tuple[tuple[tuple[str, ...], int], tuple[tuple[str, ...], int]]:
+    """Return the label values that may replace those of a series beyond the cap.
 
     The first one folds only the free text, the second one everything. Each has the number of places
     that must stay free, so that the last one always has a place.
@@ -87,5 +88,4 @@ def folded(keys: tuple[str, ...], values: tuple[str, ...]) -> Iterator[tuple[tup
         semconv.FOLDED if key in _FOLDED_LABELS or key.startswith(semconv.TAG) else value
         for key, value in zip(keys, values, strict=True)
     ]
-    yield tuple(kept), 1
-    yield (semconv.FOLDED,) * len(keys), 0
+    return (tuple(kept), 1), ((semconv.FOLDED,) * len(keys), 0)

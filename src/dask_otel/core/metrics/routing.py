@@ -98,13 +98,8 @@ def route_worker_key(key: Hashable) -> Route | None:
 
     None for a context, unit or shape without a metric: the caller counts it as unknown.
     """
-    if not isinstance(key, tuple) or len(key) < 2:
-        return None
-    found = _WORKER.get(key[0])
-    if found is None:
-        return None
-    units, labels = found
-    metric = units.get(key[-1])
-    if metric is None:
-        return None
-    return metric, (*labels, _activity(key[1:-1]))
+    if isinstance(key, tuple) and len(key) > 1 and key[0] in _WORKER:
+        units, labels = _WORKER[key[0]]
+        if key[-1] in units:
+            return units[key[-1]], (*labels, _activity(key[1:-1]))
+    return None

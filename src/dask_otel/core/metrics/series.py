@@ -66,6 +66,19 @@ class Series:
     #: Never retires.
     pinned: bool = False
 
+    def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
+        """Add a reported value; False if the sum would not be finite."""
+        if not self._take(value):
+            return False
+        self.epoch = epoch
+        if ids is not None:
+            self.exemplar = (ids, value, time_ns)
+        return True
+
+    def _take(self, value: int | float) -> bool:
+        """Add a value to the sum, unless the sum would not be finite."""
+        raise NotImplementedError
+
     def is_due(self) -> bool:
         """Return whether it may retire, once it is old enough and its last value was exported."""
         return not self.pinned
@@ -83,7 +96,8 @@ class Series:
         self.exemplar = None
         if not 0 < measured_ns < time_ns:
             measured_ns = time_ns
-        return (Exemplar(int(trace_id), span_id, float(value), measured_ns),)
+        # A clock that was set back makes a negative duration.
+        return (Exemplar(int(trace_id), span_id, max(float(value), 0.0), measured_ns),)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,17 +112,13 @@ class NumberSeries(Series):
     confirmed: int | float = 0
     sent: int | float = 0
 
-    def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
-        """Add a reported value; False if the sum would not be finite."""
+    def _take(self, value: int | float) -> bool:
         total = self.total + value
         if total - total != 0:  # infinite
             return False
         self.total = total
         if total > self.value:
             self.value = total
-        self.epoch = epoch
-        if ids is not None:
-            self.exemplar = (ids, value, time_ns)
         return True
 
     def exported(self) -> int | float:
@@ -157,27 +167,20 @@ class LevelSeries(NumberSeries):
     #: Whether its subject is gone.
     ended: bool = False
 
-    def add(
-        self,
-        value: int | float,
-        epoch: int,
-        ids: Ids | None,  # noqa: ARG002 - levels have no exemplars
-        time_ns: int,  # noqa: ARG002
-    ) -> bool:
-        """Add an increment of an up-down counter; False if the sum would not be finite."""
-        return self._become(self.total + value, epoch)
+    def _take(self, value: int | float) -> bool:
+        return self._become(self.total + value)
 
     def set(self, value: int | float, epoch: int) -> None:
         """Set the present value."""
         self.measured = True
         self.ended = False
-        self._become(value, epoch)
+        if self._become(value):
+            self.epoch = epoch
 
-    def _become(self, value: int | float, epoch: int) -> bool:
+    def _become(self, value: int | float) -> bool:
         if value - value != 0:
             return False
         self.total = self.value = value
-        self.epoch = epoch
         return True
 
     def is_due(self) -> bool:
@@ -186,7 +189,11 @@ class LevelSeries(NumberSeries):
 
     def end(self, epoch: int) -> bool:
         """Set it to 0 before retirement; False if it is 0 already."""
-        return self.value != 0 and self._become(0, epoch)
+        if self.value == 0:
+            return False
+        self.total = self.value = 0
+        self.epoch = epoch
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -198,16 +205,10 @@ class HistogramSeries(Series):
     #: Durations since the last point.
     recent: Distribution = field(default_factory=Distribution)
 
-    def add(self, value: int | float, epoch: int, ids: Ids | None, time_ns: int) -> bool:
-        """Add a measurement; False if the sum would not be finite."""
-        # A clock set back causes a negative duration.
-        value = max(value, 0.0)
+    def _take(self, value: int | float) -> bool:
         if not self._is_finite_with(value):
             return False
         self.recent.add(value)
-        self.epoch = epoch
-        if ids is not None:
-            self.exemplar = (ids, value, time_ns)
         return True
 
     def merge(self, durations: Distribution, epoch: int) -> bool:

@@ -115,7 +115,7 @@ class MetricState:
             self._guard(self._add, self._families.of_worker, key, value, None, time_ns)
         for raw, value in batch.increments.items():
             breathe()
-            self.increment(raw, value)
+            self._guard(self._add, self._families.of_raw, raw, value, None, time_ns)
         self._take_levels(batch)
         for metric, labels, value, ids in batch.observations:
             breathe()
@@ -163,13 +163,11 @@ class MetricState:
         elif series is not None:
             self._sanitizer.count("shape")
 
-    def increment(self, raw: RawSeries, value: float) -> None:
-        """Add to a counter or an up-down counter."""
-        self._guard(self._add, self._families.of_raw, raw, value, None, 0)
-
     def keep(self, raw: RawSeries) -> None:
         """Create a series, at 0 if it is new, that never retires."""
-        self._guard(self._pin, raw)
+        series = self._families.of_raw(raw)
+        if series is not None:
+            series.pinned = True
 
     def _guard(self, call: Callable[..., None], *args: object) -> None:
         # One bad item of a user must not lose the rest of the batch.
@@ -217,11 +215,6 @@ class MetricState:
         series = self._families.of_raw(raw)
         if not isinstance(series, HistogramSeries) or not series.merge(durations, self._epoch):
             self._sanitizer.count("shape")
-
-    def _pin(self, raw: RawSeries) -> None:
-        series = self._families.of_raw(raw)
-        if series is not None:
-            series.pinned = True
 
     def _exemplar_ids(self, ids: Ids | None) -> Ids | None:
         if not ids or self._sampled is None:
@@ -319,7 +312,7 @@ class MetricState:
         )
         for metric, by_kind in counts:
             for kind, count in by_kind.items():
-                self.increment((metric.name, kind), count)
+                self._add(self._families.of_raw, (metric.name, kind), count, None, 0)
 
     def _retire(self, family: Family, age_ns: int) -> bool:
         """Retire the old series; return whether there are any."""

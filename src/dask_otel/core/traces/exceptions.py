@@ -62,12 +62,6 @@ def built_in_message(text: object) -> str | None:
     return found["string"] if found["type"] == "KeyError" else str(literal_eval(found["string"]))
 
 
-def message(text: object) -> object:
-    """Return an exception's message; its ``repr`` if the message is unknown."""
-    words = built_in_message(text)
-    return text if words is None else words
-
-
 def last_line(failure: Failure, message: str | None, sanitizer: Sanitizer) -> str:
     """Return the last line of a traceback: type and message; only the type without `message`."""
     kind = error_type(failure, sanitizer)

@@ -36,11 +36,11 @@ def redacted(redact: Redact, name: str, value: object, sanitizer: Sanitizer) -> 
         Counts, as ``redact``, if the function raises or returns something else.
     """
     text = clean_text(plain_text(value, sanitizer)[-LONGEST:], sanitizer)
+    result: object
     try:
         result = redact(name, text)
-    except (Exception, SystemExit):  # noqa: BLE001 - foreign code
-        sanitizer.count("redact")
-        return None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code
+        result = error
     if result is None or isinstance(result, str):
         return result
     sanitizer.count("redact")

@@ -35,7 +35,7 @@ class TaskRecords(Parts):
         """Return a failure's message, redacted once; None to leave it out."""
         limit, known = self.limits.message, id(failure) in self._messages
         if not known and limit and failure.text is not None:
-            words = exceptions.message(failure.text)
+            words = exceptions.built_in_message(failure.text) or failure.text
             message = self._redacted_text(semconv.EXCEPTION_MESSAGE, words, limit)
             self._messages[id(failure)] = message
         return self._messages.get(id(failure))
@@ -54,7 +54,7 @@ class TaskRecords(Parts):
             if whole is not None:
                 text = stacktrace_text(whole, sanitizer, limits.stacktrace)
                 out[semconv.EXCEPTION_STACKTRACE] = text
-        self._put_key(out, failure.key)
+        self._put_redacted(out, semconv.TASK_KEY, failure.key)
         self._put_redacted(out, semconv.TASK_PREFIX, failure.prefix)
         if failure.worker_name is not None:
             out[semconv.WORKER_NAME] = label_text(failure.worker_name, sanitizer)
@@ -83,16 +83,18 @@ class TaskRecords(Parts):
         events = self._task_events(run, computed_ns)
         start_ns = min([event.time_ns for event in events])
         out = self._identity("task")
-        self._put_key(out, _readable(run.key))
+        self._put_redacted(out, semconv.TASK_KEY, _readable(run.key))
         if prefix is not None:
             out[semconv.TASK_PREFIX] = prefix
         self._put_redacted(out, semconv.TASK_GROUP_NAME, task.group)
         if run.worker is not None:
             out[semconv.WORKER_NAME] = label_text(run.worker, self.sanitizer)
-        self._put_counts(
-            out, {semconv.TASK_ATTEMPT: run.attempt, semconv.TASK_OUTPUT_SIZE: run.nbytes}
+        self._put(
+            out,
+            self._count,
+            {semconv.TASK_ATTEMPT: run.attempt, semconv.TASK_OUTPUT_SIZE: run.nbytes},
         )
-        self._put_seconds(out, {semconv.TASK_QUEUE_TIME: run.queued})
+        self._put(out, self._seconds, {semconv.TASK_QUEUE_TIME: run.queued})
         if run.type is not None:
             out[semconv.TASK_OUTPUT_TYPE] = self._text(run.type)
         error = None
@@ -119,7 +121,7 @@ class TaskRecords(Parts):
     def _task_events(self, run: TaskRun, computed_ns: int) -> list[Event]:
         """Return the worker's actions for a run: each at its start, with its seconds."""
         compute: Written = {}
-        self._put_seconds(compute, {semconv.TASK_PART_TIME: run.seconds})
+        self._put(compute, self._seconds, {semconv.TASK_PART_TIME: run.seconds})
         events = [Event(semconv.EVENT_TASK_COMPUTE, computed_ns, compute)]
         for action, start, seconds in run.parts:
             start_ns = self._time(start)

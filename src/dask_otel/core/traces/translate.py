@@ -35,7 +35,7 @@ from dask_otel.core.text import (
 from dask_otel.core.traces.exceptions import error_type
 from dask_otel.core.traces.redact import redacted_tags, redacted_value
 from dask_otel.core.traces.task_records import TaskRecords
-from dask_otel.core.traces.values import Parts, SpanLimits, Written
+from dask_otel.core.traces.values import SpanLimits, Written
 
 _SCHEDULER_CLOSED: Final = "SchedulerClosed"
 _SCHEDULER_LOST: Final = "SchedulerLost"
@@ -44,57 +44,34 @@ _DEFAULT_LIMITS: Final = SpanLimits()
 
 
 def translate(
-    finished: FinishedSpan,
+    item: FinishedSpan | Progress | OpenNote,
     limits: SpanLimits = _DEFAULT_LIMITS,
     sanitizer: Sanitizer | None = None,
 ) -> list[SpanRecord]:
-    """Return the OpenTelemetry spans of one generation of a Dask span.
-
-    The span itself comes first, then one child per task group, then the single tasks. Never
-    raises.
+    """Return the OpenTelemetry spans of one generation of a Dask span. Never raises.
 
     Parameters
     ----------
-    finished
-        The generation.
+    item
+        Of a finished generation, the span itself comes first, then one child per task group, then
+        the single tasks. A sign of life is one child of an open span. A note becomes the span for
+        export if the scheduler is lost: it ends at the time of the note (the note's reader knows
+        the real end), and values that are known only at the end are absent.
     limits
         Sizes and numbers.
     sanitizer
-        Counts changed values, by kind.
+        Counts changed values, by kind; those of a note are counted with the finished span.
     """
-    return _Translation(finished, limits, sanitizer or Sanitizer()).records()
+    if isinstance(item, OpenNote):
+        return [_Translation(item.identity, item.start, item.time, limits, Sanitizer()).lost(item)]
+    made = _Translation(item.identity, item.start, item.stop, limits, sanitizer or Sanitizer())
+    return [made.progress(item)] if isinstance(item, Progress) else made.finished(item)
 
 
-def translate_progress(
-    progress: Progress,
-    limits: SpanLimits = _DEFAULT_LIMITS,
-    sanitizer: Sanitizer | None = None,
-) -> list[SpanRecord]:
-    """Return a sign of life, a child of an open span. Never raises."""
-    parts = _ProgressTranslation(
-        progress.identity, progress.start, progress.stop, limits, sanitizer or Sanitizer()
-    )
-    return [parts.record(progress)]
+class _Translation(TaskRecords):
+    """One call of `translate`."""
 
-
-def translate_lost(
-    note: OpenNote,
-    limits: SpanLimits = _DEFAULT_LIMITS,
-    sanitizer: Sanitizer | None = None,
-) -> list[SpanRecord]:
-    """Return the span for export if the scheduler is lost before it ends. Never raises.
-
-    It ends at the time of the note; the note's reader knows the real end. Values that are known
-    only at the end are absent.
-    """
-    parts = _LostTranslation(note.identity, note.start, note.time, limits, sanitizer or Sanitizer())
-    return [parts.record(note)]
-
-
-class _ProgressTranslation(Parts):
-    """One call of `translate_progress`."""
-
-    def record(self, progress: Progress) -> SpanRecord:
+    def progress(self, progress: Progress) -> SpanRecord:
         """Return the marker of the start, or the progress since the last sign."""
         who = self.who
         kind, verb = ("progress", "running") if progress.ordinal else ("marker", "started")
@@ -117,10 +94,6 @@ class _ProgressTranslation(Parts):
             root_name=self.sampled_name,
         )
 
-
-class _Described(TaskRecords):
-    """The description of a span, at its end or before."""
-
     def _links(self, callers: Iterable[Traceparent]) -> tuple[Link, ...]:
         first = self.who.first
         links = [] if first is None else [Link(int(first[0]), first[1], {})]
@@ -134,7 +107,7 @@ class _Described(TaskRecords):
         if failed is not None:
             out[semconv.ERROR_TYPE] = failed
         out[semconv.SPAN_COMPLETE] = complete
-        self._put_counts(out, {semconv.SPAN_GENERATION: self.who.generation})
+        self._put(out, self._count, {semconv.SPAN_GENERATION: self.who.generation})
         out[semconv.SPAN_TAGS] = self.tags
         return out
 
@@ -179,7 +152,7 @@ class _Described(TaskRecords):
         if span.code is not None and self.limits.code:
             path, line, function = span.code
             self._put_redacted(out, semconv.CODE_FILE_PATH, path)
-            self._put_counts(out, {semconv.CODE_LINE_NUMBER: line})
+            self._put(out, self._count, {semconv.CODE_LINE_NUMBER: line})
             if function is not None:
                 self._put_redacted(out, semconv.CODE_FUNCTION_NAME, function)
 
@@ -208,11 +181,9 @@ class _Described(TaskRecords):
             remote_parent=who.remote,
         )
 
+    # ------------------------------------------------------------------------------ a note
 
-class _LostTranslation(_Described):
-    """One call of `translate_lost`."""
-
-    def record(self, note: OpenNote) -> SpanRecord:
+    def lost(self, note: OpenNote) -> SpanRecord:
         """Return the span with its known facts."""
         out = self._span_identity("error", _SCHEDULER_LOST, complete=False)
         self._put_queue_time(out, note)
@@ -227,40 +198,29 @@ class _LostTranslation(_Described):
             "The scheduler was lost before the span had ended",
         )
 
+    # --------------------------------------------------------------------- a finished span
 
-class _Translation(_Described):
-    """One call of `translate`: the finished span with its limits, times and texts."""
-
-    def __init__(self, finished: FinishedSpan, limits: SpanLimits, sanitizer: Sanitizer) -> None:
-        super().__init__(finished.identity, finished.start, finished.stop, limits, sanitizer)
-        self.finished = finished
-
-    def records(self) -> list[SpanRecord]:
+    def finished(self, finished: FinishedSpan) -> list[SpanRecord]:
         """Return the span, its groups, and its tasks."""
-        groups = [self._group(group) for group in self.finished.groups]
-        if not self.finished.tasks:
-            return [self._span(), *groups]
+        groups = [self._group(group) for group in finished.groups]
         parents = {
             (group.name, group.ordinal): record
-            for group, record in zip(self.finished.groups, groups, strict=True)
+            for group, record in zip(finished.groups, groups, strict=True)
         }
-        tasks = [self._task(task, parents) for task in self.finished.tasks]
-        return [self._span(), *groups, *tasks]
-
-    # ------------------------------------------------------------------------------- span
-
-    def _span(self) -> SpanRecord:
-        failed = self._error_type()
-        events, dropped = self._events()
-        return self._record(
-            self._span_attributes(failed, dropped),
+        tasks = [self._task(task, parents) for task in finished.tasks]
+        failed = self._error_type(finished)
+        events, dropped = self._events(finished)
+        span = self._record(
+            self._span_attributes(finished, failed, dropped),
             events,
-            self.finished.callers,
-            None if failed is None else self._description(failed),
+            finished.callers,
+            None if failed is None else self._description(finished, failed),
         )
+        return [span, *groups, *tasks]
 
-    def _span_attributes(self, failed: str | None, dropped_events: int) -> Written:
-        finished = self.finished
+    def _span_attributes(
+        self, finished: FinishedSpan, failed: str | None, dropped_events: int
+    ) -> Written:
         out = self._span_identity(finished.result, failed, bool(finished.complete))
         self._put_queue_time(out, finished)
         self._put_outcomes(out, finished.counts)
@@ -273,22 +233,21 @@ class _Translation(_Described):
             semconv.SPAN_DROPPED_EVENT_COUNT: dropped_events or None,
             semconv.SPAN_DROPPED_TASK_COUNT: finished.dropped_tasks or None,
         }
-        self._put_counts(out, counts)
+        self._put(out, self._count, counts)
         seconds = {
             semconv.SPAN_DASK_ACTIVE_CPU_TIME: finished.active_cpu,
             semconv.SPAN_DASK_IDLE_TIME: finished.dask_idle,
             semconv.SPAN_CAPACITY: finished.capacity,
             semconv.SPAN_IDLE: finished.idle,
         }
-        self._put_seconds(out, seconds)
+        self._put(out, self._seconds, seconds)
         self._put_origin(out, finished)
         self._put_parts(out, semconv.SPAN_ACTIVITY_TIME, finished.activities)
         self._put_user_attributes(out, finished.attributes)
         return out
 
-    def _error_type(self) -> str | None:
+    def _error_type(self, finished: FinishedSpan) -> str | None:
         """Return the value of ``error.type``; None if the status stays UNSET."""
-        finished = self.finished
         if finished.result == "error":
             return _SCHEDULER_CLOSED
         if finished.result != "failure":
@@ -297,21 +256,21 @@ class _Translation(_Described):
             return semconv.FOLDED
         return error_type(finished.tree_failure, self.sanitizer)
 
-    def _description(self, failed: str) -> str:
-        if self.finished.result == "error":
+    def _description(self, finished: FinishedSpan, failed: str) -> str:
+        if finished.result == "error":
             return "The scheduler closed before the work was done"
-        if not self.finished.failures:
+        if not finished.failures:
             return self._text(f"A task below failed: {failed}")
-        first = self.finished.failures[0]
+        first = finished.failures[0]
         what = self._last_line(first, failed)
-        key = self._key(first.key)
+        key = self._redacted_text(semconv.TASK_KEY, first.key)
         return self._text(f"A task failed: {what}" if key is None else f"Task {key} failed: {what}")
 
     # ----------------------------------------------------------------------------- events
 
-    def _events(self) -> tuple[tuple[Event, ...], int]:
+    def _events(self, finished: FinishedSpan) -> tuple[tuple[Event, ...], int]:
         """Return the events by time, and the number of those left out."""
-        finished, limits = self.finished, self.limits
+        limits = self.limits
         failures = finished.failures[: limits.exceptions]
         incidents = finished.incidents[: limits.incidents]
         dropped = len(finished.failures) - len(failures)
@@ -328,7 +287,7 @@ class _Translation(_Described):
         out: Written = {}
         for key, value in incident.attributes.items():
             if key == semconv.TASK_KEY:
-                self._put_key(out, value)
+                self._put_redacted(out, semconv.TASK_KEY, value)
                 continue
             clean = self._value(value)
             if clean is not None:
@@ -341,7 +300,7 @@ class _Translation(_Described):
     # ----------------------------------------------------------------------------- groups
 
     def _group(self, group: FinishedGroup) -> SpanRecord:
-        who = self.finished.identity
+        who = self.who
         prefix = self._redacted_text(semconv.TASK_PREFIX, group.prefix)
         start_ns, end_ns = self._interval(group.start, group.stop)
         if self.start_ns < start_ns == self.end_ns:
@@ -353,7 +312,7 @@ class _Translation(_Described):
         if prefix is not None:
             out[semconv.TASK_PREFIX] = prefix
         self._put_outcomes(out, group.counts)
-        self._put_counts(out, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
+        self._put(out, self._count, {semconv.SPAN_OUTPUT_SIZE: group.output_bytes})
         if group.types:
             out[semconv.TASK_GROUP_TYPES] = self._distinct(group.types)
         self._put_parts(out, semconv.TASK_GROUP_DURATION, group.durations)

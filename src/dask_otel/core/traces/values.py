@@ -6,7 +6,7 @@ out or replaced by the nearest known one, and both are counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -19,6 +19,7 @@ from dask_otel.core.text import (
     Sanitizer,
     attribute_array,
     attribute_text,
+    attribute_value,
     span_path,
     suffix_text,
 )
@@ -113,7 +114,7 @@ class Parts:
         }
 
     def _put_outcomes(self, out: Written, counts: TaskCounts) -> None:
-        self._put_counts(out, {key: getattr(counts, name) for name, key in _COUNT_KEYS})
+        self._put(out, self._count, {key: getattr(counts, name) for name, key in _COUNT_KEYS})
 
     def _put_parts(self, out: Written, namespace: str, seconds: Mapping[Any, float]) -> None:
         """Add seconds by activity or action: the largest ones, then the sum of the rest."""
@@ -131,18 +132,15 @@ class Parts:
             sums[semconv.FOLDED] = rest + sum([value for _, value in largest[limit - 1 :]])
         for suffix, value in sums.items():
             # A sum of finite numbers may be infinite.
-            self._put_seconds(out, {f"{namespace}.{suffix}": value})
+            self._put(out, self._seconds, {f"{namespace}.{suffix}": value})
 
-    def _put_counts(self, out: Written, counts: Mapping[str, object]) -> None:
-        """Add the known counts."""
-        for key, value in counts.items():
-            if value is not None and (count := self._count(value)) is not None:
-                out[key] = count
-
-    def _put_seconds(self, out: Written, seconds: Mapping[str, object]) -> None:
-        """Add the known seconds."""
-        for key, value in seconds.items():
-            if value is not None and (number := self._seconds(value)) is not None:
+    @staticmethod
+    def _put(
+        out: Written, read: Callable[[object], int | float | None], given: Mapping[str, object]
+    ) -> None:
+        """Add the numbers that are known and valid."""
+        for key, value in given.items():
+            if value is not None and (number := read(value)) is not None:
                 out[key] = number
 
     def _limited(self, attributes: Written) -> Written:
@@ -158,7 +156,9 @@ class Parts:
         return attribute_text(value, self.sanitizer, self.limits.text)
 
     def _redacted_text(self, name: str, value: object, limit: int | None = None) -> str | None:
-        """Return a user's text after redaction; None to leave it out."""
+        """Return a user's text after redaction; None to leave it out, such as a task's key."""
+        if name == semconv.TASK_KEY and not self.limits.task_keys:
+            return None
         redact = self.limits.redact
         if redact is not None:
             value = redacted(redact, name, value, self.sanitizer)
@@ -172,30 +172,13 @@ class Parts:
         if text is not None:
             out[name] = text
 
-    def _key(self, key: object) -> str | None:
-        """Return a task's key if its export is allowed."""
-        return self._redacted_text(semconv.TASK_KEY, key) if self.limits.task_keys else None
-
-    def _put_key(self, out: Written, key: object) -> None:
-        if self.limits.task_keys:
-            self._put_redacted(out, semconv.TASK_KEY, key)
-
     def _distinct(self, values: tuple[object, ...]) -> tuple[str, ...]:
         return attribute_array(
             dict.fromkeys([self._text(value) for value in values]), self.sanitizer
         )
 
     def _value(self, value: object) -> AttributeValue | None:
-        """Return a value of an allowed type; other types become text."""
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            return max(-_INT64_MAX, min(int(value), _INT64_MAX))
-        if isinstance(value, float):
-            return self._seconds(value)
-        if isinstance(value, (tuple, list)):
-            return attribute_array(value, self.sanitizer, self.limits.text)
-        return self._text(value)
+        return attribute_value(value, self.sanitizer, self.limits.text)
 
     def _count(self, value: object) -> int | None:
         """Return a count; None if it is not a number, or too large for OTLP (counted)."""
