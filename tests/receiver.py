@@ -353,6 +353,14 @@ def refusing_endpoint() -> str:
 
 
 @contextmanager
+def refusing() -> Iterator[tuple[str, int]]:
+    """Give an address that nobody else can listen at, and nobody does."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()
+
+
+@contextmanager
 def hanging_up() -> Iterator[int]:
     """Accept connections, and close each of them at once; give the port."""
     with socket.create_server(("127.0.0.1", 0)) as server:

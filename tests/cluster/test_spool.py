@@ -14,8 +14,7 @@ import dask_otel
 from dask_otel.core import identity
 from tests.cluster.conftest import Start
 from tests.cluster.processes import cluster
-from tests.otlp.test_pipeline import refusing_endpoint
-from tests.receiver import Receiver, Span, receiver
+from tests.receiver import Receiver, Span, receiver, refusing_endpoint
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster

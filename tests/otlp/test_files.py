@@ -247,37 +247,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
-def test_a_folder_that_can_not_be_is_an_export_failure_and_nothing_is_lost(
-    export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "files"
-    folder.write_text("a file is in its place")
-    running = export()
-    running.spans(make_span("one"))
-    running.metrics(make_batch(1.0))
-    # At the start: nothing has been written yet.
-    (told,) = warnings(caplog)
-    assert f"can't write into otel.files.path: Not a directory: {folder}" in told
-
-    eventually(lambda: any(one["failing"] for one in running.pump.condition()["destinations"]))
-    folder.unlink()
-    running.spans(make_span("two"))
-    running.metrics(make_batch(2.0))
-    running.close(60)
-    spans = [span for one in read(folder, "traces") for span in decode_spans(one)]
-    assert len(spans) == 2
-    points = [point for one in read(folder, "metrics") for point in decode_points(one)]
-    seconds = [p.value for p in points if p.metric == "dask.span.execute.time"]
-    assert seconds[-1] == 3.0
-    exported = {
-        dict(p.labels).get("dask.otel.signal", p.labels): p.value
-        for p in points
-        if p.metric == "dask.otel.exported"
-    }
-    assert 2 in exported.values(), exported
-    assert len(warnings(caplog)) == 1, "it is said once"
-
-
 def test_a_disk_that_stays_broken_is_told_and_costs_what_it_would_have_got(
     export: StartExport, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

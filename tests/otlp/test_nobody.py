@@ -5,11 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -18,22 +15,12 @@ from dask_otel.pump.health import Health
 from dask_otel.pump.pump import Pump
 from dask_otel.scheduler.wiring import WiredPump, make_pump
 from dask_otel.settings.keys import Settings
-from tests.certificates import self_signed
-from tests.otlp.conftest import PROTOCOLS
-from tests.otlp.pipeline import Export, make_batch, make_span
-from tests.receiver import Receiver, hanging_up, port_of, receiver
+from tests.otlp.pipeline import Export, make_batch
+from tests.receiver import refusing
 from tests.waiting import eventually
 
 #: Seconds for a request, and those of a close: nobody waits so long.
 LONG = 100
-
-
-@contextmanager
-def refusing() -> Iterator[tuple[str, int]]:
-    """An address that nobody else can listen at, and nobody does."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield bound.getsockname()
 
 
 def made_with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> WiredPump:
@@ -48,59 +35,6 @@ def patience(pump: Pump) -> list[float]:
     return [lane._sink.patience for lane in pump._lanes]
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dask-otel")]
-
-
-def refusal(server: Receiver, status: int, code: str) -> int | str:
-    return code if server.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc" else status
-
-
-@contextmanager
-def nowhere(fault: str, protocol: str, folder: Path) -> Iterator[str]:
-    """Give an endpoint that nothing can be delivered to."""
-    with ExitStack() as stack:
-        if fault == "refuses":
-            yield "http://{}:{}".format(*stack.enter_context(refusing()))
-        elif fault == "no name":
-            yield "http://nowhere.invalid:4318"
-        elif fault == "hangs up":
-            yield f"http://127.0.0.1:{stack.enter_context(hanging_up())}"
-        else:
-            certificate = None if fault == "no TLS there" else self_signed(folder)
-            server = stack.enter_context(receiver(protocol, tls=certificate))
-            scheme = "http" if fault == "TLS there" else "https"
-            yield f"{scheme}://127.0.0.1:{port_of(server.endpoint)}"
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    "fault", ["refuses", "no name", "hangs up", "untrusted", "no TLS there", "TLS there"]
-)
-def test_an_endpoint_that_takes_nothing_holds_up_no_close_and_keeps_no_thread(
-    fault: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was configured: a collector has a moment to come back."""
-    with nowhere(fault, protocol, tmp_path) as endpoint:
-        made = made_with(
-            monkeypatch,
-            OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
-            OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-            OTEL_EXPORTER_OTLP_TIMEOUT=str(LONG),
-        )
-        assert patience(made.pump) == [1.0, 1.0]
-        made.pump.start()
-        export = Export(made.pump)
-        export.spans(make_span())
-        export.metrics(make_batch())
-        eventually(lambda: len(made.pump.condition()["destinations"][0]["failing"]) == 2)
-        # They are tried again, after a second, two, four.
-        took = export.close(LONG)
-        assert made.pump.closed
-        assert took < LONG / 2
-        eventually(lambda: not threads())
-
-
 @pytest.fixture
 def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let nobody listen at the default endpoint, whatever runs on this machine."""
@@ -110,7 +44,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_who_has_configured_nothing_gets_a_hint(
-    default: None, monkeypatch: pytest.MonkeyPatch
+    default: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = made_with(monkeypatch)
     assert "nothing listens at http://localhost:4317" in made.hint
@@ -118,6 +52,12 @@ def test_who_has_configured_nothing_gets_a_hint(
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in made.hint
     # And no wait at the end.
     assert patience(made.pump) == [0.0, 0.0]
+    made.pump.start()
+    Export(made.pump).metrics(make_batch())
+    eventually(lambda: made.pump.condition()["destinations"][0]["failing"])
+    made.pump.request_close(0.0)
+    eventually(lambda: made.pump.closed)
+    assert caplog.records == [], "it is said once"
 
 
 def test_while_it_looks_the_process_has_its_own_environment(
@@ -158,50 +98,33 @@ def test_what_is_configured_keeps_its_promise(
     assert patience(made.pump) == [1.0, 1.0]
 
 
-def test_after_the_hint_who_comes_and_takes_nothing_is_told_of(
-    default: None,
-    server: Receiver,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "distributed.dask_otel")
-    # Where it goes is configured, but it is taken for what nobody named.
-    monkeypatch.setattr(exporters, "is_named", lambda signal: False)
-    server.answer = refusal(server, 400, "INVALID_ARGUMENT")
-    made = made_with(monkeypatch, **server.environ)
-    assert made.hint
-    made.pump.start()
-    export = Export(made.pump)
-    export.metrics(make_batch())
-    eventually(lambda: len(caplog.records) == 1)
-    server.answer = None
-    export.metrics(make_batch())
-    eventually(lambda: len(caplog.records) == 2)
-    export.close(LONG)
-    failed, works = [r.getMessage() for r in caplog.records if r.name == "distributed.dask_otel"]
-    assert "can't export metrics" in failed
-    assert works.endswith("again")
-
-
 @pytest.mark.parametrize(
-    "reason",
+    ("reason", "levels", "word"),
     [
-        "UNAVAILABLE: failed to connect to all addresses; last error: Connection refused",
-        "UNAVAILABLE: connections to all backends failing; last error: handshaker shutdown",
-        "DEADLINE_EXCEEDED: Deadline Exceeded",
-        "",
+        (
+            "UNAVAILABLE: failed to connect to all addresses; Connection refused",
+            [],
+            "now",
+        ),
+        ("UNAVAILABLE: connections to all backends failing; handshaker shutdown", [], "now"),
+        ("DEADLINE_EXCEEDED: Deadline Exceeded", [], "now"),
+        ("", [], "now"),
+        # Somebody is there, and takes nothing.
+        ("INVALID_ARGUMENT: refused", ["WARNING"], "again"),
     ],
 )
-def test_after_the_hint_it_is_no_news_that_nobody_is_there(
-    reason: str, caplog: pytest.LogCaptureFixture
+def test_after_the_hint_only_a_refusal_is_news(
+    reason: str, levels: list[str], word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     health = Health("http://localhost:4317 (OTLP over gRPC)")
     health.expect_nobody()
+    for signal in ("spans", "metrics"):
+        health.failed(signal, reason)
+    assert [r.levelname for r in caplog.records if r.levelno >= logging.INFO] == levels
+    for signal in ("spans", "metrics"):
+        health.ok(signal)
+    assert caplog.messages[-1] == f"dask-otel exports to {health.condition()['destination']} {word}"
+    # From now on it is, though not within minutes of the last.
     health.failed("spans", reason)
-    health.failed("metrics", reason)
-    health.ok("spans")
-    (works,) = [record.getMessage() for record in caplog.records]
-    assert "dask-otel exports to" in works
-    health.failed("spans", reason)
-    assert caplog.records[-1].levelname == "WARNING"
+    assert caplog.records[-1].levelname == ("INFO" if levels else "WARNING")

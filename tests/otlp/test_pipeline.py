@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +23,7 @@ from dask_otel.core import identity
 from dask_otel.core.metrics.batch import MetricBatch
 from dask_otel.core.records import Failure
 from tests.otlp.pipeline import Export, T, make_batch, make_span
-from tests.receiver import Receiver, Span, decode_points, port_of, refusing_endpoint, silent_server
+from tests.receiver import Receiver, Span, decode_points, silent_server
 from tests.receiver import receiver as run_receiver
 from tests.waiting import eventually
 
@@ -37,7 +36,6 @@ EXECUTE = "dask.span.execute.time"
 
 PROTOCOLS = ("grpc", "http/protobuf")
 #: An HTTP status, and the gRPC status of the same meaning.
-INVALID = {"http/protobuf": 400, "grpc": "INVALID_ARGUMENT"}
 UNAVAILABLE = {"http/protobuf": 503, "grpc": "UNAVAILABLE"}
 INTERNAL = {"http/protobuf": 500, "grpc": "INTERNAL"}
 
@@ -63,16 +61,6 @@ def ids_of(*names: str) -> list[int]:
 def own(receiver: Receiver, metric: str) -> dict[tuple[str, ...], int]:
     """Return the last values of one of the bridge's own counters, by label values."""
     return {tuple(v for _, v in labels): value for labels, value in receiver.last(metric).items()}
-
-
-def exported_spans(running: Export, receiver: Receiver) -> int:
-    """Return how many spans the bridge has counted as exported by now."""
-    running.metrics(MetricBatch())
-    return own(receiver, "dask.otel.exported").get(("traces",), 0)
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 # -------------------------------------------------------------------------------- fidelity
@@ -193,91 +181,6 @@ def test_an_outage_loses_nothing_and_is_said_once(
     assert own(receiver, "dask.otel.dropped") == {}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_collector_that_starts_late_gets_everything(
-    export: StartExport, protocol: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    endpoint = refusing_endpoint()
-    running = export(
-        {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-        }
-    )
-    running.spans(make_span("a", groups=2), make_span("b"))
-    eventually(lambda: warnings(caplog))
-    with run_receiver(protocol, port_of(endpoint)) as late:
-        eventually(lambda: sorted(span_ids(late)) == sorted(ids_of("a", "b")), 60)
-        running.close(2)
-
-
-def test_partial_success_is_counted_and_told_once(
-    receiver: Receiver, export: StartExport, caplog: pytest.LogCaptureFixture
-) -> None:
-    running = export(receiver.environ)
-    receiver.partial = (1, "no room for it")
-    for names in (("a", "b", "c"), ("d", "e")):
-        running.spans(*[make_span(name) for name in names])
-        eventually(lambda names=names: set(ids_of(*names)) <= set(span_ids(receiver)))
-    running.metrics(make_batch(1.0))
-    eventually(lambda: receiver.last(EXECUTE))
-    eventually(lambda: len(warnings(caplog)) == 2)
-    receiver.partial = None
-    running.metrics(make_batch(1.0))
-    eventually(lambda: list(receiver.last(EXECUTE).values()) == [2.0])
-    requests = {"traces": 0, "metrics": 0}
-    for signal, _, _ in receiver.requests:
-        requests[signal] += 1
-    # A request for each of the signals says that it took one less.
-    refused = {("rejected", "traces"): requests["traces"], ("rejected", "metrics"): 1}
-    assert own(receiver, "dask.otel.dropped") == refused
-    assert own(receiver, "dask.otel.exported")["traces",] == 5 - requests["traces"]
-    assert len(span_ids(receiver)) == 5, "it must not be sent again"
-    said = warnings(caplog)
-    assert len(said) == 2
-    assert all("no room for it" in text and receiver.endpoint in text for text in said)
-
-
-def test_a_record_that_the_server_refuses_costs_itself_alone_and_is_counted(
-    receiver: Receiver, export: StartExport
-) -> None:
-    receiver.judge = lambda signal, request: (
-        INVALID[receiver.protocol]
-        if signal == "traces" and b"poison" in request.SerializeToString()
-        else None
-    )
-    running = export(receiver.environ)
-    poison = replace(make_span("bad").identity, tags=("poison",))
-    names = [f"root-{number}" for number in range(200)]
-    spans = [make_span(name) for name in names]
-    running.spans(*spans[:100], make_span("bad", identity=poison), *spans[100:])
-
-    def counted() -> bool:
-        running.metrics(MetricBatch())
-        running.spans(make_span(f"more-{time.time_ns()}"))
-        return own(receiver, "dask.otel.dropped") == {("rejected", "traces"): 1}
-
-    eventually(counted, 60)
-    assert set(ids_of(*names)) <= set(span_ids(receiver))
-
-
-def test_a_request_of_metrics_that_the_server_refuses_costs_itself_alone(
-    receiver: Receiver, export: StartExport
-) -> None:
-    """As one point that is too old for Prometheus."""
-    receiver.judge = lambda signal, request: (
-        INVALID[receiver.protocol] if b"too-old" in request.SerializeToString() else None
-    )
-    running = export(receiver.environ)
-    names = ["too-old", *(f"prefix-{number}" for number in range(500))]
-    series = ("dask.task.finished", ("workflow",))
-    running.metrics(MetricBatch(increments={(*series, name, "memory"): 1 for name in names}))
-    running.close(30)
-    arrived = {dict(labels)["dask.task.prefix"] for labels in receiver.last(series[0])}
-    assert len(arrived) > 500 - 200
-
-
 def test_two_pumps_of_one_process_share_nothing(export: StartExport) -> None:
     with run_receiver("grpc") as one, run_receiver("http/protobuf") as other:
         pumps = [export(server.environ) for server in (one, other)]
@@ -331,19 +234,6 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
 
 
 # --------------------------------------------------------------------------- configuration
-
-
-def test_spans_that_nobody_answers_for_are_sent_again_with_the_same_ids(
-    receiver: Receiver, export: StartExport
-) -> None:
-    answer = threading.Event()
-    receiver.before_answer = lambda signal: answer.wait(10)
-    running = export(receiver.environ | {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.3"})
-    running.spans(make_span())
-    eventually(lambda: len([s for s, _, _ in receiver.requests if s == "traces"]) >= 2)
-    answer.set()
-    eventually(lambda: len(receiver.spans) >= 2)
-    assert len({(one.trace_id, one.span_id) for one in receiver.spans}) == 1
 
 
 def test_no_exemplar_points_to_a_trace_that_is_not_there(

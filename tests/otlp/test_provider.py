@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import (
@@ -111,15 +111,6 @@ def test_a_caller_s_trace_goes_on_in_it(flags: int, sampler: Sampler) -> None:
         assert (sampled, others) in ((1, 0), (1, flags & 2))
 
 
-def test_its_limits_apply() -> None:
-    provider = TracerProvider(span_limits=SpanLimits(max_attributes=2), shutdown_on_exit=False)
-    exporter = InMemorySpanExporter()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    send(sink_of(provider), [ROOT])
-    (span,) = exporter.get_finished_spans()
-    assert len(span.attributes) == 2
-
-
 def test_two_bridges_share_its_tracer_and_not_their_ids() -> None:
     provider, exporter = make()
     sinks = [sink_of(provider), sink_of(provider)]
@@ -211,37 +202,6 @@ def test_what_a_provider_does_not_record_is_not_counted_as_exported() -> None:
     assert not exporter.get_finished_spans()
 
 
-PROGRAM = """
-    import sys
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    import dask
-    from distributed import Client, LocalCluster, span
-    from dask_otel.core import identity
-
-    if __name__ == "__main__":
-        provider, exporter = TracerProvider(), InMemorySpanExporter()
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        trace.set_tracer_provider(provider)
-        dask.config.set({"distributed.scheduler.preload": ["dask_otel.preload"]})
-        with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
-            with Client(cluster) as client, span("outer"), span("inner"):
-                client.submit(sum, [1, 2]).result()
-            spans = cluster.scheduler.extensions["spans"].spans
-            wanted = {s.name[-1]: s.id for s in spans.values()}
-        with trace.get_tracer("app").start_as_current_span("after"):
-            pass
-        got = {s.name: s for s in exporter.get_finished_spans()}
-        assert set(got) >= {"outer", "inner", "sum tasks", "after"}, sorted(got)
-        for name in ("outer", "inner"):
-            assert got[name].context.span_id == identity.span_id(wanted[name])
-            assert got[name].context.trace_id == identity.trace_id(wanted["outer"])
-        print("result=all is well")
-"""
-
-
 def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
     """Run a program in a process of its own: the global provider can be set only once."""
     file = folder / "program.py"
@@ -256,11 +216,6 @@ def run(folder: Path, program: str, **environ: str) -> Mapping[str, str]:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-
-
-def test_the_global_provider_of_a_process_is_used(tmp_path: Path) -> None:
-    said = run(tmp_path, PROGRAM, OTEL_METRICS_EXPORTER="none")
-    assert said == {"result": "all is well"}
 
 
 LIMITED = """

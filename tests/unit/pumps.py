@@ -85,12 +85,10 @@ class FakeSink:
         self.calls = 0
         self.times: list[float] = []
         self.shut = threading.Event()
-        self.threads: set[int] = set()
 
     def answer(self) -> Answer:
         self.calls += 1
         self.times.append(time.monotonic())
-        self.threads.add(threading.get_ident())
         self.go_on.wait(60)
         if self.error is not None:
             raise self.error

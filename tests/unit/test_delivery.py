@@ -208,27 +208,26 @@ async def test_a_bridge_that_leaves_takes_nothing_from_the_next_one():
     assert set(scheduler.worker_plugins) == {"users", NAME}
 
 
+@pytest.mark.parametrize(
+    ("answer", "leaves", "errors", "sent"),
+    [
+        ({"status": "error", "text": "plugin failed"}, False, 1, ["plugin-add", "plugin-remove"]),
+        (OSError("closed"), True, 0, ["plugin-add"]),
+    ],
+)
 @looped
-async def test_a_worker_that_has_left_is_no_error():
-    scheduler = Scheduler(gone=[OSError("closed")])
+async def test_an_error_of_a_worker_is_not_sent_again_and_counted_unless_it_has_left(
+    answer: Any, leaves: bool, errors: int, sent: list[str]
+):
+    scheduler = Scheduler(bad=[answer])
     brought, boundary = delivery(scheduler)
     brought.begin()
-    del scheduler.workers["gone"]
+    if leaves:
+        scheduler.workers.clear()
     await settled()
     await brought.end()
-    assert boundary.errors == []
-    assert scheduler.sent == [("gone", "plugin-add")]
-
-
-@looped
-async def test_an_error_of_the_worker_is_counted_and_not_sent_again():
-    scheduler = Scheduler(bad=[{"status": "error", "text": "plugin failed"}])
-    brought, boundary = delivery(scheduler)
-    brought.begin()
-    await settled()
-    assert len(boundary.errors) == 1
-    assert "plugin failed" in boundary.errors[0]
-    assert scheduler.sent == [("bad", "plugin-add")]
+    assert ["plugin failed" in error for error in boundary.errors] == [True] * errors
+    assert [message for _, message in scheduler.sent] == sent
 
 
 @looped

@@ -103,6 +103,7 @@ def test_all_is_well() -> None:
     assert {f.level for f in findings} == {"ok"}
     assert exit_code(findings) == 0
     assert "All is well, 0 notes." in as_text(facts(), findings)
+    assert "\x1b[32mok" in as_text(facts(), findings, colours=True)
 
 
 REFUSED = [
@@ -176,6 +177,26 @@ COUNTS = [
             {"export.traces": "Nothing listens at collector:4317"},
             {},
         ),
+        (
+            {"probe__results": [result("traces", lost=1, said="too old"), result("metrics")]},
+            {"export.traces": "too old"},
+            {},
+        ),
+        (
+            {"probe__results": [result("traces", said="deprecated"), result("metrics")]},
+            {},
+            {"export.traces": "deprecated"},
+        ),
+        (
+            {
+                "probe__results": [
+                    result(signal, destination="http://collector:4317/v1/traces (OTLP over gRPC)")
+                    for signal in ("traces", "metrics")
+                ]
+            },
+            {},
+            {"export.address": "ignores the path /v1/traces"},
+        ),
         # The application's provider keeps the answers.
         (
             {"probe__results": [result("traces", ok=None, destination="it"), result("metrics")]},
@@ -228,7 +249,9 @@ def test_what_is_found(
         assert [check for check, text in words.items() if text not in found[check]] == []
     assert all(f.todo for f in findings if f.level == "problem")
     assert exit_code(findings) == bool(problems)
-    page = " ".join(as_text(said, findings).split())
+    text = as_text(said, findings)
+    assert max(map(len, text.splitlines())) <= 80
+    page = " ".join(text.split())
     assert all(" ".join(f.what.split()) in page for f in findings)
 
 

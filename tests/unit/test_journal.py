@@ -66,6 +66,8 @@ class Memory:
         self.most = most
         self.rows: dict[int, tuple[str, Row]] = {}
         self.notes: dict[tuple[str, bytes | None], int] = {}
+        #: While it can't be opened; while it can't be written.
+        self.busy: Exception | None = None
         self.error: Exception | None = None
         #: While it can be written.
         self.unreadable: Exception | None = None
@@ -129,18 +131,18 @@ class Memory:
             self.notes.clear()
 
 
-def spool(store: Memory | None, keys: Sequence[str] = ("otlp",)) -> Spool:
+def spool(store: Memory, keys: Sequence[str] = ("otlp",)) -> Spool:
     def opened() -> Memory:
-        if store is None:
-            raise OSError("there.db is in use")
+        if store.busy is not None:
+            raise store.busy
         return store
 
-    return Spool("there.db", 0 if store is None else store.most, opened, keys)
+    return Spool("there.db", store.most, opened, keys)
 
 
 @contextmanager
 def running(
-    store: Memory | None,
+    store: Memory,
     *spans: Spans,
     metrics: Metrics | None = None,
     limits: PumpLimits = LIMITS,
@@ -160,8 +162,7 @@ def running(
         pump.request_close(0)
         for sink in (*spans, *([] if metrics is None else [metrics])):
             sink.go_on.set()
-        if store is not None:
-            store.go_on.set()
+        store.go_on.set()
         eventually(lambda: pump.closed, 30, "the threads end")
         pump.release()
 
@@ -311,23 +312,6 @@ def test_where_no_time_is_left_for_exporters_the_last_spans_are_written_all_the_
     assert left | set(spans.exported) == set(range(1, 301))
 
 
-def test_an_outage_longer_than_the_queue_loses_nothing():
-    store, spans, metrics = Memory(), Spans(), Metrics()
-    spans.ok = False
-    with running(store, spans, metrics=metrics, limits=SMALL) as pump:
-        assert all(offer(pump, *range(1, 301)))
-        eventually(lambda: store.count == 300)
-        # All of it is in the spool: nothing waits that could get lost.
-        eventually(lambda: pump.condition()["waiting"] == 0)
-        beat(pump)
-        eventually(lambda: metrics.value(semconv.OTEL_SPOOL_SIZE.name, "traces") == 300)
-        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 0
-        spans.ok = True
-        eventually(lambda: not store.rows)
-    assert sorted(spans.exported) == list(range(1, 301))
-    assert totals(pump) == {("exported",): 300}
-
-
 def test_damaged_rows_are_removed_and_counted():
     store, spans = Memory(), Spans()
     for body in (1, None, 2, None):
@@ -403,17 +387,22 @@ def test_spans_without_room_in_the_spool_wait_in_the_lane_until_its_end(comes_ba
 
 
 def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
+    """In an outage that is longer than queue and spool allow."""
     caplog.set_level(logging.INFO, "distributed.dask_otel")
-    store, spans = Memory(most=30), Spans()
+    store, spans, metrics = Memory(most=30), Spans(), Metrics()
     spans.ok = False
-    with running(store, spans, limits=SMALL) as pump:
+    with running(store, spans, metrics=metrics, limits=SMALL) as pump:
         for n in range(1, 201):
             pump.offer_span(finished(n))
             if n % 20 == 0:
                 eventually(lambda n=n: store.last >= n)
         eventually(lambda: store.last == 200)
         eventually(lambda: totals(pump)["spool_full",] == 170)
+        # All of it is in the spool: nothing waits that could get lost.
         assert pump.condition()["waiting"] == 0
+        beat(pump)
+        eventually(lambda: metrics.value(semconv.OTEL_SPOOL_SIZE.name, "traces") == 30)
+        assert metrics.value(semconv.OTEL_QUEUE_SIZE.name, "traces") == 0
         spans.ok = True
         eventually(lambda: not store.rows)
         pump.offer_span(finished(201))
@@ -428,20 +417,29 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
 # --------------------------------------------------------------------------------- disk trouble
 
 
-def test_an_error_of_ours_while_it_is_opened_costs_the_spool_alone(caplog):
-    spans = Spans()
-
-    def broken() -> None:
-        raise RuntimeError("a bug")
-
-    pump = Pump([spans], [], translate, LIMITS, spool=Spool("there.db", 1, broken, ["otlp"]))
-    pump.open_spool(30)
-    pump.start()
-    pump.offer_span(finished(1))
-    eventually(lambda: spans.exported == [1])
-    closes(pump, 30)
-    assert pump.closed
-    assert "an error in its spool was swallowed" in caplog.text
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("it is in use"), "otel.spool.path is there.db, and it is in use"),
+        (RuntimeError("a bug"), "an error in its spool was swallowed"),
+    ],
+)
+def test_until_it_can_be_opened_spans_are_exported_without_it(error, said, caplog):
+    caplog.set_level(logging.INFO, "distributed.dask_otel")
+    store, spans = Memory(), Spans()
+    store.put("otlp", 100)
+    store.busy = error
+    with running(store, spans) as pump:
+        pump.offer_span(finished(1))
+        eventually(lambda: spans.exported == [1])
+        assert (journal_of(pump).takes_notes, pump.condition()["spool"]["usable"]) == (False, False)
+        assert caplog.text.count(said) == 1
+        store.busy = None
+        eventually(lambda: spans.exported == [1, 100])
+        assert journal_of(pump).takes_notes
+        words = "now uses the spool there.db, in which a span of an earlier run waits"
+        assert words in caplog.text
+    assert store.closed == [True]
 
 
 def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):

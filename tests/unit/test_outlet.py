@@ -272,15 +272,6 @@ def test_a_sink_that_says_it_is_invalid_is_believed_sooner() -> None:
     assert [len(batch) for batch in fast.sink.tries[:2]] == [4, 1]
 
 
-def test_what_a_sink_lost_alone_is_counted_as_dropped() -> None:
-    setup = Setup(Sink())
-    setup.sink.yes = Answer(True, lost=1)
-    setup.put(range(4))
-    setup.run()
-    assert setup.exported == 3
-    assert setup.dropped == {"error": 1}
-
-
 def test_a_stream_of_poison_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     setup = Setup(Sink(refused=range(0, 30, 3)))

@@ -25,15 +25,11 @@ def texts(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
 
-def test_nothing_is_touched_before_the_first_line(tmp_path: Path) -> None:
+def test_folders_are_made_for_the_first_line_and_lines_are_there_at_once(tmp_path: Path) -> None:
     file = rotated(tmp_path / "a" / "b")
     file.write([])
     file.close()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_lines_are_there_at_once_and_folders_are_made(tmp_path: Path) -> None:
-    file = rotated(tmp_path / "a" / "b")
     file.write([b"1", b"2"])
     assert texts(tmp_path / "a" / "b") == {"run-0001-traces.jsonl": "1\n2\n"}
     file.close()
@@ -196,36 +192,6 @@ def test_whole_lines_that_can_not_be_taken_back_are_not_written_again(
     file.close()
     began, rest = "first\nsecond\nthi", "third line\nfourth\n"
     assert list(texts(tmp_path).values()) == ([began] if full else [began, rest])
-
-
-def test_a_limit_of_the_system_in_the_middle_of_a_line(tmp_path: Path) -> None:
-    """The kernel's own partial write, which works for root as well."""
-    program = """
-        import resource, sys
-        from pathlib import Path
-        from dask_otel.pump.rotated import RotatedFile
-
-        file = RotatedFile(Path(sys.argv[1]), "run-", ".jsonl", 10**6, 3)
-        file.write([b"a" * 50])
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (80, hard))
-        try:
-            file.write([b"b" * 50])
-        except OSError as error:
-            print(type(error).__name__, error.errno)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        file.write([b"c" * 50])
-        file.close()
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout == f"OSError {errno.EFBIG}\n"
-    assert texts(tmp_path) == {"run-0001.jsonl": "a" * 50 + "\n" + "c" * 50 + "\n"}
 
 
 def test_what_was_written_survives_a_process_that_is_killed(tmp_path: Path) -> None:

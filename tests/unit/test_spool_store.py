@@ -254,14 +254,6 @@ def test_a_file_that_is_no_spool_is_left_alone(path: Path, make: Any) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["spool.db"]
 
 
-def test_an_empty_file_becomes_a_spool(path: Path) -> None:
-    """It is what a kill leaves directly after the file was made."""
-    path.touch()
-    with closing_clean(opened(path)) as store:
-        store.write(spans(1), alive_ns=2)
-        assert numbers(store) == [1]
-
-
 @pytest.mark.parametrize("suffix", ["", "-wal", "-journal", ".lock"])
 def test_a_symbolic_link_is_refused(path: Path, suffix: str) -> None:
     target = path.with_name("target")

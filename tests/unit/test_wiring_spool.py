@@ -11,16 +11,27 @@ import pytest
 from dask_otel.scheduler.wiring import _spool
 
 
-def test_a_python_without_sqlite_exports_without_a_spool(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("keys", "without", "words"),
+    [
+        # As if `import sqlite3` fails.
+        (["otlp"], "dask_otel.spool.store", "sqlite3"),
+        ([], "", "no spool is used: no spans are exported"),
+    ],
+)
+def test_without_a_spool_everything_else_works(
+    keys: list[str],
+    without: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # As where `import sqlite3` fails.
-    monkeypatch.setitem(sys.modules, "dask_otel.spool.store", None)
+    if without:
+        monkeypatch.setitem(sys.modules, without, None)
     settings: Any = SimpleNamespace(spool=SimpleNamespace(path="/there.db", max_size=10**6))
-    outputs: Any = SimpleNamespace(
-        span_sinks=[SimpleNamespace(key="otlp", name="here")], resource={}
-    )
+    sinks = [SimpleNamespace(key=key, name="here") for key in keys]
+    outputs: Any = SimpleNamespace(span_sinks=sinks, resource={})
     assert _spool(settings, outputs) is None
     (said,) = caplog.messages
     assert "otel.spool.path is /there.db" in said
-    assert "sqlite3" in said
+    assert words in said

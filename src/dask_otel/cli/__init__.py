@@ -80,5 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] == ["top"]:
         return terminal.fail("top", f"there is no such command; {_LIVE}")
     arguments = _parser().parse_args(given)
-    with ctrl_c_is_not_lost():
-        return int(arguments.run(arguments))
+    try:
+        with ctrl_c_is_not_lost():
+            return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        terminal.say(arguments.command, "interrupted")
+        return 130

@@ -64,6 +64,4 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except DemoError as error:
         return terminal.fail("demo", str(error))
-    except KeyboardInterrupt:
-        return terminal.interrupted("demo")
     return 0

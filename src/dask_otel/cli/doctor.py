@@ -80,8 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     except asking.NotExamined as error:
         terminal.say("doctor", str(error))
         return NOT_EXAMINED
-    except KeyboardInterrupt:
-        return terminal.interrupted("doctor")
     is_terminal = sys.stdout.isatty()
     text = (
         as_json(facts, findings)

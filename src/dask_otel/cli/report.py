@@ -112,8 +112,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     except (OSError, ValueError) as error:
         return terminal.fail("report", str(error))
-    except KeyboardInterrupt:
-        return terminal.interrupted("report")
     return 0
 
 

@@ -98,7 +98,6 @@ def _send(path: Path, patience: float) -> int:
 
     limits = PumpLimits(schedule_delay=0.0)
     pump = Pump(sinks, [], lambda _: (), limits, spool=Spool(str(path), 0, opened, keys))
-    interrupted = False
     # Its log is meant for a scheduler; here, the final report is enough.
     with terminal.held_back("distributed.dask_otel"):
         pump.open_spool(threading.TIMEOUT_MAX)
@@ -108,15 +107,14 @@ def _send(path: Path, patience: float) -> int:
         pump.start()
         try:
             _wait(pump, patience)
-        except KeyboardInterrupt:
-            interrupted = True
-        pump.request_close(0.0)
-        until = time.monotonic() + _CLOSING
-        while not pump.closed and time.monotonic() < until:
-            time.sleep(_LOOK)
-        pump.release()
-    code = _report(pump, path)
-    return terminal.interrupted("spool") if interrupted else code
+        finally:
+            pump.request_close(0.0)
+            until = time.monotonic() + _CLOSING
+            while not pump.closed and time.monotonic() < until:
+                time.sleep(_LOOK)
+            pump.release()
+            code = _report(pump, path)
+    return code
 
 
 def _wait(pump: Pump, patience: float) -> None:

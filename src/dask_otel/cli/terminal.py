@@ -70,12 +70,6 @@ def fail(command: str, text: str) -> int:
     return 1
 
 
-def interrupted(command: str) -> int:
-    """Print that Ctrl-C has ended a command; return its exit code."""
-    say(command, "interrupted")
-    return 130
-
-
 @contextmanager
 def held_back(name: str) -> Iterator[dict[str, None]]:
     """Keep a logger's messages from the terminal; yield its warnings, each once."""

@@ -132,8 +132,7 @@ class Journal(PumpThread):
     @property
     def takes_notes(self) -> bool:
         """Whether notes may be offered now; if not, they are made later. For the event loop."""
-        usable = self._store is not None or not self.opened.is_set()
-        return usable and not self._health.trouble and self._inbox.has_room_for_notes
+        return not self._health.trouble and self._inbox.has_room_for_notes
 
     @property
     def size(self) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import ENOTDIR
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
@@ -28,8 +29,6 @@ _FLAGS: Final = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-#: Names to try if files with such names exist.
-_MOST_TAKEN: Final = 10_000
 
 
 def obstacle(folder: Path) -> str:
@@ -106,7 +105,7 @@ class RotatedFile:
                 written += os.write(descriptor, memoryview(data)[written:])
         except OSError:
             whole = data.count(b"\n", 0, written)
-            if self._took_back() or not whole:
+            if self._took_back(descriptor) or not whole:
                 raise
             # The whole lines stay, and only the others are written again, into another file. If
             # that fails too, the caller retries all, and readers see the former twice.
@@ -125,7 +124,7 @@ class RotatedFile:
             # Some file systems detect errors only now.
             logger.warning("dask-otel: %s may not be whole on the disk: %s", self._paths[-1], error)
         finally:
-            self._let_go()
+            self._let_go(descriptor)
 
     def _present(self, size: int) -> int:
         """Return the descriptor of a file with room for `size` bytes."""
@@ -134,7 +133,7 @@ class RotatedFile:
                 self.close()
             elif self._moved(self._descriptor):
                 # The file or its folder was removed: writing would go nowhere.
-                self._let_go()
+                self._let_go(self._descriptor)
         return self._open() if self._descriptor is None else self._descriptor
 
     def _moved(self, descriptor: int) -> bool:
@@ -145,19 +144,12 @@ class RotatedFile:
 
     def _open(self) -> int:
         _make(self._folder)
-        for _ in range(_MOST_TAKEN):
-            self._number += 1
-            path = self._folder / f"{self._prefix}{self._number:04}{self._suffix}"
-            try:
+        for number in count(self._number + 1):
+            path = self._folder / f"{self._prefix}{number:04}{self._suffix}"
+            with suppress(FileExistsError):
                 descriptor = os.open(path, _FLAGS, _MODE)
-            except FileExistsError:
-                continue
-            except OSError:
-                self._number -= 1
-                raise
-            break
-        else:
-            raise FileExistsError(f"{path} and the {_MOST_TAKEN} before it are there")
+                break
+        self._number = number
         with suppress(OSError):
             # A umask may have removed the owner's permissions; some file systems have none.
             os.chmod(path, _MODE)
@@ -180,16 +172,13 @@ class RotatedFile:
             with suppress(OSError):
                 oldest.unlink()
 
-    def _took_back(self) -> bool:
+    def _took_back(self, descriptor: int) -> bool:
         """Undo a partial write; return whether that worked."""
-        descriptor = self._descriptor
-        if descriptor is None:
-            return False
         try:
             os.ftruncate(descriptor, self._size)
         except OSError:
             # A broken disk: half a line may stay, as the file's end.
-            self._let_go()
+            self._let_go(descriptor)
             if self._size:
                 return False
             # Else each retry would leave an empty file, and push out those with content.
@@ -199,8 +188,7 @@ class RotatedFile:
                 return False
         return True
 
-    def _let_go(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with suppress(OSError):
-                os.close(descriptor)
+    def _let_go(self, descriptor: int) -> None:
+        self._descriptor = None
+        with suppress(OSError):
+            os.close(descriptor)

@@ -62,7 +62,7 @@ class SpoolHealth:
         if not self.trouble:
             level, text = (logging.ERROR, _NOT_OPENED) if opening else (logging.WARNING, _FAILED)
             logger.log(level, text, self._path, error)
-        self.trouble = str(error)
+        self.trouble = str(error) or repr(error)
         self._retry_at = self._now() + self._retry_after
         self._retry_after = min(LONGEST_RETRY, self._retry_after * 2)
 

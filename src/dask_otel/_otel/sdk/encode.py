@@ -135,6 +135,7 @@ class Encoder:
         error = record.error
         fields["status"] = {} if error is None else {"code": _ERROR, "message": error}
         length = limits.max_attribute_length
+        # Most spans have neither; empty lists would cost a third more.
         if record.events:
             events = record.events[: limits.max_events]
             most = limits.max_event_attributes

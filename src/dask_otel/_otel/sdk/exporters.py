@@ -289,19 +289,23 @@ def _foreign(signal: str, name: str) -> Destination:
             [f"{variable} names {name!r}. Installed: {', '.join(['none', *known])}."]
         )
     try:
-        factory = found[0].load() if found else MetricReader
-        # Check before making it, because a pull exporter opens its port then.
-        if isinstance(factory, type) and issubclass(factory, MetricReader):
-            raise _pull_exporter(variable, name)
-        exporter = factory()
-    except ConfigurationError:
-        raise
+        factory: Any = found[0].load() if found else MetricReader
+        pulls = isinstance(factory, type) and issubclass(factory, MetricReader)
+        # A pull exporter would open its port now.
+        exporter = None if pulls else factory()
     except Exception as error:
         raise ConfigurationError(
             [f"{variable} names {name!r}, and that exporter could not be made: {_masked(error)}."]
         ) from error
     if not isinstance(exporter, _KINDS[signal]):
-        raise _pull_exporter(variable, name)
+        raise ConfigurationError(
+            [
+                f"{variable} names {name!r}, which does not push: such exporters open a port in "
+                "the scheduler's process. Allowed: push exporters such as otlp and console. "
+                "Metrics that are scraped belong on the scheduler's own /metrics page "
+                "(otel.metrics.prometheus)."
+            ]
+        )
     # The export of spans has no such argument.
     millis = number(1, "milliseconds", _PUMP_TIMEOUTS[signal]) if signal == "metrics" else None
     transport = ForeignExporter(signal, exporter, {"timeout_millis": millis} if millis else {})
@@ -311,13 +315,3 @@ def _foreign(signal: str, name: str) -> Destination:
 def _masked(error: Exception) -> str:
     """Return an error's message without secrets: it may repeat the values of variables."""
     return mask_of_environment()(repr(error))
-
-
-def _pull_exporter(variable: str, name: str) -> ConfigurationError:
-    return ConfigurationError(
-        [
-            f"{variable} names {name!r}, which does not push: such exporters open a port in the "
-            "scheduler's process. Allowed: push exporters such as otlp and console. Metrics that "
-            "are scraped belong on the scheduler's own /metrics page (otel.metrics.prometheus)."
-        ]
-    )

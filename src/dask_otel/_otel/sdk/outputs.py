@@ -131,6 +131,12 @@ def build(
             if (is_named(signal) or files is None) and (signal != "traces" or provider is None)
         )
         traces, metrics = ([*made.get(signal, ()), *to_file.get(signal, ())] for signal in _SIGNALS)
+    filters: dict[str, Callable[[int], bool] | None] = {
+        "always_on": None,
+        "always_off": lambda _: False,
+        "trace_based": sampler.exemplar,
+    }
+    default = next((one.label for one in [*traces, *metrics] if not one.named), None)
     # The environment is restored; the rest does not read it, and may block.
     return Outputs(
         read,
@@ -140,11 +146,11 @@ def build(
         ),
         tuple(ExporterMetricSink(one, encoder) for one in metrics),
         hurried,
-        _exemplar_filter(read, sampler),
+        filters[read.exemplars],
         sampler.decides,
         resource.attributes,
         encoder.origin,
-        _nobody_at([*traces, *metrics]),
+        default if default and nobody_listens() else None,
     )
 
 
@@ -183,14 +189,3 @@ def build_for_spool(environment: Mapping[str, str], version: str) -> list[Export
         if sink.key is None:
             sink.close()
     return [sink for sink in sinks if sink.key is not None]
-
-
-def _nobody_at(destinations: list[Destination]) -> str | None:
-    default = [one.label for one in destinations if not one.named]
-    return default[0] if default and nobody_listens() else None
-
-
-def _exemplar_filter(read: Environment, sampler: TraceSampler) -> Callable[[int], bool] | None:
-    if read.exemplars == "always_off":
-        return lambda _: False
-    return None if read.exemplars == "always_on" else sampler.exemplar

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry.sdk import resources
@@ -40,14 +39,10 @@ def make_resource(
         If a configured detector can't be used.
     """
     found = _detected()
-    given = _user_attributes()
-    # Without a name, the SDK's placeholder.
-    name = str(found.get(semconv.SERVICE_NAME) or "unknown_service")
-    if not given.get(semconv.SERVICE_NAME) and name.startswith("unknown_service"):
+    # The SDK's placeholder for a missing name.
+    if str(found.get(semconv.SERVICE_NAME) or "unknown_service").startswith("unknown_service"):
         found[semconv.SERVICE_NAME] = service_name
-    if semconv.SERVICE_INSTANCE_ID not in given and _is_random(
-        found.get(semconv.SERVICE_INSTANCE_ID)
-    ):
+    if _is_random(found.get(semconv.SERVICE_INSTANCE_ID)):
         found[semconv.SERVICE_INSTANCE_ID] = instance_id
     found.setdefault(semconv.SERVICE_VERSION, service_version)
     if not found.get(semconv.CLUSTER_NAME):
@@ -86,15 +81,3 @@ def _is_random(instance_id: object) -> bool:
     if instance_id is None or detector is None:
         return instance_id is None
     return bool(detector().detect().attributes.get(semconv.SERVICE_INSTANCE_ID) == instance_id)
-
-
-def _user_attributes() -> Mapping[str, str]:
-    """Return the attributes of OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME."""
-    given = {}
-    for item in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
-        key, separator, value = item.partition("=")
-        if separator:
-            given[key.strip()] = value.strip()
-    if os.environ.get("OTEL_SERVICE_NAME"):
-        given[semconv.SERVICE_NAME] = os.environ["OTEL_SERVICE_NAME"]
-    return given

@@ -79,7 +79,7 @@ class ProviderSpanSink:
             semconv.SCOPE_NAME, version, schema_url=semconv.SCHEMA_URL
         )
         self._tracer = tracer
-        self._sampler = sampler
+        self.wants = sampler.span
         ids = getattr(tracer, "id_generator", None)
         if not isinstance(ids, _AtHand):
             # Change only our own tracer's attributes: the provider's other tracers keep theirs.
@@ -87,10 +87,6 @@ class ProviderSpanSink:
             tracer.id_generator = tracer.sampler = ids
         self._at_hand: _AtHand = ids
         self._warned = False
-
-    def wants(self, record: SpanRecord) -> bool:
-        """Whether the span is sampled."""
-        return self._sampler.span(record)
 
     def encode(self, record: SpanRecord) -> SpanRecord:
         """Return the record itself."""
