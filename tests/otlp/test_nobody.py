@@ -118,7 +118,7 @@ def test_after_the_hint_only_a_refusal_is_news(
 ) -> None:
     caplog.set_level(logging.INFO, "distributed.dask_otel")
     health = Health("http://localhost:4317 (OTLP over gRPC)")
-    health.expect_nobody()
+    health.expect_no_server()
     for signal in ("spans", "metrics"):
         health.failed(signal, reason)
     assert [r.levelname for r in caplog.records if r.levelno >= logging.INFO] == levels

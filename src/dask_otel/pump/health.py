@@ -48,23 +48,23 @@ class Health:
         self.keeps = "what fits its queue"
         self._now = now
         self._failing: set[str] = set()
-        self._nobody = False
+        self._no_server = False
         #: The reason of the last failure.
         self._reason = ""
         #: Whether the present failure was logged, and when the last one was.
         self._warned = False
         self._warned_at = float("-inf")
-        self._said: set[tuple[str, bool]] = set()
+        self._logged: set[tuple[str, bool]] = set()
         self._lock = threading.Lock()
 
-    def expect_nobody(self) -> None:
+    def expect_no_server(self) -> None:
         """Don't report a missing server until one answers: it was reported already."""
-        self._nobody = True
+        self._no_server = True
 
     def ok(self, signal: str) -> None:
         """Record a success with `signal`: ``"spans"`` or ``"metrics"``."""
         with self._lock:
-            first, self._nobody = self._nobody, False
+            first, self._no_server = self._no_server, False
             if first:
                 self._failing.clear()
             self._failing.discard(signal)
@@ -77,9 +77,9 @@ class Health:
         """Record a failure."""
         self._reason = reason
         endpoint, standard = self._endpoint, "traces" if signal == "spans" else signal
-        if self._nobody and endpoint is not None and answered(endpoint, standard, reason):
+        if self._no_server and endpoint is not None and answered(endpoint, standard, reason):
             # There is a server now, and it refuses.
-            self._nobody = False
+            self._no_server = False
         level = self._level(signal)
         if level is None:
             return
@@ -90,7 +90,7 @@ class Health:
         logger.log(
             level,
             "dask-otel can't export %s to %s: %s. %s Dask is not affected; the bridge keeps "
-            "%s and goes on trying, without saying so each time.",
+            "%s and retries, without logging each failure.",
             signal,
             self._name,
             reason or "no reason given",
@@ -104,24 +104,24 @@ class Health:
             failing = sorted(self._failing)
             return {"destination": self._name, "failing": failing, "reason": self._reason}
 
-    def said(self, items: str, lost: int, count: int, words: str) -> None:
+    def server_message(self, items: str, lost: int, count: int, words: str) -> None:
         """Record the message of a server that accepted data, except `lost` of `count` items."""
-        message = "takes the %s, and says: %s. It is shown once."
+        message = "accepted the %s, with this message: %s. It is logged once."
         values: tuple[Any, ...] = (items, words)
         if lost:
             message = (
-                "did not take %d of %d %s, and says: %s. They are lost, as OTLP forbids to send "
-                "them again; later ones are counted in dask.otel.dropped, without a word."
+                "refused %d of %d %s, with this message: %s. They are lost, because OTLP forbids "
+                "to send them again; later ones are only counted (dask.otel.dropped)."
             )
             values = (lost, count, *values)
         with self._lock:
-            level = logging.DEBUG if (items, lost > 0) in self._said else logging.WARNING
-            self._said.add((items, lost > 0))
+            level = logging.DEBUG if (items, lost > 0) in self._logged else logging.WARNING
+            self._logged.add((items, lost > 0))
         logger.log(level, f"dask-otel: %s {message}", self._name, *values)
 
     def gave_up(self, signal: str, what: str) -> None:
         """Log the records that could not be exported before the end."""
-        if self._nobody:
+        if self._no_server:
             return
         logger.log(
             max(logging.INFO, self._level(signal) or 0),
@@ -138,7 +138,7 @@ class Health:
         with self._lock:
             new = signal not in self._failing
             self._failing.add(signal)
-            if self._nobody:
+            if self._no_server:
                 return None
             if self._warned:
                 return logging.DEBUG if new else None

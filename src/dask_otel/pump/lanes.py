@@ -385,7 +385,7 @@ class MetricLane(Lane):
         self._tally.add(semconv.OTEL_EXPORTED.name, "metrics", count=size - lost)
         self._tally.add(semconv.OTEL_DROPPED.name, "metrics", "rejected", count=lost)
         if answer.said:
-            self._health.said("data points", lost, size, answer.said)
+            self._health.server_message("data points", lost, size, answer.said)
         return size - lost
 
 

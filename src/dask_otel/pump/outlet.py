@@ -116,8 +116,8 @@ class Outlet:
         self._warned.add(reason)
         logger.log(
             level,
-            "dask-otel dropped a span that %s does not take (%s): %s. The others are exported; "
-            "later ones like it are counted in dask.otel.dropped, without a word.",
+            "dask-otel dropped a span that %s does not accept (%s): %s. The others are exported; "
+            "later ones like it are only counted (dask.otel.dropped).",
             self._sink.name,
             reason,
             why or "no reason given",
@@ -133,7 +133,7 @@ class Outlet:
             self._tally.add(semconv.OTEL_EXPORTED.name, "traces", count=len(rows) - lost)
             self._health.ok("spans")
             if answer.said:
-                self._health.said("spans", lost, len(rows), answer.said)
+                self._health.server_message("spans", lost, len(rows), answer.said)
         self._drop(self._sink.loss, lost)
 
     def _drop(self, reason: str, count: int) -> None:

@@ -69,7 +69,7 @@ class Pump:
         Least seconds between two exports of a metric sink.
     hurried
         By name of a metric sink, whether it ignores the interval and exports every batch.
-    nobody_at
+    without_server
         Names of sinks that were already reported as missing.
     spool
         Stores spans of some sinks on the disk; None without one.
@@ -86,7 +86,7 @@ class Pump:
         page: tuple[MetricSink, MetricState] | None = None,
         metric_interval: float = 0.0,
         hurried: Mapping[str, Callable[[], bool]] | None = None,
-        nobody_at: Collection[str] = (),
+        without_server: Collection[str] = (),
         spool: Spool | None = None,
     ) -> None:
         self._limits = limits
@@ -95,8 +95,8 @@ class Pump:
         self._tally = Tally()
         sinks = [*span_sinks, *(sink for sink, _ in metric_sinks)]
         self._healths = {sink.name: Health(sink.name, advice=sink.advice) for sink in sinks}
-        for name in nobody_at:
-            self._healths[name].expect_nobody()
+        for name in without_server:
+            self._healths[name].expect_no_server()
         keys = ("",) * len(span_sinks) if spool is None else spool.keys
         #: The lanes that the event loop feeds, and the lanes that the journal feeds.
         self._direct: list[SpanLane] = []

@@ -131,7 +131,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
     sanitizer = Sanitizer()
     page = _make_page(outputs.resource) if settings.metrics.prometheus else None
     # The page has the metrics; failures to send traces are logged like all others.
-    unreachable = outputs.nobody_at if page is None else None
+    unreachable = outputs.without_server if page is None else None
     interval = read.metric_interval
     if page is not None:
         interval = min(interval, LONGEST_PAGE_AGE)
@@ -166,7 +166,7 @@ def make_pump(settings: Settings, instance_id: str, started_ns: int) -> WiredPum
         ),
         sanitizer.drain,
         page=shown,
-        nobody_at=known if unreachable is None else [unreachable, *known],
+        without_server=known if unreachable is None else [unreachable, *known],
         # Page and files get batches more often than exports, slightly early or late.
         metric_interval=(
             read.metric_interval - interval / 2 if page is not None or outputs.hurried else 0.0

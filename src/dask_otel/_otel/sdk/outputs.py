@@ -62,7 +62,7 @@ class Outputs:
     resource: Mapping[str, Any]
     origin: Origin
     #: The default endpoint, if it is used for lack of another one and there is no server.
-    nobody_at: str | None
+    without_server: str | None
 
 
 def build(
