@@ -109,6 +109,19 @@ def failed(**changes) -> FinishedSpan:
     return make_span(result="failure", failures=failures, tree_failure=failures[0], **changes)
 
 
+#: Attributes of three tasks with a result.
+ALL_IN_MEMORY = {
+    "dask.task.count": 3,
+    "dask.task.memory.count": 3,
+    "dask.task.erred.count": 0,
+    "dask.task.cancelled.count": 0,
+    "dask.task.retried.count": 0,
+    "dask.task.lost.count": 0,
+    "dask.task.recomputed.count": 0,
+    "dask.task.rescheduled.count": 0,
+}
+
+
 def test_a_span_that_went_well():
     attributes: dict[str, Any] = {
         "dask.span.type": "span",
@@ -128,14 +141,7 @@ def test_a_span_that_went_well():
         "dask.span.activity.time.thread-cpu": 6.0,
         "dask.span.activity.time.disk-read": 0.5,
         "dask.span.output.size": 300,
-        "dask.task.count": 3,
-        "dask.task.memory.count": 3,
-        "dask.task.erred.count": 0,
-        "dask.task.cancelled.count": 0,
-        "dask.task.retried.count": 0,
-        "dask.task.lost.count": 0,
-        "dask.task.recomputed.count": 0,
-        "dask.task.rescheduled.count": 0,
+        **ALL_IN_MEMORY,
         "dask.task_group.count": 1,
         "dask.worker.count": 2,
         "dask.thread.count": 4,
@@ -187,14 +193,7 @@ def test_a_group_is_a_child_named_by_its_prefix_and_what_it_is():
             "dask.span.root.name": "workflow",
             "dask.task_group.name": "load-123",
             "dask.task.prefix": "load",
-            "dask.task.count": 3,
-            "dask.task.memory.count": 3,
-            "dask.task.erred.count": 0,
-            "dask.task.cancelled.count": 0,
-            "dask.task.retried.count": 0,
-            "dask.task.lost.count": 0,
-            "dask.task.recomputed.count": 0,
-            "dask.task.rescheduled.count": 0,
+            **ALL_IN_MEMORY,
             "dask.span.output.size": 300,
             "dask.task_group.duration.compute": 6.5,
             "dask.task_group.duration.transfer": 1.0,
