@@ -83,7 +83,7 @@ class Present:
 
     def _tree(self, span: Span) -> list[dict[str, Any]]:
         """Return the facts of a span with those below it, and of its oldest tasks at work."""
-        scheduler, tasks = self._scheduler, self._scheduler.tasks
+        scheduler = self._scheduler
         present = self._adapter.lifecycle.open.get(span.id)
         below = list(islice(span.traverse_spans(), MOST))
         groups = list(islice(chain.from_iterable(one.groups for one in below), MOST))
@@ -103,7 +103,8 @@ class Present:
             new = set(islice(group.dependencies, MOST - len(foreign))) - foreign.keys()
             foreign |= dict.fromkeys(new, True)
             groups += new
-        assigned = (tasks.get(key) for key in islice(self._adapter.tasks.assigned, MOST))
+        sent = islice(self._adapter.tasks.assigned, MOST)
+        assigned: Iterator[TaskState | None] = (scheduler.tasks.get(key) for key in sent)
         ready: Iterator[TaskState] = chain(
             islice(scheduler.unrunnable, MOST), islice(scheduler.queued, MOST)
         )

@@ -38,8 +38,8 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "first",
             "unfinished",
-            "Tasks not done: {least}{counts}. Below are the oldest tasks at work, in it or in groups "
-            "that it depends on.",
+            "Tasks not done: {least}{counts}. Below are the oldest tasks at work, in it or in task "
+            "groups that it depends on.",
             "See {first}.",
         ),
         (
@@ -59,9 +59,8 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "first",
             "dependencies",
-            "It waits for dependencies, {waiting:,} of {dependencies:,}: {waits}. The most urgent "
-            "task before it that is ready or at work is {first}, at depth {depth:,} (of {found:,} "
-            "such tasks).",
+            "It waits for dependencies, {waiting:,} of {dependencies:,}: {waits}. Tasks before it "
+            "that are ready or at work: {found:,}, most urgently {first}, at depth {depth:,}.",
             "See {first}.",
         ),
         (
