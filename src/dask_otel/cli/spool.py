@@ -77,7 +77,7 @@ def _send(path: Path, patience: float) -> int:
     # Imported here, because `--help` does not need it.
     from dask_otel._otel.sdk.encode import reread
     from dask_otel._otel.sdk.outputs import build_for_spool
-    from dask_otel.pump.journal import Spool
+    from dask_otel.pump.feeder import Spool
     from dask_otel.pump.pump import Pump, PumpLimits
     from dask_otel.settings.reading import read_settings
     from dask_otel.spool.store import SpoolError, Store
