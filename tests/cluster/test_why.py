@@ -147,7 +147,7 @@ def test_paused_workers(client: Client, addresses: list[str]) -> None:
     sent = client.submit(same, 3, workers=addresses[0])
     told(client, sent, ("worker busy", "threads (1) execute 1 of gated, the longest for "))
     client.run(become, Status.paused, workers=addresses[:1])
-    told(client, sent, ("worker paused", f"It was sent to {addresses[0]} "))
+    told(client, sent, ("worker paused", f" ago to {addresses[0]}, which begins no task"))
     told(client, busy, ("executing", ""))
     later = client.submit(same, 4, workers=addresses[0])
     told(client, later, ("workers not running", f"take no tasks: {addresses[0]} (paused)"))
@@ -161,7 +161,7 @@ def test_a_silent_worker_is_the_most_urgent(client: Client, addresses: list[str]
     pid = client.run(os.getpid)[addresses[1]]
     os.kill(pid, signal.SIGSTOP)
     try:
-        silent = ("worker silent", f"It was sent to {addresses[1]} ")
+        silent = ("worker silent", f" ago to {addresses[1]}, whose last")
         told(client, both, ("dependencies", ""), silent, ("executing", addresses[0]))
     finally:
         os.kill(pid, signal.SIGCONT)

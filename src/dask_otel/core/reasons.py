@@ -110,7 +110,7 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "silent",
             "worker silent",
-            "It was sent to {worker}{ago}, whose last heartbeat came {heartbeat:,.1f} s ago.",
+            "It was sent{ago} to {worker}, whose last heartbeat came {heartbeat:,.1f} s ago.",
             "See that worker's log, and whether its process and its machine live; a task that "
             "holds the GIL makes it silent, too. Dask removes it after "
             "distributed.scheduler.worker-ttl, and runs the task elsewhere.",
@@ -118,13 +118,13 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "leaving",
             "worker leaving",
-            "It was sent to {worker}{ago}, which is {status}.",
+            "It was sent{ago} to {worker}, which is {status}.",
             f"It will run elsewhere once that worker has left. {_STUCK}",
         ),
         (
             "seceded",
             "seceded",
-            "It was sent to {worker}{ago}, and has left its thread there (secede): it runs on, or "
+            "It was sent{ago} to {worker}, and has left its thread there (secede): it runs on, or "
             "waits for tasks.",
             f"Ask why these are not done, or {_STACK}.",
         ),
@@ -137,14 +137,14 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "paused",
             "worker paused",
-            "It was sent to {worker}{ago}, which begins no task because its memory is full{used}.",
+            "It was sent{ago} to {worker}, which begins no task because its memory is full{used}.",
             "Release results, make partitions smaller, or give workers more memory "
             "(distributed.worker.memory.pause).",
         ),
         (
             "remote",
             "fetching",
-            "It was sent to {worker}{ago}, which fetches dependencies, {remote:,} of "
+            "It was sent{ago} to {worker}, which fetches dependencies, {remote:,} of "
             "{dependencies:,}, from {sources}. Its threads ({threads:,}) execute {running}.",
             "Wait for the transfer; if it takes longer than it should, see the logs of these "
             "workers.",
@@ -152,7 +152,7 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "busy",
             "worker busy",
-            "It was sent to {worker}{ago}, whose threads ({threads:,}) execute {running}, the "
+            "It was sent{ago} to {worker}, whose threads ({threads:,}) execute {running}, the "
             "longest for {longest:,.1f} s. Unfinished tasks of that worker: {processing:,}; idle "
             "workers: {idle:,}.",
             "Wait; if others are idle, see whether its restrictions or "
@@ -161,20 +161,20 @@ _RULES: Final[Mapping[str, Sequence[tuple[str, str, str, str]]]] = {
         (
             "unheard",
             "just sent",
-            "It was sent to {worker}{ago}, which has not reported since.",
+            "It was sent{ago} to {worker}, which has not reported since.",
             "Ask again in a few seconds.",
         ),
         (
             "resources",
             "resources in use",
-            "It was sent to {worker}{ago}, which has a free thread. It asks for {asked}; other "
+            "It was sent{ago} to {worker}, which has a free thread. It asks for {asked}; other "
             "tasks there may use that.",
             f"Wait for these, or start another worker that has it. {_STUCK}",
         ),
         (
             "",
             "not begun",
-            "It was sent to {worker}{ago}, which has a free thread and its dependencies, and has "
+            "It was sent{ago} to {worker}, which has a free thread and its dependencies, and has "
             "not begun it.",
             f"Its function may take long to unpickle or to import. {_STUCK}",
         ),
