@@ -262,8 +262,8 @@ class Reason:
     kind: str
     #: The cause in one or more sentences.
     what: str
-    #: The next step.
-    todo: str
+    #: What to do next.
+    next_step: str
     #: The address of the worker that the task was sent to.
     worker: str | None = None
     #: Seconds since it was sent there, or since it was ready for any worker; None if unknown.
@@ -279,7 +279,7 @@ class Why:
 
     def __repr__(self) -> str:
         return "\n\n".join(
-            f"{one.name} ({one.state}): {one.kind}\n  {one.what}\n  next: {one.todo}"
+            f"{one.name} ({one.state}): {one.kind}\n  {one.what}\n  next: {one.next_step}"
             for one in self.reasons
         )
 

@@ -96,7 +96,7 @@ def test_what_is_said(
     found = reasons([subject, *more], cluster)
     assert (found[0]["name"], found[0]["state"], found[0]["kind"]) == (subject["name"], state, kind)
     assert found[0]["worker"] == subject.get("worker")
-    text = f"{found[0]['what']} {found[0]['todo']}"
+    text = f"{found[0]['what']} {found[0]['next_step']}"
     assert [part for part in said if part not in text] == []
     assert not {*"{}"} & {*text}
 

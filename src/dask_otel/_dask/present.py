@@ -97,7 +97,7 @@ class Present:
             "least": "at least " if MOST in (len(below), len(groups)) else "",
             "missing": "it has ended" if present is None else line_text(missing(present)),
         }
-        # Groups that these depend on may be of other spans.
+        # And the groups that these depend on, which may be of other spans: the list grows.
         foreign = dict.fromkeys(groups, False)
         for group in groups:
             new = set(islice(group.dependencies, MOST - len(foreign))) - foreign.keys()

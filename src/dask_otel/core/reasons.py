@@ -229,9 +229,9 @@ def reasons(subjects: Sequence[Facts], cluster: Facts) -> list[dict[str, Any]]:
         words = {**cluster, **facts, "first": first}
         words |= _words(words)
         rules = _RULES[facts["state"]]
-        kind, what, todo = next(rule for true, *rule in rules if not true or words[true])
+        kind, what, next_step = next(rule for true, *rule in rules if not true or words[true])
         given = {name: facts.get(name) for name in ("name", "state", "worker", "seconds")}
-        texts = {"what": what.format_map(words), "todo": todo.format_map(words)}
+        texts = {"what": what.format_map(words), "next_step": next_step.format_map(words)}
         found.append({**given, "kind": kind, **texts})
     return found
 
