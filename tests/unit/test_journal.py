@@ -177,7 +177,7 @@ def closes(pump: Pump, seconds: float) -> None:
     while not pump.closed and time.monotonic() < deadline:
         time.sleep(0.005)
     until = time.monotonic() + MOMENT
-    while not pump.written and time.monotonic() < until:
+    while not pump.feeder.written and time.monotonic() < until:
         time.sleep(0.005)
     pump.release()
 
