@@ -194,6 +194,7 @@ class Observed:
             adapter.blocks.blocks._holding,
             adapter.blocks.leaving,
             adapter.callers._open,
+            max(0, len(adapter.clocks) - len(self.scheduler.workers)),
             uncovered(record for span in self.exported for record in translate(span)),
             self.counted("dask.span.active"),
         ]
