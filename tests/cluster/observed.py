@@ -119,7 +119,7 @@ class Observed:
             self.scheduler.add_plugin(plugin)
 
     async def detach(self) -> None:
-        """Prove what came, and take off what `attach` has put on."""
+        """Prove what came, and remove what `attach` has added."""
         await self.observer.prove()
         await self.observer.close()
         for plugin in (self.observer, self.witness):

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dask
@@ -161,25 +160,6 @@ def test_it_follows_the_requests_of_an_asynchronous_client(
         assert sent[CARRIER_KEY] == {"traceparent": traceparent(number)}, key
 
 
-def test_it_follows_threads_with_contexts_of_their_own(client: Client, recorder: Recorder) -> None:
-    dask_otel.instrument()
-
-    def request(number: int) -> None:
-        for turn in range(5):
-            with calling(number):
-                client.submit(inc, turn, key=f"{number}-{turn}").result()
-            client.submit(inc, turn, key=f"0-{number}-{turn}").result()
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(request, range(1, 9)))
-    taken = recorder.take()
-    assert len(taken) == 8 * 5 * 2
-    for key, sent in taken.items():
-        number = int(key.split("-")[0])
-        wanted = {"traceparent": traceparent(number)} if number else None
-        assert sent.get(CARRIER_KEY) == wanted, key
-
-
 def test_annotations_of_the_users_are_left_as_they_are(client: Client, recorder: Recorder) -> None:
     dask_otel.instrument()
     with calling(1), dask.annotate(team="risk", priority=3):
@@ -195,11 +175,6 @@ def test_annotations_of_the_users_are_left_as_they_are(client: Client, recorder:
     for annotations in recorder.take().values():
         assert (annotations["team"], annotations["retries"]) == ("layer", 2)
         assert annotations[CARRIER_KEY] == {"traceparent": traceparent(2)}
-    for mine in ("mine", {"traceparent": "garbage"}, 1):
-        with calling(3), dask.annotate(**{CARRIER_KEY: mine}):
-            client.submit(inc, 3, pure=False).result()
-        ((_, annotations),) = recorder.take().items()
-        assert annotations[CARRIER_KEY] == mine
     assert dask.get_annotations() == {}
 
 

@@ -209,14 +209,6 @@ def test_ctrl_c(tmp_path, environ):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--output", "--save-svg"])
-def test_unwritable_file_is_reported_at_once(tmp_path, environ, option):
-    done = demo(tmp_path, environ, option, "missing/file")
-    assert done.returncode == 1
-    assert done.stderr.startswith("dask-otel demo: can't write missing/file")
-    assert done.stdout == ""
-
-
 def test_unusable_endpoint_is_reported_at_once(tmp_path, environ):
     variables = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}
     done = demo(tmp_path, environ | variables)

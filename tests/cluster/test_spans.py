@@ -87,11 +87,6 @@ def assert_types(received: Receiver) -> None:
             assert type(value) is expected_type(key), (key, value)
 
 
-def named(bridged: Bridged, name: str) -> Any:
-    (found,) = [s for s in bridged.received.spans if s.type == "span" and s.name == name]
-    return found
-
-
 # Dask warns that dataframes ignore annotations, and yet their spans work.
 @pytest.mark.filterwarnings("ignore:.*nnotations will be ignored")
 def test_collections_and_a_p2p_shuffle(start: Start) -> None:
@@ -111,17 +106,17 @@ def test_collections_and_a_p2p_shuffle(start: Start) -> None:
                 x = da.random.random((400, 400), chunks=(100, 100))
                 assert (x @ x.T).sum().compute() > 0
         received = bridged.exported(60)
-        root = named(bridged, "analysis")
+        root = bridged.received.named("analysis")
         assert tree([s for s in received.spans if s.trace_id == root.trace_id]) == (
             "analysis success\n  load success\n  shuffle success\n  model success"
         )
-        assert named(bridged, "load").attributes["dask.collection.types"] != ()
+        assert bridged.received.named("load").attributes["dask.collection.types"] != ()
         truth = bridged.client.run_on_scheduler(own_values)
         assert any(key[1] == "p2p" for key in truth), "no p2p metrics to compare"
         assert received.last("dask.span.p2p.time")
         assert received.last("dask.cluster.transfer.time")
         # Output tasks move to the worker that has their part: as they wish, no trouble.
-        moved = named(bridged, "shuffle")
+        moved = bridged.received.named("shuffle")
         assert moved.attributes["dask.task.rescheduled.count"] >= 1
         assert not {"dask.task.retried", "exception"} & {event[0] for event in moved.events}
         assert_types(received)
@@ -183,9 +178,9 @@ def test_ids_that_are_no_uuid(bridged: Bridged) -> None:
     with dask.annotate(span={"name": ("odd", "child"), "ids": ids}):
         assert bridged.client.submit(inc, 1).result() == 2
     received = bridged.exported()
-    child = named(bridged, "child")
+    child = bridged.received.named("child")
     assert child.attributes["dask.span.id"] == ids[1]
-    assert child.parent_id == named(bridged, "odd").span_id
+    assert child.parent_id == bridged.received.named("odd").span_id
     assert_types(received)
 
 
@@ -198,7 +193,7 @@ def test_where_the_code_was_submitted(start: Start) -> None:
         with span("coded"):
             assert bridged.client.submit(inc, 1).result() == 2
         bridged.exported()
-        coded = named(bridged, "coded").attributes
+        coded = bridged.received.named("coded").attributes
         assert coded["code.file.path"].endswith("test_spans.py")
         assert coded["code.line.number"] > 0
         assert coded["code.function.name"] == "test_where_the_code_was_submitted"
