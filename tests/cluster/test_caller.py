@@ -20,11 +20,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import dask_otel
 from dask_otel.client.hook import METHOD
-from dask_otel.core import identity
 from dask_otel.core.context import CARRIER_KEY, Traceparent, caller_dask_id
-from tests.cluster.conftest import Bridged
 from tests.cluster.observed import Observed
-from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.cluster,
@@ -32,7 +29,6 @@ pytestmark = [
 ]
 
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736
-OFF = {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"}
 PER_CALLER = {"otel.client.span-per-caller": True}
 PRELOAD = {"distributed.client.preload": ["dask_otel.preload"]}
 
@@ -324,22 +320,3 @@ def test_attributes_end_on_the_span_with_the_preload_and_without(o: Observed, co
     messages = [message for _, message in o.client.get_events("dask-otel")]
     assert {len(block) for message in messages for block in message["blocks"]} == {2}
     assert sum("attributes" in message for message in messages) == 1
-
-
-@pytest.mark.options(environ=OFF)
-def test_trace_context_asks_the_scheduler_where_it_may_have_decided(bridged: Bridged) -> None:
-    client = bridged.client
-    with dask_otel.span("root") as root, dask_otel.span("below") as below:
-        client.submit(inc, 1).result()
-        open_ids = bridged.bridge.adapter.lifecycle.open[below].identity
-    assert dask_otel.trace_context(below).decided is False, "no caller: nothing to ask"
-    asked = dask_otel.trace_context(str(below), client)
-    ids = (f"{open_ids.trace_id:032x}", f"{open_ids.span_id:016x}")
-    assert (asked.decided, asked.trace_id, asked.span_id) == (True, *ids)
-    assert (root.trace_id, below.span_id) == ids
-    unknown = dask_otel.trace_context("nobody", client)
-    assert (unknown.decided, unknown.trace_id) == (False, f"{identity.trace_id('nobody'):032x}")
-    metrics = dask_otel.span_metrics(client, below)
-    assert (metrics.trace_id, metrics.span_id) == ids
-    eventually(lambda: not bridged.bridge.adapter.lifecycle.open)
-    assert dask_otel.trace_context(str(below), client) == asked

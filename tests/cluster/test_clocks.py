@@ -209,24 +209,17 @@ def test_a_failure_is_shown_when_it_happened(c):
 
 
 @pytest.mark.parametrize("shift", [-2.0, 2.0])
-def test_workers_with_other_clocks_are_shown_on_the_schedulers(c, shift):
-    right = c.add_worker(0.0)
+def test_workers_with_other_clocks_also_set_ones_are_shown_on_the_schedulers(c, shift):
+    right, late = c.add_worker(0.0), c.add_worker(shift)
     c.run("right", right)
-    late = c.add_worker(shift)
     c.run("late", late, shift)
     c.run("right again", right)
     c.run("late again", late, shift)
-
-
-@pytest.mark.parametrize("step", [-2.0, 2.0])
-def test_a_clock_that_is_set_is_followed(c, step):
-    worker = c.add_worker(0.0)
-    c.run("before", worker)
-    c.observed.client.run(set_shift, step)
-    c.run("after", worker, step)
-    c.run("long after", worker, step, tasks=8)
-    c.observed.client.run(set_shift, 0.0)
-    c.run("as before", worker)
+    c.observed.client.run(set_shift, 0.0, workers=[late])
+    c.run("set", late)
+    c.run("long after", late, tasks=8)
+    c.observed.client.run(set_shift, shift, workers=[late])
+    c.run("as before", late, shift)
 
 
 @pytest.mark.parametrize(

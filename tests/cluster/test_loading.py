@@ -7,27 +7,16 @@ import logging
 from typing import Any
 
 import pytest
-from distributed import Client, LocalCluster, Scheduler, span
+from distributed import Scheduler, span
 from distributed.spans import SpansSchedulerExtension
 
 import dask_otel
 from dask_otel.scheduler.plugin import NAME, OtelSchedulerPlugin, install
 from dask_otel.settings.keys import ConfigurationError
 from tests.cluster.conftest import QUICK, Bridged, Start
-from tests.receiver import receiver
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.cluster
-
-#: Exports three times a second: all that Dask knows is waited for.
-SOON = {"OTEL_METRIC_EXPORT_INTERVAL": "300"}
-
-OPTIONS: dict[str, Any] = {
-    "n_workers": 1,
-    "threads_per_worker": 1,
-    "processes": False,
-    "dashboard_address": ":0",
-}
 
 
 def inc(x: int) -> int:
@@ -76,20 +65,6 @@ def test_loading_twice_is_harmless(
     assert len(lines) == 1
 
 
-@pytest.mark.unreconciled("on a cluster of its own")
-def test_a_plugin_registered_as_dask_does_it(start: Start) -> None:
-    """`Client.register_plugin` pickles it: it holds nothing that can't be."""
-    with receiver() as received, LocalCluster(**OPTIONS) as local, Client(local) as client:
-        overrides = {"environment": received.environ, **QUICK}
-        client.register_plugin(OtelSchedulerPlugin(overrides))
-        client.register_plugin(OtelSchedulerPlugin(overrides))
-        assert client.submit(inc, 1).result() == 2
-        received.wait_for(lambda r: [s for s in r.spans if s.name == "default"])
-        client.unregister_scheduler_plugin(NAME)
-        # Dask tells the plugin nothing: the bridge sees it and lets go.
-        eventually(lambda: not wrapped(local.scheduler))
-
-
 @pytest.mark.unreconciled("work was done between two bridges")
 def test_unloading_restores_everything(bridged: Bridged) -> None:
     extension = bridged.scheduler.extensions["spans"]
@@ -107,6 +82,9 @@ def test_unloading_restores_everything(bridged: Bridged) -> None:
     assert bridged.client.submit(inc, 2).result() == 3
     assert bridged.received.named("default")
     assert {s.name for s in bridged.received.spans if s.type == "span"} == {"default"}
+    # Dask tells the plugin nothing: the bridge notices it, and restores all as well.
+    bridged.client.unregister_scheduler_plugin(NAME)
+    eventually(lambda: not wrapped(bridged.scheduler))
 
 
 @pytest.mark.unreconciled("nothing is exported")

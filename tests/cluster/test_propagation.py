@@ -98,6 +98,7 @@ def test_a_tree_in_one_process(bridged: Bridged) -> None:
         dask_otel.span("etl") as etl,
     ):
         (inside,) = set(bridged.client.gather(bridged.client.map(tasks.current, range(3))))
+        before = dask_otel.trace_context(str(etl), bridged.client)
     context = caller.get_span_context()
     trace_id = context.trace_id
     assert inside[2] == int(context.trace_flags), "also that its id is random, where it says so"
@@ -109,6 +110,9 @@ def test_a_tree_in_one_process(bridged: Bridged) -> None:
     # Also when it has long been exported.
     asked = dask_otel.trace_context(str(etl), bridged.client)
     assert (asked.trace_id, asked.decided) == (f"{trace_id:032x}", True)
+    assert asked == before
+    unknown = dask_otel.trace_context("nobody", bridged.client)
+    assert (unknown.trace_id, unknown.decided) == (f"{identity.trace_id('nobody'):032x}", False)
     metrics = dask_otel.span_metrics(bridged.client, str(etl))
     assert (metrics.trace_id, metrics.span_id) == (asked.trace_id, asked.span_id)
     exemplars = {

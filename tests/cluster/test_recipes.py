@@ -6,7 +6,6 @@ Coiled needs an account: `tests/contract` checks what can be checked of that.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from dask_otel import read_report
 from tests.environment import inherited
 from tests.receiver import receiver
 
@@ -81,17 +81,6 @@ def slurm(folder: Path) -> Iterator[str]:
                 os.killpg(int(job), signal.SIGKILL)
 
 
-def written(folder: Path, signal_name: str, key: str, scopes: str, items: str) -> set[str]:
-    """The names in the files of OTLP/JSON of one signal."""
-    names = set()
-    for file in folder.glob(f"*{signal_name}*.jsonl"):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            for resource in json.loads(line)[key]:
-                for scope in resource[scopes]:
-                    names |= {item["name"] for item in scope[items]}
-    return names
-
-
 @pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason=NEEDS)
 def test_a_batch_system_leaves_files(tmp_path: Path) -> None:
     telemetry = tmp_path / "telemetry"
@@ -103,10 +92,9 @@ def test_a_batch_system_leaves_files(tmp_path: Path) -> None:
             DASK_JOBQUEUE__SLURM__INTERFACE="lo",
         )
     assert said == "6\n", (tmp_path / "job.log").read_text(encoding="utf-8")
-    spans = written(telemetry, "traces", "resourceSpans", "scopeSpans", "spans")
-    assert {"nightly", "sum tasks"} <= spans
-    metrics = written(telemetry, "metrics", "resourceMetrics", "scopeMetrics", "metrics")
-    assert "dask.span.duration" in metrics
+    (left,) = read_report(telemetry).runs
+    assert {"nightly", "sum tasks"} <= {one.name for one in left.spans}
+    assert "dask.span.duration" in left.metrics.series
 
 
 @contextmanager
