@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +20,7 @@ import dask_otel
 from dask_otel.client.hook import METHOD
 from dask_otel.core.context import CARRIER_KEY, Traceparent, caller_dask_id
 from tests.cluster.observed import Observed
+from tests.environment import run
 
 pytestmark = [
     pytest.mark.cluster,
@@ -286,14 +285,7 @@ print(found)
 
 
 def test_a_client_loads_no_sdk_and_nothing_of_the_scheduler(client: Client) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT_ONLY, client.scheduler.address],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    assert run("-c", CLIENT_ONLY, client.scheduler.address).stdout == "[]\n"
 
 
 # --------------------------------------------------------------- handles and attributes

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.environment import inherited
+from tests.environment import run
 from tests.receiver import refusing, silent_server
 
 pytestmark = [
@@ -69,16 +67,9 @@ class Run:
     def __init__(self, folder: Path, until: str, **variables: str) -> None:
         program = folder / "program.py"
         program.write_text(textwrap.dedent(PROGRAM))
-        done = subprocess.run(
-            [sys.executable, str(program), until],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=inherited(**variables),
-        )
+        done = run(str(program), until, **variables)
         self.ended = time.time()
         self.output, self.errors = done.stdout, done.stderr
-        assert done.returncode == 0, self.errors
 
     def seconds(self, word: str) -> float:
         found = re.search(rf"{word} ([\d.]+)", self.output)

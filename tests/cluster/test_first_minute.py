@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
+from tests.environment import inherited
 from tests.waiting import eventually
 
 pytestmark = [
@@ -46,8 +47,7 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
         command = folder / name
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         command.chmod(0o755)
-    without = ("OTEL_", "DASK_")
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(without)}
+    environ = inherited()
     return {
         **environ,
         "PATH": f"{folder}{os.pathsep}{environ['PATH']}",

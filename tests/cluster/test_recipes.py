@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dask_otel import read_report
-from tests.environment import inherited
+from tests import environment
 from tests.receiver import receiver
 
 pytestmark = [
@@ -50,17 +50,9 @@ os.killpg(int(sys.argv[1]), signal.SIGTERM)
 
 def run(script: Path, *arguments: str, **variables: str) -> str:
     """Run a recipe as a person does, and return what it says."""
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        # A busy machine may take longer for the last export than the default.
-        env=inherited(**{"DASK_OTEL__CLOSE_TIMEOUT": "60s"} | variables),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    # A busy machine may take longer for the last export than the default.
+    variables = {"DASK_OTEL__CLOSE_TIMEOUT": "60s", **variables}
+    return environment.run(str(script), *arguments, **variables).stdout
 
 
 @contextmanager
