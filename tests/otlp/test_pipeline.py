@@ -201,8 +201,7 @@ def test_a_hanging_server_does_not_hold_up_the_end_of_the_process(protocol: str)
         import os, sys, time
         from dask_otel.scheduler.wiring import make_pump
         from dask_otel.settings.keys import Settings
-        from tests.environment import run
-from tests.otlp.pipeline import Export, make_batch, make_span
+        from tests.otlp.pipeline import Export, make_batch, make_span
 
         made = make_pump(Settings(), "Scheduler-1", time.time_ns())
         made.pump.start()
