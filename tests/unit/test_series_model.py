@@ -17,10 +17,9 @@ from dask_otel.core.metrics.state import MetricState
 from dask_otel.core.records import MetricRecord
 from dask_otel.core.text import Sanitizer, label_text, span_path
 from dask_otel.semconv import METRICS
+from tests.unit.metric_states import START, S
 
-S = 1_000_000_000
 HOUR = 3600 * S
-START = 1_700_000_000 * S
 
 TAGS = st.one_of(
     st.sampled_from([("a",), ("a", "b"), ("a/b",), (1,), ("1",), (True,), (), ("",)]),
