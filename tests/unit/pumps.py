@@ -57,13 +57,12 @@ def finished(number: int, groups: int = 0) -> FinishedSpan:
 UNTRANSLATABLE: dict[int, type[BaseException]] = {-1: RuntimeError, -2: SystemExit}
 
 
-def translate(span: FinishedSpan) -> list[SpanRecord]:
-    if span.identity.span_id < 0:
-        raise UNTRANSLATABLE[span.identity.span_id]
-    return [
-        SpanRecord(1, span.identity.span_id, None, "n", "internal", 1, 2, {}, (), (), None, "n")
-        for _ in range(span.weight)
-    ]
+def translate(item: Any) -> list[SpanRecord]:
+    number = item.identity.span_id
+    if number < 0:
+        raise UNTRANSLATABLE[number]
+    record = SpanRecord(1, number, None, "n", "internal", 1, 2, {}, (), (), None, "n")
+    return [record] * (1 if isinstance(item, OpenNote) else item.weight)
 
 
 class FakeSink:
@@ -156,6 +155,7 @@ def running(
 ) -> Iterator[Pump]:  # fmt: skip
     made = [(sink, MetricState(0)) for sink in metrics]
     pump = Pump(spans, made, translate, limits, **options)
+    pump.open_spool(30)
     pump.start()
     try:
         yield pump

@@ -28,7 +28,7 @@ from dask_otel.core.traces.translate import translate
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.origins import settings_in_force
 from dask_otel.settings.reading import read_settings
-from tests.unit.test_translate import make_span
+from tests.unit.finished import make_span
 
 
 @pytest.mark.parametrize("name", TARGETS)

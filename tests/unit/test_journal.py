@@ -6,19 +6,19 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from dask_otel import semconv
-from dask_otel.core.metrics.state import MetricState
-from dask_otel.core.records import Answer, OpenNote, Origin, Row, SpanRecord
+from dask_otel.core.records import Answer, Origin, Row
 from dask_otel.pump.health import Health, Tally
-from dask_otel.pump.journal import MOMENT, Journal, Spool
+from dask_otel.pump.journal import BACKLOG, MOMENT, Journal, Spool
 from dask_otel.pump.pump import Pump, PumpLimits
 from dask_otel.pump.spooled import SpooledLane
+from tests.unit import pumps
 from tests.unit.pumps import (
     DROPPED,
     EXPORTED,
@@ -30,7 +30,6 @@ from tests.unit.pumps import (
     note,
     offer,
 )
-from tests.unit.pumps import translate as translated
 from tests.waiting import eventually
 
 
@@ -44,13 +43,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: A lane whose window is small, so that what waits is in the spool.
 SMALL = PumpLimits(queue_size=10, batch_size=4, schedule_delay=0.01)
-
-
-def translate(item: Any) -> list[SpanRecord]:
-    if isinstance(item, OpenNote):
-        number = item.identity.span_id
-        return [SpanRecord(1, number, None, "lost", "internal", 1, 2, {}, (), (), None, "n")]
-    return translated(item)
 
 
 def ids(number: int) -> bytes:
@@ -150,21 +142,14 @@ def running(
     seconds: float = 30.0,
 ) -> Iterator[Pump]:
     """A pump with a spool, which is closed at the end as the bridge does it."""
-    states = [] if metrics is None else [(metrics, MetricState(0))]
-    keys = ["otlp" if i == 0 else f"other {i}" for i in range(len(spans))] if keys is None else keys
-    pump = Pump(spans, states, translate, limits, spool=spool(store, keys))
-    pump.open_spool(30)
-    pump.start()
-    try:
-        yield pump
-        closes(pump, seconds)
-    finally:
-        pump.request_close(0)
-        for sink in (*spans, *([] if metrics is None else [metrics])):
-            sink.go_on.set()
-        store.go_on.set()
-        eventually(lambda: pump.closed, 30, "the threads end")
-        pump.release()
+    keys = ["otlp", *(f"other {i}" for i in range(1, len(spans)))] if keys is None else keys
+    given = [] if metrics is None else [metrics]
+    with pumps.running(spans, given, limits, spool=spool(store, keys)) as pump:
+        try:
+            yield pump
+            closes(pump, seconds)
+        finally:
+            store.go_on.set()
 
 
 def journal_of(pump: Pump) -> Journal:
@@ -173,23 +158,28 @@ def journal_of(pump: Pump) -> Journal:
 
 
 def closes(pump: Pump, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
     pump.request_close(seconds)
-    while not pump.closed and time.monotonic() < deadline:
-        time.sleep(0.005)
-    until = time.monotonic() + MOMENT
-    while not pump.written and time.monotonic() < until:
-        time.sleep(0.005)
+    last(seconds, lambda: pump.closed)
+    last(MOMENT, lambda: pump.written)
     pump.release()
+
+
+def last(seconds: float, over: Callable[[], bool]) -> None:
+    """Wait no longer than that, whether it is over or not."""
+    deadline = time.monotonic() + seconds
+    while not over() and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def totals(pump: Pump) -> Counter[tuple[str, ...]]:
     """What was exported and dropped, by reason."""
-    found: Counter[tuple[str, ...]] = Counter()
-    for series, count in pump._tally.since({}).items():
-        if series[0] in (EXPORTED, DROPPED) and series[1] == "traces":
-            found[tuple(str(part) for part in series[2:]) or ("exported",)] += int(count)
-    return found
+    return Counter(
+        {
+            tuple(map(str, reason)) or ("exported",): int(count)
+            for (name, signal, *reason), count in pump.counts().items()
+            if name in (EXPORTED, DROPPED) and signal == "traces"
+        }
+    )
 
 
 # ------------------------------------------------------------------------------- the good way
@@ -206,8 +196,7 @@ def test_what_is_exported_does_not_stay_in_the_spool():
         journal_of(pump).note(note(1))
         for n in (404, 500, -1, -2, *range(1, 31)):
             assert pump.offer_span(finished(n, groups=1))
-        eventually(lambda: len(spans.exported) == 60)
-        eventually(lambda: not store.rows and not store.notes)
+        eventually(lambda: len(spans.exported) == 60 and not store.rows and not store.notes)
     assert spans.exported == [n for n in range(1, 31) for _ in range(2)]
     assert (store.last, store.noted, store.closed) == (60, {1}, [True])
     assert totals(pump) == {("exported",): 60, ("untranslatable",): 4, ("unencodable",): 2}
@@ -226,8 +215,9 @@ def test_a_note_goes_also_where_nobody_wants_the_span_itself():
     assert spans.exported == []
 
 
-def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost():
+def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(monkeypatch):
     store, spans = Memory(), Spans()
+    monkeypatch.setattr("dask_otel.pump.journal.BACKLOG", 3)
     with running(store, spans) as pump:
         journal_of(pump).note(note(1))
         eventually(lambda: ("otlp", ids(1)) in store.notes)
@@ -235,8 +225,6 @@ def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
         writes = store.writes
         pump.offer_span(finished(10))
         eventually(lambda: store.writes > writes)
-        journal = journal_of(pump)
-        journal._inbox.backlog = 3
         assert all(pump.offer_span(finished(n)) for n in (11, 12, 13))
         assert not journal_of(pump).takes_notes
         # One whose note is written, and one whose note still waits itself.
@@ -246,7 +234,6 @@ def test_a_span_for_which_there_was_no_room_keeps_no_note_that_says_it_was_lost(
         store.go_on.set()
         eventually(lambda: journal_of(pump).takes_notes)
         journal_of(pump).note(note(3))
-        eventually(lambda: ("otlp", ids(3)) in store.notes)
         eventually(lambda: store.notes.keys() == {("otlp", ids(3))})
         assert 2 not in store.noted
     assert totals(pump) == {("exported",): 4, ("queue_full",): 2}
@@ -267,8 +254,7 @@ def test_sinks_without_a_spool_go_on_as_before_and_each_settles_its_own():
     other.ok = False
     with running(store, one, other, plain, keys=["otlp", "zipkin", ""], seconds=60.0) as pump:
         assert all(offer(pump, *range(1, 6)))
-        eventually(lambda: len(one.exported) == len(plain.exported) == 5)
-        eventually(lambda: store.count == 5)
+        eventually(lambda: len(one.exported) == len(plain.exported) == store.count == 5)
     assert {key for key, _ in store.rows.values()} == {"zipkin"}
     assert totals(pump) == {("exported",): 10}
 
@@ -354,8 +340,7 @@ def test_what_is_sent_after_the_spool_was_closed_is_not_counted_as_it_will_be_se
     spans.go_on.clear()
     with running(store, spans) as pump:
         pump.offer_span(finished(1))
-        eventually(lambda: spans.calls)
-        eventually(lambda: store.count == 1)
+        eventually(lambda: spans.calls and store.count == 1)
         # Nobody but the journal lets go of the lane.
         pump.request_close(0.05)
         eventually(lambda: store.closed == [True])
@@ -396,7 +381,6 @@ def test_the_oldest_rows_that_are_in_no_queue_are_dropped_and_counted(caplog):
             pump.offer_span(finished(n))
             if n % 20 == 0:
                 eventually(lambda n=n: store.last >= n)
-        eventually(lambda: store.last == 200)
         eventually(lambda: totals(pump)["spool_full",] == 170)
         # All of it is in the spool: nothing waits that could get lost.
         assert pump.condition()["waiting"] == 0
@@ -458,8 +442,7 @@ def test_a_disk_in_trouble_costs_nothing_and_is_told_once(caplog):
         store.error = None
         eventually(lambda: store.notes.keys() == {("otlp", ids(50))}, 60, "what was held back")
         pump.offer_span(finished(31))
-        eventually(lambda: 31 in spans.exported)
-        eventually(lambda: not store.rows)
+        eventually(lambda: 31 in spans.exported and not store.rows)
     assert spans.exported == list(range(1, 32))
     assert totals(pump) == {("exported",): 31}
     assert caplog.text.count("can't use its spool") == 1
@@ -527,8 +510,7 @@ def test_an_error_of_ours_after_the_write_loses_no_span(monkeypatch):
         pump.offer_span(finished(1))
         eventually(lambda: raised)
         pump.offer_span(finished(2))
-        eventually(lambda: sorted(spans.exported) == [1, 2])
-        eventually(lambda: not store.rows)
+        eventually(lambda: sorted(spans.exported) == [1, 2] and not store.rows)
     assert totals(pump) == {("exported",): 2}
 
 
@@ -554,13 +536,11 @@ def test_a_disk_that_hangs_holds_up_neither_the_loop_nor_the_close():
         store.go_on.clear()
         pump.offer_span(finished(1))
         eventually(lambda: store.writes)
-        journal = journal_of(pump)
-        room = journal._inbox.backlog
-        assert all(pump.offer_span(finished(n)) for n in range(2, room + 2))
-        assert not pump.offer_span(finished(room + 2))
+        assert all(offer(pump, *range(2, BACKLOG + 2)))
+        assert not pump.offer_span(finished(BACKLOG + 2))
         closes(pump, 0.5)
         # What it had not taken in is counted; it will not be written any more.
-        assert totals(pump) == {("queue_full",): 1, ("shutdown",): room}
+        assert totals(pump) == {("queue_full",): 1, ("shutdown",): BACKLOG}
         store.go_on.set()
         eventually(lambda: pump.closed)
     assert store.count + len(spans.exported) == 1

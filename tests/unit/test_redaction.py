@@ -16,7 +16,7 @@ from dask_otel.core.traces.values import SpanLimits
 from dask_otel.scheduler.redaction import load_redaction
 from dask_otel.settings.keys import ConfigurationError
 from dask_otel.settings.reading import read_settings
-from tests.unit.test_translate import (
+from tests.unit.finished import (
     T,
     make_failure,
     make_group,
