@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dask_otel.core.idle.accounting import Accounting
 from dask_otel.core.idle.sharing import IdleSharing
 from tests.unit.cluster_model import Cluster, Task, Totals, Worker, exported, taken
-from tests.unit.cluster_search import ROOTS, random_cluster, run_to_rest, tolerance, untruths
+from tests.unit.cluster_search import ROOTS, random_cluster, run_to_rest, untruths
 
 #: Long enough for every task of a generated schedule to end and be reported.
 REST = 150.0
@@ -87,15 +87,7 @@ relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[Health
 @relaxed
 @given(clusters(traceable, drops=False))
 def test_idle_is_never_above_the_truth_and_ends_close_to_it(cluster: Cluster) -> None:
-    worst, totals = run_to_rest(cluster, REST)
-    truth, allowed = cluster.truth, tolerance(cluster)
-    assert worst <= allowed
-    assert totals.reported == pytest.approx(truth.reported)
-    if all(worker.alive for worker in cluster.workers):
-        assert totals.in_flight == pytest.approx(0.0, abs=1e-9)
-        assert totals.lost <= allowed
-        assert totals.idle + totals.unused >= truth.idle + truth.unused - allowed
-        assert totals.excess == pytest.approx(truth.excess, abs=allowed)
+    assert list(untruths(cluster, REST)) == []
 
 
 @relaxed
